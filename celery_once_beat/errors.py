@@ -1,0 +1,49 @@
+"""Everything this package raises, under one root.
+
+A message says what was found, what was expected and where to change it; it never carries a password.
+"""
+
+from __future__ import annotations
+
+__all__ = (
+    "HeaderError",
+    "NewerVersionError",
+    "OnceError",
+    "ScheduleError",
+    "SettingError",
+    "StoreDataError",
+    "StoreUnavailableError",
+    "UncertainWriteError",
+)
+
+
+class OnceError(Exception):
+    """Root of all errors of celery-once-beat."""
+
+
+class SettingError(OnceError, ValueError):
+    """A setting, an entry's ``once`` option or a task attribute isn't what it has to be."""
+
+
+class ScheduleError(OnceError):
+    """A schedule can't say when it fires next: it raised, or its next start doesn't come after the last."""
+
+
+class HeaderError(OnceError, ValueError):
+    """A message's ``once_…`` headers aren't those of a window."""
+
+
+class NewerVersionError(OnceError):
+    """A message or a key was written by a newer version of this package; it isn't guessed at."""
+
+
+class StoreUnavailableError(OnceError):
+    """Redis can't be reached, or doesn't answer in time. The command may have been carried out."""
+
+
+class UncertainWriteError(StoreUnavailableError):
+    """Fewer replicas than ``once_beat_wait_replicas`` confirmed a write: a failover could undo it."""
+
+
+class StoreDataError(OnceError):
+    """A key in Redis holds something that this package didn't put there."""
