@@ -1,0 +1,46 @@
+"""The conservation law: proof, not trust. Pure.
+
+From an entry's first cursor under its present definition to its cursor now, the windows that its schedule defines
+= the sum of its outcomes + open + untracked. It needs no history; backfills are counted apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from celery.schedules import BaseSchedule
+
+from .store import EntryAccount
+from .windows import starts_after
+
+__all__ = ("Balance", "balance")
+
+
+@dataclass(frozen=True)
+class Balance:
+    """One entry's account: windows that its schedule defines, against those the store accounts for."""
+
+    entry: str
+    defined: int
+    outcomes: dict[str, int]
+    open: int
+
+    @property
+    def accounted(self) -> int:
+        """Windows with an outcome, open or untracked."""
+        return sum(self.outcomes.values()) + self.open
+
+    @property
+    def even(self) -> bool:
+        """Whether the law holds."""
+        return self.defined == self.accounted
+
+
+def balance(
+    entry: str, schedule: BaseSchedule, account: EntryAccount, *, anchor: datetime | None = None
+) -> Balance:
+    """Recompute the left side of the law from ``schedule``, for all windows since the definition came in force."""
+    defined = sum(1 for _ in starts_after(schedule, account.since, account.cursor, anchor=anchor))
+    still_open = sum(1 for start, backfill in account.open.items() if not backfill and start > account.since)
+    return Balance(entry, defined, dict(account.counts), still_open)

@@ -1,0 +1,47 @@
+"""A beat's connection to the broker: whether it lives, so that a beat without one claims nothing."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from celery.utils.log import get_logger
+
+__all__ = ("is_alive", "transport_options")
+
+logger = get_logger(__name__)
+
+
+def transport_options(app: Any) -> dict[str, Any]:
+    """Options for a connection on which windows are published: with publisher confirms where there are any."""
+    url = app.conf.broker_write_url or app.conf.broker_url or ""
+    scheme = (url if isinstance(url, str) else url[0]).partition("://")[0]
+    if scheme in ("amqp", "amqps", "pyamqp") or not url:
+        return {"confirm_publish": True}
+    return {}
+
+
+def is_alive(connection: Any) -> bool:
+    """Ask the broker itself; connects if need be, with one try. Never raises."""
+    try:
+        connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        client = getattr(connection.default_channel, "client", None)
+        if hasattr(client, "ping"):  # kombu's virtual transports over Redis
+            client.ping()
+        elif connection.transport.driver_type == "amqp":
+            _look_for_close(connection)
+        return True
+    except Exception as exc:
+        logger.debug("once: the broker doesn't answer: %s", exc)
+        return False
+
+
+def _look_for_close(connection: Any) -> None:
+    """Read what a RabbitMQ may have sent meanwhile: a close, or the end of the socket, raises."""
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until:
+        try:
+            connection.drain_events(timeout=0.001)
+        except (socket.timeout, TimeoutError):
+            return

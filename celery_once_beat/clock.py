@@ -1,0 +1,49 @@
+"""The server's time, as far as this process knows it.
+
+Measured in a round trip that is made anyway, and carried on by the monotonic clock, so that a wall clock that is
+wrong or jumps moves no window.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+from celery.utils.log import get_logger
+
+__all__ = ("ServerClock",)
+
+logger = get_logger(__name__)
+
+#: Seconds that this machine's clock may differ from the server's before it is said.
+MOST_APART = 2.0
+
+
+class ServerClock:
+    """Server time = the last measured one + what the monotonic clock has passed since."""
+
+    def __init__(self) -> None:
+        self._server: datetime | None = None
+        self._at = 0.0
+        self._warned = False
+
+    def now(self) -> datetime:
+        """Aware UTC; this machine's own time until the first measurement."""
+        if self._server is None:
+            return datetime.now(timezone.utc)
+        return self._server + timedelta(seconds=time.monotonic() - self._at)
+
+    def measured(self, server: datetime, sent: float, received: float) -> None:
+        """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (time.monotonic())."""
+        self._server, self._at = server, (sent + received) / 2
+        apart = (datetime.now(timezone.utc) - self.now()).total_seconds()
+        if abs(apart) <= MOST_APART:
+            self._warned = False
+        elif not self._warned:
+            self._warned = True
+            logger.warning(
+                "once: this machine's clock is %.1f s %s the Redis server's; the server's counts",
+                abs(apart),
+                "ahead of" if apart > 0 else "behind",
+                extra={"action": "clock_apart", "offset": apart},
+            )

@@ -1,0 +1,239 @@
+"""One delivery's execution of a window: begin, the body, and how its end is recorded.
+
+What if the process dies, or sleeps for an hour:
+
+- before begin: the window stays published, and becomes overdue;
+- between begin and finish: the lease runs out, a beat publishes the window again, another worker begins;
+  who wakes up late is stale: nothing of it is recorded, and its result isn't reported;
+- after finish: the window has its outcome; Celery's own result may be missing, as after any such death.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+
+from . import signals
+from .errors import NewerVersionError, StoreUnavailableError
+from .leases import Lease, leases_of
+from .replies import Again, Begun, Closed, Stale
+from .store import Store, WindowKey
+from .windows import Window, format_instant
+
+if TYPE_CHECKING:
+    from celery.app.task import Context
+
+    from .task import OnceTask
+
+__all__ = ("DELIVERY", "Execution", "new_owner")
+
+logger = get_logger(__name__)
+
+#: Where the worker's main process notes the owner, in the request of one delivery.
+DELIVERY = "once_delivery"
+
+
+def new_owner(hostname: str | None) -> str:
+    """Return a name for one delivery of a message; a task id won't do, redelivery and retry reuse it."""
+    host = re.sub(r"\s", "_", hostname or "?")[:100]
+    return f"{host}:{uuid.uuid4().hex[:12]}"
+
+
+class Execution:
+    """From begin to the recorded end. Made for one call of a task's body."""
+
+    def __init__(self, task: OnceTask, request: Context, window: Window, store: Store) -> None:
+        self.task = task
+        self.request = request
+        self.window = window
+        self.store = store
+        self.key = WindowKey(window.entry, window.start)
+        self.owner = getattr(request, DELIVERY, None) or new_owner(request.hostname)
+        self.retry = request.retries or 0
+        self.length = float(task.once_lease or store.settings.lease)
+        self.lease: Lease | None = None
+        self.handed_over = False
+        self.stale = False
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Run ``body`` if the window is this delivery's; else raise Ignore, which leaves no trace."""
+        try:
+            lease = self._begin()
+        except NewerVersionError as exc:
+            self._put_back(exc)
+        except StoreUnavailableError as exc:
+            if not self.store.settings.run_without_store:
+                self._put_back(exc)
+            self._log(logger.warning, "window_unguarded", "runs without the store: %s", exc)
+            return body()
+        self.lease = lease
+        leases = leases_of(self.store)
+        leases.hold(lease)
+        try:
+            return self._run(body)
+        finally:
+            leases.release(lease)
+
+    # -- begin ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Lease:
+        sent = time.monotonic()
+        reply = self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked)
+        if not isinstance(reply, Begun):
+            self._refuse(reply)
+        lease = Lease(self.key, self.owner, reply.fence, self.length, sent)
+        self.window = replace(
+            self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=lease.held
+        )
+        return lease
+
+    def _refuse(self, reply: Any) -> None:
+        if isinstance(reply, Closed) and reply.outcome:
+            self._log(logger.error, "window_" + reply.outcome, "is %s, a limit was reached", reply.outcome)
+            signals.window_abandoned.send(sender=self.task, window=self.window, outcome=reply.outcome)
+        reason = "closed" if isinstance(reply, Closed) else reply.reason
+        self._log(logger.info, "window_refused", "refused, this copy comes late: %s", reason)
+        signals.window_refused.send(sender=self.task, window=self.window, reason=reason)
+        raise Ignore(f"window refused: {reason}")
+
+    def _put_back(self, exc: Exception) -> None:
+        """Publish the same message to come again later, the user's retries untouched."""
+        countdown = 5 * self.store.settings.recovery_interval
+        self._log(logger.warning, "window_put_back", "put back for %s s: %s", countdown, exc)
+        try:
+            self.task.signature_from_request(
+                self.request, countdown=countdown, retries=self.retry
+            ).apply_async()
+        except Exception as publish_error:
+            # Neither store nor broker: with late acks the broker has it still, else the window stays open.
+            raise Reject(publish_error, requeue=True) from exc
+        raise Ignore("put back until the store answers") from exc
+
+    # -- the body and its end ---------------------------------------------------------------------------------
+
+    def _run(self, body: Callable[[], Any]) -> Any:
+        self.request._once_execution = self
+        signals.window_started.send(sender=self.task, window=self.window)
+        try:
+            result = body()
+        except Retry:
+            # Raised by hand, without retry(), nothing will come again.
+            if not self.handed_over:
+                self._finish("failed")
+            raise
+        except Reject as exc:
+            self._end_rejected(exc)
+            raise
+        except Ignore:
+            # The body decided that it is done; replace() ends so too.
+            self._finish("done")
+            raise
+        except Exception as exc:
+            if self._finish("failed", self.task.once_retry_failed_after):
+                signals.window_failed.send(sender=self.task, window=self.window, exception=exc)
+            raise
+        if self._finish("done"):
+            signals.window_succeeded.send(sender=self.task, window=self.window)
+        return result
+
+    def _end_rejected(self, exc: Reject) -> None:
+        if self.stale:
+            self._raise_stale()
+        if self.handed_over:
+            return  # the retry wasn't published, or perhaps not: the window is open, a beat will do it
+        if not exc.requeue:
+            self._finish("failed")
+            return
+        # The same message comes again: no death, so it hands over to its own retry number.
+        self._patiently(lambda: self._hand_over(self.retry, 0.0))
+        if self.stale:
+            self._raise_stale()
+
+    def hand_over(self, options: dict[str, Any]) -> None:
+        """Give the window to the retry that is about to be published with these ``apply_async`` options."""
+        self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
+        if self.stale:
+            self._raise_stale()
+
+    def _hand_over(self, retry: int, delay: float) -> None:
+        assert self.lease is not None
+        start_timeout = self.store.settings.start_timeout
+        reply = self.store.hand_over(self.key, self.owner, self.lease.fence, retry, delay, start_timeout)
+        self.stale = isinstance(reply, Stale)
+        self.handed_over = not self.stale
+        leases_of(self.store).release(self.lease)
+
+    def _finish(self, outcome: str, again_after: float | None = None) -> bool:
+        """Record the outcome; returns whether it is certain, raises Ignore where this execution is stale."""
+        assert self.lease is not None
+        fence = self.lease.fence
+        recorded = False
+
+        def finish() -> None:
+            nonlocal recorded
+            reply = self.store.finish(self.key, self.owner, fence, outcome, again_after)
+            self.stale = isinstance(reply, Stale)
+            if isinstance(reply, Again):
+                self._log(logger.warning, "window_again", "failed, runs again in %s s", again_after)
+            recorded = True
+
+        self._patiently(finish)
+        if self.stale:
+            self._raise_stale()
+        return recorded
+
+    def _patiently(self, send: Callable[[], None]) -> None:
+        """Tell the store, for as long as a lease if need be: an outcome that is lost is a second execution."""
+        give_up = time.monotonic() + self.length
+        pause = 0.1
+        while True:
+            try:
+                return send()
+            except StoreUnavailableError as exc:
+                if time.monotonic() + pause > give_up:
+                    self._log(logger.error, "window_unrecorded", "end not recorded, it may run again: %s", exc)
+                    return None
+            time.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def _raise_stale(self) -> None:
+        self._log(logger.error, "window_stale", "came back after its lease; its end isn't recorded")
+        signals.window_stale.send(sender=self.task, window=self.window)
+        raise Ignore("stale: the lease ran out and another execution has the window")
+
+    def _log(self, log: Callable[..., None], action: str, text: str, *arguments: object) -> None:
+        window = self.window
+        start = format_instant(window.start)
+        log(
+            "once: window %s of %r " + text,
+            start,
+            window.entry,
+            *arguments,
+            extra={
+                "action": action,
+                "entry": window.entry,
+                "start": start,
+                "attempt": window.attempt,
+                "owner": self.owner,
+            },
+        )
+
+
+def _delay(options: dict[str, Any]) -> float:
+    """Seconds until a message with these options is due."""
+    eta = options.get("eta")
+    if isinstance(eta, str):
+        eta = datetime.fromisoformat(eta.replace("Z", "+00:00"))
+    if isinstance(eta, datetime):
+        if eta.tzinfo is None:
+            eta = eta.replace(tzinfo=timezone.utc)
+        return max((eta - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    return max(float(options.get("countdown") or 0), 0.0)

@@ -1,0 +1,118 @@
+"""One daemon thread a process renews the leases of all windows that run in it.
+
+A lease is trusted for its length counted from *before* the request that took or renewed it was sent: the server
+can't have begun to count earlier. So ``held`` turns False here before the window can be another's, even when
+the reply was slow, or the process was frozen.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from weakref import WeakKeyDictionary
+
+from celery.utils.log import get_logger
+
+from .errors import OnceError
+from .replies import Renewed, Stale
+from .store import Store, WindowKey
+
+__all__ = ("Lease", "Leases", "leases_of")
+
+logger = get_logger(__name__)
+
+
+class Lease:
+    """An execution's right to its window. ``length`` is in seconds, ``sent`` is time.monotonic()."""
+
+    def __init__(self, window: WindowKey, owner: str, fence: int, length: float, sent: float) -> None:
+        self.window = window
+        self.owner = owner
+        self.fence = fence
+        self.length = length
+        self.lost = False
+        self._sent = sent
+
+    def held(self) -> bool:
+        """Whether the window is certainly this execution's, now."""
+        return not self.lost and time.monotonic() < self._sent + self.length
+
+    def renewed(self, sent: float) -> None:
+        """Count anew from ``sent``."""
+        self._sent = sent
+
+    @property
+    def renew_at(self) -> float:
+        """When to renew, time.monotonic(): after a third of the length."""
+        return self._sent + self.length / 3
+
+
+class Leases:
+    """The leases of one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: set[Lease] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, lease: Lease) -> None:
+        """Renew ``lease`` from now on."""
+        with self._changed:
+            self._held.add(lease)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._keep, name="once-leases", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def release(self, lease: Lease) -> None:
+        """Don't renew ``lease`` any more."""
+        with self._changed:
+            self._held.discard(lease)
+
+    def _keep(self) -> None:
+        while True:
+            with self._changed:
+                while not self._held:
+                    self._changed.wait()
+                wait = min(lease.renew_at for lease in self._held) - time.monotonic()
+                if wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                leases = [lease for lease in self._held if not lease.lost]
+                self._held.intersection_update(leases)
+            if leases and not self._renew(leases):
+                time.sleep(min(lease.length for lease in leases) / 10)
+
+    def _renew(self, leases: list[Lease]) -> bool:
+        """Renew all in one round trip; returns False where the store didn't answer for one."""
+        sent = time.monotonic()
+        try:
+            replies = self._store.renew_many(
+                (lease.window, lease.owner, lease.fence, lease.length) for lease in leases
+            )
+        except OnceError as exc:
+            replies = [exc] * len(leases)
+        answered = True
+        for lease, reply in zip(leases, replies, strict=True):
+            if isinstance(reply, Renewed):
+                lease.renewed(sent)
+            elif isinstance(reply, Stale):
+                lease.lost = True
+            else:
+                answered = False
+                logger.debug("once: lease of %s not renewed: %s", lease.window.entry, reply)
+        return answered
+
+
+_leases: WeakKeyDictionary[Store, tuple[int, Leases]] = WeakKeyDictionary()
+
+
+def leases_of(store: Store) -> Leases:
+    """Return this process's leases; a forked child has its own, since threads don't survive a fork."""
+    pid = os.getpid()
+    known = _leases.get(store)
+    if known is None or known[0] != pid:
+        known = _leases[store] = (pid, Leases(store))
+    return known[1]

@@ -1,0 +1,30 @@
+-- backfill: a window is opened once more, by order. The cursor stays; its outcome is counted apart.
+--
+-- KEYS[1..4], ARGV[1..5] the window (prelude)   KEYS[5] claim key
+-- ARGV[6] beat   ARGV[7] publish_timeout ms
+--
+-- returns {'claimed', turn, expires}   publish it
+--         {'open'}                     it still owes its outcome; nothing changes
+--         {'unknown'}                  no such entry   {'newer', version}
+
+if not entry.cursor then
+  return {'unknown'}
+end
+local kind = settle()
+if is_open() then
+  local window = read_window()
+  if window.backfill == 1 and window.beat == ARGV[6] and window.turn == 1 and not kind then
+    -- The reply to this one's order was lost.
+    return {'claimed', 1, '0'}
+  end
+  return {'open'}
+end
+if kind and kind ~= 'done' then
+  return {'open'}
+end
+redis.call('DEL', RUN)
+redis.call('SET', KEYS[5], ARGV[6], 'PX', MARKER_TTL)
+local window = new_window(ARGV[6], 0)
+window.backfill = 1
+write_window(window, NOW + ARGV[7])
+return {'claimed', 1, '0'}

@@ -1,0 +1,116 @@
+-- claim: a beat takes the right to publish a window. A compare-and-set on the entry's cursor; the windows that
+-- it passes over are accounted for in the same step.
+--
+-- KEYS[1..4] the window (prelude)   KEYS[5] claim key   KEYS[6...] run keys of windows that are passed over
+-- ARGV[1..5] the window (prelude)
+-- ARGV[6] the cursor that the beat knows   ARGV[7] beat   ARGV[8] fingerprint
+-- ARGV[9] 'run' | 'untracked' (no worker may close it: claimed and closed in one step) | 'pass' (itself missed)
+-- ARGV[10] publish_timeout ms   ARGV[11] expires: ms from now, 0 for never
+-- ARGV[12] how many windows are passed over, those beyond KEYS included   ARGV[13...] the starts of KEYS[6...]
+--
+-- returns {'claimed', turn, expires}   publish it; expires is the server's ms, 0 for never
+--         {'moved', cursor}            it isn't this beat's; go on from there
+--         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)   {'newer', version}
+
+local FROM, BEAT, FINGERPRINT, MODE = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local CLAIM = KEYS[5]
+
+if not entry.cursor then
+  return {'unknown'}
+end
+redis.call('PEXPIRE', ENTRY, entry.ttl)
+local definition = redis.call('HMGET', ENTRY, 'paused', 'fingerprint', 'loaders')
+if definition[1] == '1' then
+  return {'paused'}
+end
+if definition[2] ~= FINGERPRINT then
+  local right = '?'
+  for beat, fingerprint in string.gmatch(definition[3] or '', '(%S+) (%S+) %d+') do
+    right = fingerprint == definition[2] and beat or right
+  end
+  return {'superseded', right}
+end
+if entry.cursor ~= FROM then
+  if entry.cursor == START and redis.call('GET', CLAIM) == BEAT then
+    -- The reply to this beat's claim was lost.
+    if MODE ~= 'run' then
+      return {'claimed', 0, '0'}
+    end
+    local window = read_window()
+    if is_open() and window.turn == 1 then
+      return {'claimed', 1, int(window.expires)}
+    end
+  end
+  return {'moved', entry.cursor}
+end
+if START <= FROM then
+  return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM)
+end
+
+-- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it:
+-- the store lost its last writes, or the beats published without it. Returns whether it was missed.
+local function pass_over(run_key, start, member)
+  if redis.call('ZSCORE', OPEN, member) then
+    local window = read_window(start)
+    local deadline = redis.call('ZSCORE', OPEN, member)
+    window.backfill = 0
+    write_window(window, deadline, start, member)
+    return false
+  end
+  local kind, owner, number = run_state(run_key)
+  if kind == 'done' then
+    count('done', 1)
+    return false
+  elseif kind then
+    local window = new_window(BEAT, 0)
+    window.owner, window.publishes = owner, 0
+    if kind == 'run' then
+      window.attempts, window.fence = 1, number
+    else
+      window.retry, window.released = number, 1
+    end
+    write_window(window, NOW + math.max(redis.call('PTTL', run_key), 0) + MARGIN, start, member)
+    return false
+  end
+  return true
+end
+
+local entry_name = string.sub(MEMBER, 1, -(#START + 1))
+local listed = #ARGV - 12
+local missed = tonumber(ARGV[12]) - listed
+for position = 1, listed do
+  local start = ARGV[12 + position]
+  if pass_over(KEYS[5 + position], start, entry_name .. start) then
+    missed = missed + 1
+  end
+end
+if missed > 0 then
+  count('missed', missed)
+  local newest = listed > 0 and ARGV[#ARGV] or START
+  remember(table.concat({newest, 'missed', int(NOW), '0', '0', int(missed), BEAT, '-'}, ' '))
+end
+
+redis.call('HSET', ENTRY, 'cursor', START)
+entry.cursor = START
+local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
+if MODE == 'pass' then
+  return {'claimed', 0, '0'}
+end
+if MODE == 'untracked' then
+  if not mine then
+    return {'moved', START}
+  end
+  count('untracked', 1)
+  return {'claimed', 0, '0'}
+end
+if not pass_over(RUN, START, MEMBER) then
+  return {'moved', START}
+end
+local expires = tonumber(ARGV[11])
+local window = new_window(BEAT, expires > 0 and NOW + expires or 0)
+write_window(window, NOW + ARGV[10])
+if not mine then
+  -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
+  return {'moved', START}
+end
+return {'claimed', window.turn, int(window.expires)}

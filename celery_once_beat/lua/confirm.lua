@@ -1,0 +1,27 @@
+-- confirm: a beat says whether the message of a window that it claimed or took went out.
+--
+-- KEYS[1..4], ARGV[1..5] the window (prelude)
+-- ARGV[6] turn, of the claim or take   ARGV[7] 1 published, 0 not, or perhaps not
+-- ARGV[8] start_timeout ms, with the message's own delay   ARGV[9] publish_timeout ms
+--
+-- returns {'confirmed'}   the deadline has moved: to when a worker should have begun, doubling with each time
+--                         that it is published again; or near, if it has to be published again
+--         {'unchanged'}   it was begun, taken or closed since
+
+local kind = settle()
+if kind or not is_open() then
+  return {'unchanged'}
+end
+local window = read_window()
+if window.turn ~= tonumber(ARGV[6]) then
+  return {'unchanged'}
+end
+local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
+local delay
+if ARGV[7] == '1' then
+  delay = math.min(ARGV[8] * doubled, math.max(DAY, ARGV[8]))
+else
+  delay = math.min(1000 * doubled, ARGV[9])
+end
+write_window(window, NOW + delay)
+return {'confirmed'}

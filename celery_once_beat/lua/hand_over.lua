@@ -1,0 +1,33 @@
+-- hand_over: a worker gives its window to the retry that it is about to publish.
+--
+-- KEYS[1..4], ARGV[1..5] the window (prelude)
+-- ARGV[6] owner   ARGV[7] fence   ARGV[8] retry number   ARGV[9] ms until the retry is due
+-- ARGV[10] start_timeout ms: how much later it should have begun
+--
+-- returns {'handed over'}   a retry is no death: the attempt doesn't count
+--         {'stale'} | {'newer', version}
+
+local OWNER, RETRY, DELAY = ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9])
+local verdict, number = hold(OWNER, ARGV[7])
+if verdict == 'wait' and number == RETRY then
+  redis.call('PEXPIRE', RUN, redis.call('PTTL', RUN))
+  return {'handed over'}
+end
+if verdict ~= 'run' then
+  return {'stale'}
+end
+local open = is_open()
+-- Where the run key alone decides, it must outlive the wait for a worker too.
+local hold_for = DELAY + MARGIN
+if not open then
+  hold_for = math.max(hold_for, RETENTION)
+end
+redis.call('SET', RUN, 'wait:' .. ARGV[8] .. ':' .. OWNER, 'PX', int(hold_for))
+if open then
+  local window = read_window()
+  window.attempts = math.max(window.attempts - 1, 0)
+  window.retry, window.released = RETRY, 1
+  window.publishes, window.turn = 1, window.turn + 1
+  write_window(window, NOW + DELAY + math.max(ARGV[10], MARGIN))
+end
+return {'handed over'}

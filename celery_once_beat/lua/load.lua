@@ -1,0 +1,102 @@
+-- A beat says which definition of an entry it has loaded, and learns whether it may claim by it.
+--
+-- KEYS[1] entry hash
+-- ARGV[1] beat   ARGV[2] fingerprint   ARGV[3] when this beat first loaded it, server ms, 0 at its first time
+-- ARGV[4] ttl ms of the entry   ARGV[5] ms to go back where a vanished beat's definition is replaced
+-- ARGV[6] max_attempts   ARGV[7] recover 1 or 0   ARGV[8] grace ms, -1 for none
+-- ARGV[9] the cursor that this beat knows, '' for none; counts only where the store has lost its own
+-- ARGV[10...] beats alive
+--
+-- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed', paused 1 or 0}
+--         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
+--         {'newer', version}
+-- Of the beats alive, the one that loaded last is right. A definition that is right and new goes on from now:
+-- never an extra early run. One that is right again, because the beats with the later one are gone, goes on
+-- from when they can last have claimed, so that no window falls between.
+
+local ENTRY, BEAT, FINGERPRINT = KEYS[1], ARGV[1], ARGV[2]
+local VERSION = 1
+local time = redis.call('TIME')
+local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+-- The canonical text of an instant. Civil date from a day number: Howard Hinnant, "chrono-Compatible
+-- Low-Level Date Algorithms", civil_from_days.
+local function instant(ms, us)
+  local seconds = math.floor(ms / 1000)
+  local z = math.floor(seconds / 86400) + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local day = doy - math.floor((153 * mp + 2) / 5) + 1
+  local month = mp < 10 and mp + 3 or mp - 9
+  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+  local s = seconds % 86400
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, day,
+    math.floor(s / 3600), math.floor(s / 60) % 60, s % 60, (ms % 1000) * 1000 + us)
+end
+
+local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'fingerprint', 'loaders', 'paused')
+local version, cursor = tonumber(fields[1] or VERSION), fields[2]
+if not version then
+  return redis.error_reply('BADDATA ' .. ENTRY .. ' has no version')
+end
+if version > VERSION then
+  return {'newer', fields[1]}
+end
+
+local alive = {}
+for position = 10, #ARGV do
+  alive[ARGV[position]] = true
+end
+local since = tonumber(ARGV[3])
+local first = since == 0
+if first then
+  since = NOW
+end
+local loaders = {BEAT .. ' ' .. FINGERPRINT .. ' ' .. int(since)}
+local right_beat, right_fingerprint, right_since = BEAT, FINGERPRINT, since
+for beat, fingerprint, at in string.gmatch(fields[4] or '', '(%S+) (%S+) (%d+)') do
+  if beat ~= BEAT and alive[beat] then
+    loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
+    if tonumber(at) > right_since then
+      right_beat, right_fingerprint, right_since = beat, fingerprint, tonumber(at)
+    end
+  end
+end
+
+redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', table.concat(loaders, ' '))
+if right_fingerprint ~= FINGERPRINT then
+  redis.call('PEXPIRE', ENTRY, ARGV[4])
+  return {'superseded', right_beat, int(since)}
+end
+
+local news = 'same'
+if not cursor then
+  cursor, news = instant(NOW, time[2] % 1000), 'new'
+  if ARGV[9] ~= '' and ARGV[9] < cursor then
+    cursor = ARGV[9]
+  end
+  redis.call('HSET', ENTRY, 'born', cursor, 'since', cursor)
+elseif fields[3] ~= FINGERPRINT then
+  local from = first and instant(NOW, time[2] % 1000) or instant(NOW - ARGV[5], 0)
+  if from > cursor then
+    cursor = from
+  end
+  news = 'changed'
+  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
+    if string.sub(field, 1, 2) == 'c:' then
+      redis.call('HDEL', ENTRY, field)
+    end
+  end
+  redis.call('HSET', ENTRY, 'since', cursor)
+end
+redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', ARGV[4],
+  'max_attempts', ARGV[6], 'recover', ARGV[7], 'grace', ARGV[8])
+redis.call('PEXPIRE', ENTRY, ARGV[4])
+return {'loaded', cursor, int(since), news, tonumber(fields[5] or 0)}

@@ -1,0 +1,212 @@
+-- Stands before each verb of a window: who is spoken of, and what is known of it.
+--
+-- KEYS[1] entry hash   KEYS[2] open zset   KEYS[3] history list   KEYS[4] run key of the window
+-- ARGV[1] start, the canonical instant: fixed width, so text order is time order
+-- ARGV[2] the window's member in the open zset, <entry>@<start>
+-- ARGV[3] marker_ttl ms   ARGV[4] retention ms   ARGV[5] history_size in windows
+--
+-- Any verb may answer {'newer', version}: the hash was written by a newer version; nothing was changed.
+-- It raises BADDATA where a key holds what this package didn't put there.
+
+local ENTRY, OPEN, HISTORY, RUN = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local START, MEMBER = ARGV[1], ARGV[2]
+local MARKER_TTL, RETENTION, HISTORY_SIZE = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local VERSION = 1
+-- A deadline lies this many ms behind the expiry of the run key it waits for.
+local MARGIN = 1000
+local DAY = 86400000
+
+local time = redis.call('TIME')
+local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Lua would write 1.7e+12.
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done')
+local entry = {
+  version = tonumber(fields[1] or VERSION),
+  cursor = fields[2], born = fields[3], since = fields[4],
+  fence = tonumber(fields[5] or 0), ttl = tonumber(fields[6] or 30 * DAY), last_done = fields[7],
+}
+if not entry.version or not entry.fence or not entry.ttl then
+  return redis.error_reply('BADDATA ' .. ENTRY .. ' holds fields that are no numbers')
+end
+if entry.version > VERSION then
+  return {'newer', fields[1]}
+end
+
+-- The cursor has passed this window: whether it still owes an outcome is for the open zset to say.
+local function passed()
+  return entry.cursor and entry.born and entry.born < START and START <= entry.cursor
+end
+
+local function is_open()
+  return redis.call('ZSCORE', OPEN, MEMBER) ~= false
+end
+
+-- What the run key says: its kind (nil, 'run', 'wait' or 'done'), the owner, and the fence or retry number.
+local function run_state(key)
+  local value = redis.call('GET', key or RUN)
+  if not value then
+    return nil
+  end
+  local owner, fence = string.match(value, '^run:(.*):(%d+)$')
+  if owner then
+    return 'run', owner, tonumber(fence)
+  end
+  local retry
+  retry, owner = string.match(value, '^wait:(%d+):(.*)$')
+  if retry then
+    return 'wait', owner, tonumber(retry)
+  end
+  owner = string.match(value, '^done:(.*)$')
+  if owner then
+    return 'done', owner
+  end
+  error('BADDATA ' .. (key or RUN) .. ' is neither run:, wait: nor done:')
+end
+
+-- An open window's account. `turn` changes with each claim, take, begin and hand over, so that a late confirm
+-- is seen to be late. `released` says that its last owner gave it back: 1 to a retry, 2 to run again later.
+local NUMBERS = {'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released'}
+
+local function new_window(beat, expires)
+  return {
+    attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = NOW, expires = expires or 0,
+    backfill = 0, released = 0, owner = '-', beat = beat,
+  }
+end
+
+local function read_window(start)
+  local text = redis.call('HGET', ENTRY, 'w:' .. (start or START))
+  if not text then
+    return new_window('-', 0)
+  end
+  local window, position = {}, 0
+  for word in string.gmatch(text, '%S+') do
+    position = position + 1
+    if position <= #NUMBERS then
+      window[NUMBERS[position]] = tonumber(word)
+    elseif position == #NUMBERS + 1 then
+      window.owner = word
+    else
+      window.beat = word
+    end
+  end
+  for _, name in ipairs(NUMBERS) do
+    if not window[name] then
+      error('BADDATA ' .. ENTRY .. ' field w:' .. (start or START) .. ' is no account of a window')
+    end
+  end
+  return window
+end
+
+local function write_window(window, deadline, start, member)
+  local words = {}
+  for position, name in ipairs(NUMBERS) do
+    words[position] = int(window[name])
+  end
+  words[#words + 1] = window.owner
+  words[#words + 1] = window.beat
+  redis.call('HSET', ENTRY, 'w:' .. (start or START), table.concat(words, ' '))
+  redis.call('ZADD', OPEN, int(deadline), member or MEMBER)
+  -- PTTL -1: the zset is new, -2 can't be. It lives as long as the longest-lived entry that it speaks of.
+  if redis.call('PTTL', OPEN) < entry.ttl then
+    redis.call('PEXPIRE', OPEN, entry.ttl)
+  end
+end
+
+-- Windows of the present definition are counted for the conservation law, all others apart.
+local function count(outcome, number, apart)
+  if number > 0 then
+    redis.call('HINCRBY', ENTRY, (apart and 'x:' or 'c:') .. outcome, number)
+  end
+end
+
+local function remember(text)
+  if HISTORY_SIZE > 0 then
+    redis.call('LPUSH', HISTORY, text)
+    redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 1)
+    redis.call('PEXPIRE', HISTORY, entry.ttl)
+  end
+end
+
+-- A done marker that alone decides lives for the retention, one beside the cursor for the marker_ttl.
+local function mark_done(owner)
+  redis.call('SET', RUN, 'done:' .. owner, 'PX', passed() and MARKER_TTL or RETENTION)
+end
+
+-- History: start, outcome, closed at, claimed at, last fence (about when it began), attempts, beat, owner.
+local function close_window(window, outcome, owner)
+  redis.call('ZREM', OPEN, MEMBER)
+  redis.call('HDEL', ENTRY, 'w:' .. START)
+  mark_done(owner)
+  local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
+  count(outcome, 1, apart)
+  if outcome == 'done' and START > (entry.last_done or '') then
+    redis.call('HSET', ENTRY, 'last_done', START)
+  end
+  remember(table.concat({
+    START, outcome, int(NOW), int(window.claimed), int(window.fence), int(window.attempts), window.beat, owner,
+  }, ' '))
+end
+
+-- The limits that end an open window that nobody runs. Returns its outcome, or nil where it may go on.
+local function limit_reached(window)
+  local limits = redis.call('HMGET', ENTRY, 'max_attempts', 'recover', 'grace')
+  if window.attempts >= tonumber(limits[1] or math.huge) then
+    return 'abandoned'
+  end
+  if window.attempts >= 1 and limits[2] == '0' and window.released ~= 2 then
+    return 'dropped'
+  end
+  if window.expires > 0 and NOW > window.expires then
+    return 'expired'
+  end
+  return nil
+end
+
+-- Any verb that meets an open window whose run key says done closes it as done. Returns the run state.
+local function settle()
+  local kind, owner, number = run_state()
+  if kind == 'done' and is_open() then
+    close_window(read_window(), 'done', owner)
+  end
+  return kind, owner, number
+end
+
+-- Past the entry's grace, what never began is missed: a weekend's queue doesn't all run on Monday.
+local function too_late(window, start_ms)
+  local grace = tonumber(redis.call('HGET', ENTRY, 'grace') or -1)
+  if window.fence == 0 and window.backfill == 0 and grace >= 0 and NOW > start_ms + grace then
+    return 'missed'
+  end
+  return nil
+end
+
+-- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is
+-- stale. One whose lease ran out has it again as long as nobody began since.
+local function hold(owner, fence)
+  local kind, holder, number = run_state()
+  if kind == 'run' then
+    return holder == owner and 'run' or nil
+  end
+  if kind == 'wait' then
+    if holder == owner then
+      return 'wait', number
+    end
+    return nil
+  end
+  if kind == 'done' then
+    return nil
+  end
+  if is_open() then
+    local window = read_window()
+    return window.owner == owner and int(window.fence) == fence and window.released == 0 and 'run' or nil
+  end
+  -- Nobody has it and nothing is known of it: where the run key alone decides, its last owner has it again.
+  return not passed() and 'run' or nil
+end

@@ -1,0 +1,15 @@
+-- renew: a worker keeps the right to execute a window.
+--
+-- KEYS[1..4], ARGV[1..5] the window (prelude)   ARGV[6] owner   ARGV[7] fence   ARGV[8] lease ms
+--
+-- returns {'renewed'} | {'stale'}: another began since, or it has its outcome | {'newer', version}
+
+local verdict = hold(ARGV[6], ARGV[7])
+if verdict ~= 'run' then
+  return {'stale'}
+end
+redis.call('SET', RUN, 'run:' .. ARGV[6] .. ':' .. ARGV[7], 'PX', ARGV[8])
+if is_open() then
+  redis.call('ZADD', OPEN, int(NOW + ARGV[8] + MARGIN), MEMBER)
+end
+return {'renewed'}

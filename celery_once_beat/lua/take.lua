@@ -1,0 +1,36 @@
+-- take: a beat takes an overdue window to publish it again. It looks at deadline and run key again itself;
+-- the deadline that it moves is the mutex between beats.
+--
+-- KEYS[1..4], ARGV[1..5] the window (prelude)
+-- ARGV[6] beat   ARGV[7] fingerprint   ARGV[8] publish_timeout ms   ARGV[9] start, server ms
+--
+-- returns {'taken', turn, retry, attempts, expires, publishes}   publish it, with that retry number
+--         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
+--         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
+--         {'newer', version}
+
+local kind = settle()
+local deadline = redis.call('ZSCORE', OPEN, MEMBER)
+if not deadline then
+  return {'no', 'closed'}
+end
+if redis.call('HGET', ENTRY, 'fingerprint') ~= ARGV[7] then
+  return {'no', 'superseded'}
+end
+if tonumber(deadline) > NOW then
+  return {'no', 'not overdue'}
+end
+if kind then
+  redis.call('ZADD', OPEN, int(NOW + redis.call('PTTL', RUN) + MARGIN), MEMBER)
+  return {'no', 'held'}
+end
+local window = read_window()
+local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[9]))
+if outcome then
+  close_window(window, outcome, ARGV[6])
+  return {'closed', outcome}
+end
+window.turn = window.turn + 1
+window.publishes = window.publishes + 1
+write_window(window, NOW + ARGV[8])
+return {'taken', window.turn, window.retry, window.attempts, int(window.expires), window.publishes}

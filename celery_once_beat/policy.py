@@ -1,0 +1,154 @@
+"""What an entry may set, and which of the windows that have passed run. Pure: no clock, no I/O.
+
+Times are seconds, instants aware UTC datetimes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from celery.schedules import BaseSchedule, crontab, schedule
+
+from .errors import SettingError
+from .settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
+
+__all__ = ("EntryPolicy", "Step", "fingerprint", "next_steps")
+
+#: Windows looked at in one step, so that a long outage of a fast schedule doesn't hold up the others.
+_MOST_AT_ONCE = 10_000
+#: Of the windows passed over, those whose run keys are looked at: the newest, since older leases have ended.
+_MOST_LISTED = 1000
+#: Claims of one entry planned with one look at the clock.
+_MOST_STEPS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryPolicy:
+    """An entry's limits: what its ``once`` option says, else its task's attributes, else the settings."""
+
+    catch_up: str
+    grace: float | None
+    max_catch_up: int
+    tolerance: float
+    start_timeout: float
+    max_attempts: int
+    #: False: a window whose execution died is dropped (``once_recover`` of the task).
+    recover: bool
+    #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
+    anchor: datetime | None
+    #: Whether workers close the entry's windows; None: as the task says.
+    tracked: bool | None
+
+    @classmethod
+    def of(cls, entry: str, once: object, task: object, settings: Settings) -> EntryPolicy:
+        """Validate the ``once`` option of ``entry``; raises SettingError naming entry and key."""
+        if once is None:
+            once = {}
+        if not isinstance(once, Mapping):
+            raise SettingError(
+                f"beat entry {entry!r}, option 'once': found {type(once).__name__}, expected a dict like "
+                "{'catch_up': 'all'}"
+            )
+        for key in once:
+            if key not in _CHECKS:
+                near = difflib.get_close_matches(str(key), _CHECKS, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise SettingError(
+                    f"beat entry {entry!r}, option 'once': unknown key {key!r:.80}{hint}, "
+                    f"expected one of {', '.join(_CHECKS)}"
+                )
+        of_task = {
+            "max_attempts": getattr(task, "once_max_attempts", None),
+            "recover": getattr(task, "once_recover", None),
+        }
+        values: dict[str, Any] = {"anchor": None, "tracked": None, "recover": True}
+        for name in (f.name for f in fields(cls)):
+            if name in once:
+                values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
+            elif of_task.get(name) is not None:
+                values[name] = of_task[name]
+            elif name not in values:
+                values[name] = getattr(settings, name)
+        return cls(**values)
+
+
+def _check_anchor(name: str, value: Any) -> datetime | None:
+    if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
+        raise SettingError(f"{name}: found {value!r:.80}, expected a datetime with a time zone")
+    return value
+
+
+_CHECKS = {
+    "catch_up": check_choice(*CATCH_UP),
+    "grace": check_seconds(0, optional=True),
+    "max_catch_up": check_count(0),
+    "start_timeout": check_seconds(0.1),
+    "max_attempts": check_count(1),
+    "anchor": _check_anchor,
+    "tracked": check_choice(True, False),
+}
+
+
+def fingerprint(task: str, when: object, anchor: datetime | None) -> str:
+    """Return a short text that is the same for the same task and schedule in every process."""
+    parts = [task, anchor.isoformat() if anchor else "", type(when).__name__]
+    if isinstance(when, crontab):
+        parts += [
+            repr(getattr(when, f"_orig_{name}"))
+            for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        ]
+        parts.append(str(when.tz))
+    elif isinstance(when, schedule):
+        parts.append(repr(when.run_every))
+        if when.run_every and not when.run_every % timedelta(days=1):
+            parts.append(str(when.tz))  # whole days fall on the zone's midnights
+    elif isinstance(when, BaseSchedule) and " at 0x" not in repr(when):
+        parts.append(repr(when))
+    return hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next claim of an entry: ``start`` is published if ``run``, else missed like those before it."""
+
+    start: datetime
+    run: bool
+    #: The newest of the windows passed over before ``start``, in order, and how many there are in all.
+    missed: tuple[datetime, ...] = ()
+    missed_count: int = 0
+
+
+def next_steps(starts: Iterable[datetime], now: datetime, policy: EntryPolicy) -> list[Step]:
+    """Say what to claim next, in order, given the starts that are due (in order, none after ``now``).
+
+    A start at most ``tolerance`` late is on time and runs. Of later ones ``catch_up`` says which run: the newest
+    (``latest``), the newest ``max_catch_up`` in order (``all``), or none; older than ``grace`` is missed.
+    Returns [] if nothing is due, and not more steps than are worth planning with one look at the clock.
+    """
+    catch_up = {"latest": 1, "all": policy.max_catch_up, "none": 0}[policy.catch_up]
+    most = _MOST_AT_ONCE + catch_up
+    due = list(islice(starts, most))
+    late = _count_before(due, now, policy.tolerance)
+    first = max(late - catch_up, 0)
+    if policy.grace is not None:
+        first = max(first, _count_before(due, now, policy.grace))
+    passed = due[:first]
+    if first and (first == len(due) or len(due) == most):
+        # None of these runs; or there are more to come, and the newest to run may be among those.
+        start = passed.pop()
+        return [Step(start, False, tuple(passed[-_MOST_LISTED:]), len(passed))]
+    steps = [Step(start, True) for start in due[first : first + _MOST_STEPS]]
+    if passed:
+        steps[0] = replace(steps[0], missed=tuple(passed[-_MOST_LISTED:]), missed_count=len(passed))
+    return steps
+
+
+def _count_before(due: list[datetime], now: datetime, seconds: float) -> int:
+    return bisect_left(due, now - timedelta(seconds=seconds))

@@ -1,0 +1,149 @@
+"""What the store answers. A refusal is an answer, not an exception.
+
+Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is given back with ``confirm``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+__all__ = (
+    "Again",
+    "Begun",
+    "Busy",
+    "Claimed",
+    "Closed",
+    "Confirmed",
+    "Finished",
+    "HandedOver",
+    "Loaded",
+    "Moved",
+    "Open",
+    "Paused",
+    "Renewed",
+    "Stale",
+    "Superseded",
+    "Taken",
+    "Unchanged",
+    "Unknown",
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """This beat's definition of the entry is in force; it goes on from ``cursor``."""
+
+    cursor: datetime
+    loaded_at: int
+    news: str
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """A living beat loaded another definition of the entry later."""
+
+    beat: str
+    loaded_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The window is this beat's to publish."""
+
+    turn: int
+    expires: datetime | None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The window isn't this beat's; go on from ``cursor``."""
+
+    cursor: datetime
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The entry is paused."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The store has no such entry: never loaded, or the store lost its data."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The deadline has moved."""
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Nothing was changed; what ``reason`` says had happened first."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An overdue window is this beat's to publish again, with the retry number that was handed over."""
+
+    turn: int
+    retry: int
+    attempts: int
+    expires: datetime | None
+    publishes: int
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The window has its outcome. ``outcome`` is empty where it was closed before."""
+
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The window is this delivery's to execute."""
+
+    fence: int
+    attempt: int
+    last_done: datetime | None
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Another has the window, or this copy of its message is older than the retry handed over."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """The lease runs anew."""
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The lease ran out and another began, or the window was closed; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """The window waits for its retry."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The outcome is recorded."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """The same window will be published again later."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """The window still owes its outcome."""

@@ -1,0 +1,74 @@
+"""What a worker's main process does for windows whose task can't: it was killed, or never saw its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.signals import task_revoked
+from celery.utils.log import get_logger
+from celery.worker import state
+from celery.worker.request import Request
+
+from .errors import OnceError
+from .execution import DELIVERY, new_owner
+from .replies import Closed, Finished
+from .store import WindowKey, store_of
+from .windows import Window, decode_headers, find_headers, format_instant
+
+__all__ = ("OnceRequest",)
+
+logger = get_logger(__name__)
+
+
+class OnceRequest(Request):
+    """A delivery of a message, with a name of its own that the child and the main process both know."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        self._request_dict[DELIVERY] = new_owner(self.hostname)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """A hard limit kills the child, and with it the end of the execution; its outcome is failed."""
+        super().on_timeout(soft, timeout)
+        task = self.task
+        keeps = getattr(task, "acks_on_timeout", None)
+        if keeps is None:
+            keeps = task.acks_on_failure_or_timeout
+        if soft or state.should_terminate or (task.acks_late and not keeps):
+            return  # where the broker delivers it again, it is for recovery to run it again
+        _end(self.app, self.request_dict, "failed", killed=True)
+
+
+@task_revoked.connect(weak=False)
+def _on_revoked(sender: Any, request: Any, terminated: bool, expired: bool, **_: Any) -> None:
+    if getattr(sender, "once_closes_windows", False):
+        _end(sender.app, vars(request), "expired" if expired else "revoked", killed=terminated)
+
+
+def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> None:
+    """Record ``outcome`` of the delivery ``request``; where the store doesn't answer, recovery sees to it."""
+    try:
+        headers = find_headers(request, request.get("headers"))
+        window = decode_headers(headers) if headers else None
+        if window is None or not window.tracked:
+            return
+        if _record(app, request, window, outcome, killed=killed):
+            start = format_instant(window.start)
+            logger.info(
+                "once: window %s of %r is %s",
+                start,
+                window.entry,
+                outcome,
+                extra={"action": "window_" + outcome, "entry": window.entry, "start": start},
+            )
+    except OnceError as exc:
+        logger.error("once: %s not recorded: %s", outcome, exc, extra={"action": "window_unrecorded"})
+
+
+def _record(app: Any, request: dict[str, Any], window: Window, outcome: str, *, killed: bool) -> bool:
+    store, key, owner = store_of(app), WindowKey(window.entry, window.start), request[DELIVERY]
+    if killed and isinstance(store.finish(key, owner, 0, outcome), Finished):
+        return True
+    # Not begun by this delivery. A copy that nobody runs closes the window, unless it is an older one.
+    retry = request.get("retries") or 0
+    return isinstance(store.close_window(key, owner, outcome, retry), Closed)

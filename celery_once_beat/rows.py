@@ -1,0 +1,241 @@
+"""What a beat knows of each entry: its definition, its cursor, its next start; and which entries are due.
+
+A row is made from an entry of the beat schedule; its cursor is the store's. The heap holds one next start a row,
+so that a tick costs what is due, not what exists.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from .errors import OnceError, ScheduleError, SettingError
+from .policy import EntryPolicy, Step, fingerprint, next_steps
+from .settings import Settings
+from .windows import Window, next_start, starts_after
+
+__all__ = ("Row", "Rows")
+
+logger = get_logger(__name__)
+
+#: Seconds after which a row that can't go on is looked at again.
+RETRY_AFTER = 30.0
+_THIRTY_DAYS = 30 * 86_400.0
+_MAX_NAME = 64 * 1024
+
+
+@dataclass(eq=False)
+class Row:
+    """One entry. ``cursor`` and ``next`` are aware UTC; a row without a cursor has to be loaded first."""
+
+    name: str
+    entry: Any
+    policy: EntryPolicy
+    fingerprint: str
+    tracked: bool
+    #: This beat's place for the row in a burst.
+    order: int
+    cursor: datetime | None = None
+    next: datetime | None = None
+    #: The last cursor, kept while the row has to be loaded anew.
+    known: datetime | None = None
+    #: Server ms of this beat's first load, 0 before.
+    loaded_at: int = 0
+    plan: deque[Step] = field(default_factory=deque)
+    #: Why it can't go on, said once; '' while it can.
+    trouble: str = ""
+
+    def window(self, start: datetime, attempt: int = 1) -> Window:
+        """The window at ``start``."""
+        try:
+            end = next_start(self.entry.schedule, start, anchor=self.policy.anchor)
+        except ScheduleError:
+            end = None  # the row will rest for it; this window is claimed and has to run
+        return Window(self.name, start, end, attempt=attempt, tracked=self.tracked)
+
+    def move(self, cursor: datetime) -> None:
+        """Go on from ``cursor``; raises ScheduleError."""
+        if self.plan and self.plan[0].start > cursor and self.cursor != cursor:
+            self.plan.clear()  # another beat claimed: what was to be passed over is no longer the same
+        while self.plan and self.plan[0].start <= cursor:
+            self.plan.popleft()
+        self.cursor = self.known = cursor
+        self.next = next_start(self.entry.schedule, cursor, anchor=self.policy.anchor)
+
+    def step(self, now: datetime) -> Step | None:
+        """What to claim next; None if nothing is due. Raises ScheduleError."""
+        assert self.cursor is not None
+        if not self.plan:
+            starts = starts_after(self.entry.schedule, self.cursor, now, anchor=self.policy.anchor)
+            self.plan.extend(next_steps(starts, now, self.policy))
+        return self.plan[0] if self.plan else None
+
+    def ttl(self, now: datetime) -> float:
+        """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
+        try:
+            first = next_start(self.entry.schedule, now, anchor=self.policy.anchor)
+            second = first and next_start(self.entry.schedule, first, anchor=self.policy.anchor)
+        except ScheduleError:
+            return _THIRTY_DAYS  # advance() will say so
+        if first is None:
+            return _THIRTY_DAYS
+        interval = max((second or first) - first, first - now)
+        return max(_THIRTY_DAYS, 3 * interval.total_seconds())
+
+
+class Rows:
+    """All rows of one beat."""
+
+    def __init__(self, beat: str, settings: Settings, tasks: Mapping[str, Any]) -> None:
+        self._beat = beat
+        self._settings = settings
+        self._tasks = tasks
+        self._rows: dict[str, Row] = {}
+        self._heap: list[tuple[datetime, int, Row]] = []
+        self._due: deque[Row] = deque()
+        self._resting: list[tuple[datetime, int, Row]] = []
+        self._size = -1
+        self._named_untracked: set[str] = set()
+        self._named_wrong: dict[str, str] = {}
+
+    def get(self, name: str) -> Row | None:
+        """The row of the entry ``name``."""
+        return self._rows.get(name)
+
+    def changed(self, schedule: Mapping[str, Any]) -> bool:
+        """Whether entries came or went since :meth:`refresh`, as far as a count shows it."""
+        return len(schedule) != self._size
+
+    def refresh(self, schedule: Mapping[str, Any]) -> None:
+        """Make the rows those of ``schedule``. One whose definition is the same goes on where it is."""
+        kept = self._rows
+        self._rows = {}
+        self._size = len(schedule)
+        for name, entry in list(schedule.items()):
+            row = self._make(name, entry)
+            if row is None:
+                continue
+            old = kept.get(name)
+            if old is not None and (old.fingerprint, old.policy, old.tracked) == (
+                row.fingerprint,
+                row.policy,
+                row.tracked,
+            ):
+                old.entry = entry
+                row = old
+            elif old is not None and old.fingerprint == row.fingerprint:
+                row.loaded_at, row.known = old.loaded_at, old.known  # other limits, the same definition
+            self._rows[name] = row
+        self._heap = [(row.next, row.order, row) for row in self._rows.values() if row.next]
+        heapq.heapify(self._heap)
+        self._due.clear()
+        self._resting = [rest for rest in self._resting if self._current(rest[2])]
+        self._name_untracked()
+
+    def _make(self, name: str, entry: Any) -> Row | None:
+        try:
+            if not name or len(name.encode()) > _MAX_NAME:
+                raise SettingError(f"beat entry {name!r:.80}: expected a name of 1 to {_MAX_NAME} bytes")
+            task = self._tasks.get(entry.task)
+            policy = EntryPolicy.of(name, (entry.options or {}).get("once"), task, self._settings)
+            tracked = policy.tracked
+            if tracked is None:
+                tracked = getattr(task, "once_closes_windows", False)
+            mark = fingerprint(entry.task, entry.schedule, policy.anchor)
+        except (OnceError, UnicodeEncodeError, AttributeError) as exc:
+            if self._named_wrong.get(name) != str(exc):
+                self._named_wrong[name] = str(exc)
+                logger.error("once: %s; the entry is left out", exc, extra={"action": "entry_wrong", "entry": name})
+            return None
+        self._named_wrong.pop(name, None)
+        order = zlib.crc32(f"{self._beat}\x00{name}".encode())
+        return Row(name, entry, policy, mark, tracked, order)
+
+    def _name_untracked(self) -> None:
+        silenced = (False, True)
+        names = {r.name for r in self._rows.values() if not r.tracked and r.policy.tracked not in silenced}
+        new = names - self._named_untracked
+        self._named_untracked |= names
+        if new:
+            logger.warning(
+                "once: untracked, a window that is lost after its publish isn't recovered: %s. Their tasks are no "
+                "OnceTask, or this beat's app doesn't know them. Say options={'once': {'tracked': False}} to accept it",
+                ", ".join(sorted(map(repr, new))),
+                extra={"action": "entries_untracked", "entries": sorted(new)},
+            )
+
+    # -- which are due ----------------------------------------------------------------------------------------
+
+    def unloaded(self) -> list[Row]:
+        """Rows whose cursor this beat doesn't know and that aren't resting."""
+        resting = {id(row) for _, _, row in self._resting}
+        return [row for row in self._rows.values() if row.cursor is None and id(row) not in resting]
+
+    def due(self, now: datetime, most: int) -> list[Row]:
+        """Take up to ``most`` rows that are due at ``now``, in this beat's own order; give them back by :meth:`put`."""
+        fresh = []
+        while self._heap and self._heap[0][0] <= now:
+            start, _, row = heapq.heappop(self._heap)
+            if self._current(row) and row.next == start:
+                fresh.append(row)
+        if fresh:
+            self._due.extend(sorted(fresh, key=lambda row: row.order))
+        return [self._due.popleft() for _ in range(min(most, len(self._due)))]
+
+    def put(self, row: Row) -> None:
+        """Give a row back, to be due at its next start."""
+        if row.next is not None and self._current(row):
+            heapq.heappush(self._heap, (row.next, row.order, row))
+
+    def rest(self, row: Row, now: datetime, seconds: float = RETRY_AFTER, reason: object = "") -> None:
+        """Look at a row that can't go on again after ``seconds``, from the store's cursor on."""
+        self.say(row, str(reason))
+        row.cursor = row.next = None
+        row.plan.clear()
+        heapq.heappush(self._resting, (now + timedelta(seconds=seconds), row.order, row))
+
+    def say(self, row: Row, trouble: str) -> None:
+        """Log why a row can't go on, once a state change."""
+        if trouble and trouble != row.trouble:
+            logger.error("once: entry %r: %s", row.name, trouble, extra={"action": "entry_rests", "entry": row.name})
+        elif row.trouble and not trouble:
+            logger.info("once: entry %r goes on", row.name, extra={"action": "entry_goes_on", "entry": row.name})
+        row.trouble = trouble
+
+    def wake(self, now: datetime) -> None:
+        """End the rest of rows whose time has come."""
+        while self._resting and self._resting[0][0] <= now:
+            heapq.heappop(self._resting)
+
+    def next_due(self) -> datetime | None:
+        """When something is to do: aware UTC, None if never."""
+        if self._due:
+            return self._due[0].next
+        starts = [queue[0][0] for queue in (self._heap, self._resting) if queue]
+        return min(starts) if starts else None
+
+    def _current(self, row: Row) -> bool:
+        return self._rows.get(row.name) is row
+
+    def restart(self, rows: Iterable[Row] | None = None) -> None:
+        """Forget cursors, so that they are loaded anew: the store lost its data, or was away."""
+        for row in self._rows.values() if rows is None else rows:
+            row.cursor = row.next = None
+            row.plan.clear()
+
+    def advance(self, row: Row, cursor: datetime, now: datetime) -> None:
+        """Move a row to ``cursor`` and give it back, or let it rest where its schedule fails."""
+        try:
+            row.move(cursor)
+        except ScheduleError as exc:
+            self.rest(row, now, reason=exc)
+        else:
+            self.say(row, "")
+            self.put(row)

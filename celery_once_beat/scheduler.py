@@ -1,0 +1,496 @@
+"""The beat scheduler: claims windows, publishes their messages, and sees to what is overdue.
+
+Any number of beats run it side by side. A tick is one of: a look at what is overdue, a chunk of claims with the
+publishes that they win. What if the process dies, or sleeps for an hour:
+
+- before a claim: another beat claims the window, at once;
+- between claim and publish: it is overdue after ``publish_timeout``; another beat takes it;
+- between publish and confirm: the same, and the worker refuses the second copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+import uuid
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from celery.beat import Scheduler
+from celery.utils.log import get_logger
+from kombu.utils.url import maybe_sanitize_url
+
+from . import broker, signals
+from .clock import ServerClock
+from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError
+from .policy import Step
+from .recovery import Recovery
+from .replies import Claimed, Loaded, Moved, Paused, Superseded, Unknown
+from .rows import RETRY_AFTER, Row, Rows
+from .settings import Settings
+from .store import ClaimRequest, LoadRequest, Store, WindowKey
+from .windows import Window, encode_headers, format_instant
+
+__all__ = ("OnceScheduler", "OnceSchedulerMixin", "task_id")
+
+logger = get_logger(__name__)
+
+#: Claims that travel in one pipeline.
+_CHUNK = 500
+#: Seconds between two tries to reach Redis or the broker: at first, at most.
+_BACKOFF = (0.5, 5.0)
+_NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
+
+
+def task_id(prefix: str, entry: str, start: datetime) -> str:
+    """The id of a window's task: duplicates share it, and anyone can look up a window's result."""
+    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
+
+
+class OnceSchedulerMixin(Scheduler):
+    """For any ``celery.beat.Scheduler``: put it first among the bases.
+
+    ``schedule``, ``reserve``, ``apply_entry`` and ``sync`` stay the base's; when a window is due, and whether this
+    beat publishes it, is decided here. ``last_run_at`` and ``total_run_count`` are kept for people to look at.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._ticking = False
+        self._published = False
+        self._changed = True
+        self._store_down_since: float | None = None
+        self._backoff = _BACKOFF[0]
+        self._broker_down = False
+        self._broker_seen = 0.0
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Check the settings and build the schedule; asks neither Redis nor the broker."""
+        try:
+            self._once = Store(Settings.from_app(self.app))
+        except SettingError as exc:
+            logger.critical("once: %s", exc, extra={"action": "setting_wrong"})
+            raise SystemExit(os.EX_CONFIG) from None
+        self._clock = ServerClock()
+        host = re.sub(r"\s", "_", socket.gethostname())[:60]
+        self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._recovery = Recovery(self._once, self._beat_id, self._clock)
+        super().setup_schedule()
+        self._rows = Rows(self._beat_id, self._once.settings, self.app.tasks)
+
+    # -- changes of the schedule ------------------------------------------------------------------------------
+
+    def add(self, **kwargs: Any) -> Any:
+        self._changed = True
+        return super().add(**kwargs)
+
+    def update_from_dict(self, dict_: dict[str, Any]) -> None:
+        self._changed = True
+        super().update_from_dict(dict_)
+
+    def merge_inplace(self, b: dict[str, Any]) -> None:
+        self._changed = True
+        super().merge_inplace(b)
+
+    # -- the tick ---------------------------------------------------------------------------------------------
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """Do what is due; returns the seconds until something is due again. Never raises for what is outside."""
+        self._ticking = True
+        try:
+            self._refresh()
+            delay = self._tick()
+        except StoreUnavailableError as exc:
+            return self._store_away(exc)
+        finally:
+            self._ticking = False
+        self._store_back()
+        return delay
+
+    def _refresh(self) -> None:
+        schedule = self.schedule
+        # A base that reloads its schedule says so by dropping its heap.
+        if self._changed or self._heap is None or self._rows.changed(schedule):
+            self._changed, self._heap = False, []
+            self._rows.refresh(schedule)
+
+    def _tick(self) -> float:
+        if not self._recovery.due_in():
+            overdue = self._recovery.look()
+            if self._recovery.forgotten:
+                self._rows.restart()
+            self._rows.wake(self._clock.now())
+            self._load()
+            if overdue and self._broker_ready():
+                self._recover(overdue)
+        now = self._clock.now()
+        next_due = self._rows.next_due()
+        if next_due is not None and next_due <= now:
+            if not self._broker_ready():
+                return min(self._recovery.due_in(), 1.0) or 0.1
+            self._claim_due(now)
+            next_due, now = self._rows.next_due(), self._clock.now()
+        wait = self.max_interval
+        if next_due is not None:
+            wait = min(wait, (next_due - now).total_seconds())
+        return max(min(wait, self._recovery.due_in()), 0.0)
+
+    def _load(self) -> None:
+        """Say which definitions this beat has, and learn the cursors."""
+        rows = self._rows.unloaded()
+        for position in range(0, len(rows), _CHUNK):
+            chunk = rows[position : position + _CHUNK]
+            replies = self._once.load_many(self._load_request(row) for row in chunk)
+            now = self._clock.now()
+            for row, reply in zip(chunk, replies, strict=True):
+                if isinstance(reply, Loaded):
+                    self._loaded(row, reply, now)
+                elif isinstance(reply, Superseded):
+                    row.loaded_at = row.loaded_at or reply.loaded_at or 0
+                    self._superseded(row, reply, now)
+                else:
+                    self._troubled(row, reply, now)
+
+    def _load_request(self, row: Row) -> LoadRequest:
+        return LoadRequest(
+            entry=row.name,
+            beat=self._beat_id,
+            fingerprint=row.fingerprint,
+            ttl=row.ttl(self._clock.now()),
+            max_attempts=row.policy.max_attempts,
+            recover=row.policy.recover,
+            grace=row.policy.grace,
+            alive=self._recovery.alive,
+            loaded_at=row.loaded_at,
+            known=row.known,
+        )
+
+    def _loaded(self, row: Row, reply: Loaded, now: datetime) -> None:
+        row.loaded_at = reply.loaded_at
+        if reply.news != "same":
+            logger.info(
+                "once: entry %r is %s, its windows count from %s",
+                row.name,
+                reply.news,
+                format_instant(reply.cursor),
+                extra={"action": "entry_" + reply.news, "entry": row.name},
+            )
+        self._rows.advance(row, reply.cursor, now)
+
+    def _superseded(self, row: Row, reply: Superseded, now: datetime) -> None:
+        reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
+        self._rows.rest(row, now, self._once.settings.recovery_interval, reason)
+
+    def _troubled(self, row: Row, error: Any, now: datetime) -> None:
+        """Let one row rest for an error that concerns it alone; raise what concerns all."""
+        if isinstance(error, StoreUnavailableError):
+            raise error
+        if not isinstance(error, OnceError):
+            raise TypeError(f"unexpected reply of the store: {error!r}")
+        self._rows.rest(row, now, RETRY_AFTER, error)
+
+    # -- claims -----------------------------------------------------------------------------------------------
+
+    def _claim_due(self, now: datetime) -> None:
+        """Claim a chunk of what is due, and publish what was won."""
+        claims: list[tuple[Row, Step]] = []
+        schedule = self.schedule
+        for row in self._rows.due(now, _CHUNK):
+            if schedule.get(row.name) is not row.entry:
+                self._changed = True  # replaced behind our back: made anew at the next tick
+                self._rows.put(row)
+                continue
+            try:
+                step = row.step(now)
+            except ScheduleError as exc:
+                self._rows.rest(row, now, reason=exc)
+                continue
+            if step is not None:
+                claims.append((row, step))
+        try:
+            replies = self._once.claim_many(
+                self._beat_id, (self._claim_request(row, step) for row, step in claims)
+            )
+        except StoreUnavailableError:
+            for row, _ in claims:
+                self._rows.put(row)
+            raise
+        won = []
+        away: StoreUnavailableError | None = None
+        for (row, step), reply in zip(claims, replies, strict=True):
+            if isinstance(reply, StoreUnavailableError):
+                away = reply
+                self._rows.put(row)
+                continue
+            if isinstance(reply, Claimed):
+                won.append((row, step, reply))
+            self._claimed(row, step, reply, now)
+        self._publish_won(won)
+        if away is not None:
+            raise away
+
+    def _claim_request(self, row: Row, step: Step) -> ClaimRequest:
+        assert row.cursor is not None
+        mode = ("run" if row.tracked else "untracked") if step.run else "pass"
+        return ClaimRequest(
+            WindowKey(row.name, step.start),
+            row.cursor,
+            row.fingerprint,
+            mode,
+            self._expires_after(row),
+            step.missed + ((step.start,) if not step.run else ()),
+            step.missed_count + (not step.run),
+        )
+
+    def _claimed(self, row: Row, step: Step, reply: Any, now: datetime) -> None:
+        """Move a row on by what the store answered to its claim."""
+        if isinstance(reply, Claimed):
+            self._rows.advance(row, step.start, now)
+            missed = step.missed_count + (not step.run)
+            if missed:
+                self._tell_missed(row, step, missed)
+        elif isinstance(reply, Moved):
+            self._reserve(row)
+            self._rows.advance(row, reply.cursor, now)
+        elif isinstance(reply, Paused):
+            self._rows.rest(row, now, self._once.settings.recovery_interval)
+        elif isinstance(reply, Superseded):
+            self._superseded(row, reply, now)
+        elif isinstance(reply, Unknown):
+            # The store lost its data: all is loaded again, from the cursors that this beat knew.
+            self._rows.restart()
+        else:
+            self._troubled(row, reply, now)
+
+    def _tell_missed(self, row: Row, step: Step, count: int) -> None:
+        newest = step.start if not step.run else step.missed[-1]
+        logger.warning(
+            "once: %d windows of %r up to %s are missed",
+            count,
+            row.name,
+            format_instant(newest),
+            extra={"action": "window_missed", "entry": row.name, "count": count},
+        )
+        window = Window(row.name, newest, None)
+        signals.window_missed.send(sender=self, window=window, count=count)
+
+    def _reserve(self, row: Row) -> Any:
+        """Advance the base's entry, for those who look at ``last_run_at``; returns the entry as it was."""
+        entry = row.entry
+        try:
+            self.reserve(entry)
+        except Exception:
+            logger.exception("once: entry %r: last_run_at not kept", row.name)
+        row.entry = self.schedule.get(row.name, entry)
+        return entry
+
+    def _publish_won(self, won: list[tuple[Row, Step, Claimed]]) -> None:
+        confirmations = []
+        for row, step, claimed in won:
+            if not step.run:
+                continue
+            window = row.window(step.start)
+            signals.window_claimed.send(sender=self, window=window)
+            published = self._publish(self._reserve(row), window, claimed.expires)
+            if row.tracked:
+                key = WindowKey(row.name, step.start)
+                confirmations.append((key, claimed.turn, published, self._start_timeout(row)))
+        self._confirm(confirmations)
+
+    # -- recovery ---------------------------------------------------------------------------------------------
+
+    def _recover(self, overdue: list[WindowKey]) -> None:
+        confirmations = []
+        for key, taken in self._recovery.take(overdue, self._fingerprint_of):
+            row = self._rows.get(key.entry)
+            assert row is not None
+            window = row.window(key.start, attempt=taken.attempts + 1)
+            signals.window_overdue.send(sender=self, window=window)
+            logger.warning(
+                "once: window %s of %r is overdue, published again",
+                format_instant(key.start),
+                key.entry,
+                extra={
+                    "action": "window_overdue",
+                    "entry": key.entry,
+                    "start": format_instant(key.start),
+                    "attempt": window.attempt,
+                },
+            )
+            published = self._publish(row.entry, window, taken.expires, taken.retry, again=True)
+            confirmations.append((key, taken.turn, published, self._start_timeout(row)))
+        self._confirm(confirmations)
+
+    def _fingerprint_of(self, entry: str) -> str | None:
+        row = self._rows.get(entry)
+        return row.fingerprint if row is not None and row.tracked else None
+
+    def _confirm(self, confirmations: list[tuple[WindowKey, int, bool, float]]) -> None:
+        # What can't be confirmed is overdue after publish_timeout; the worker refuses the second copy.
+        for reply in self._once.confirm_many(confirmations) if confirmations else ():
+            if isinstance(reply, StoreUnavailableError):
+                raise reply
+
+    # -- the publish ------------------------------------------------------------------------------------------
+
+    def _publish(
+        self, entry: Any, window: Window, expires: datetime | None, retry: int = 0, *, again: bool = False
+    ) -> bool:
+        """Publish through the base's ``apply_entry``, which logs and swallows a failure; returns whether it went out."""
+        if self._broker_down:
+            return False
+        options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
+        # Celery writes into the headers of the options: a copy of its own for each message.
+        options["headers"] = {**(options.get("headers") or {}), **encode_headers(window)}
+        options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
+        if expires is not None:
+            options["expires"] = expires
+        if retry:
+            options["retries"] = retry
+        # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
+        message = object.__new__(type(entry))
+        message.__dict__.update(vars(entry), options=options)
+        self._published = False
+        try:
+            producer = self.producer
+        except Exception as exc:
+            logger.debug("once: no producer: %s", exc)
+        else:
+            self.apply_entry(message, producer=producer)
+        if self._published:
+            self._broker_seen = time.monotonic()
+            signals.window_published.send(sender=self, window=window, again=again)
+        else:
+            self._broker_seen = 0.0
+            self._broker_ready()
+        return self._published
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """As the base's; notes that it came back without an error."""
+        result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        self._published = True
+        return result
+
+    def _expires_after(self, row: Row) -> float | None:
+        """Seconds after the claim at which the entry's messages expire; None for never."""
+        options = row.entry.options or {}
+        expires = options.get("expires", getattr(self.app.tasks.get(row.entry.task), "expires", None))
+        if isinstance(expires, datetime):
+            if expires.tzinfo is None:
+                expires = expires.replace(tzinfo=self.app.timezone)
+            return max((expires - self._clock.now()).total_seconds(), 0.0)
+        return float(expires) if isinstance(expires, (int, float)) else None
+
+    def _start_timeout(self, row: Row) -> float:
+        countdown = (row.entry.options or {}).get("countdown")
+        return row.policy.start_timeout + (countdown if isinstance(countdown, (int, float)) else 0)
+
+    # -- what is outside --------------------------------------------------------------------------------------
+
+    @cached_property
+    def connection(self) -> Any:
+        return self.app.connection_for_write(transport_options=broker.transport_options(self.app))
+
+    def _ensure_connected(self) -> Any:
+        # The base tries a hundred times, and nothing else happens meanwhile.
+        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+
+    def _broker_ready(self) -> bool:
+        """Whether the broker answers; asked at most once a second. A beat that can't reach it claims nothing."""
+        if time.monotonic() - self._broker_seen < 1.0:
+            return not self._broker_down
+        alive = broker.is_alive(self.connection)
+        self._broker_seen = time.monotonic()
+        if alive == self._broker_down:
+            log = logger.info if alive else logger.error
+            log(
+                "once: the broker answers again" if alive else "once: the broker doesn't answer, nothing is claimed",
+                extra={"action": "broker_back" if alive else "broker_away"},
+            )
+        self._broker_down = not alive
+        if not alive:
+            self._drop_broker()
+        return alive
+
+    def _drop_broker(self) -> None:
+        self.__dict__.pop("producer", None)
+        connection = self.__dict__.pop("connection", None)
+        try:
+            if connection is not None:
+                connection.release()
+        except Exception as exc:
+            logger.debug("once: the broken connection couldn't be released: %s", exc)
+
+    def _store_away(self, error: StoreUnavailableError) -> float:
+        if self._store_down_since is None:
+            self._store_down_since = time.monotonic()
+            logger.error(
+                "once: Redis doesn't answer, nothing is claimed until it does: %s",
+                error,
+                extra={"action": "store_away"},
+            )
+        if self._once.settings.publish_without_store:
+            self._publish_without_store()
+        delay, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF[1])
+        return delay
+
+    def _store_back(self) -> None:
+        if self._store_down_since is not None:
+            logger.warning(
+                "once: Redis answers again after %.1f s",
+                time.monotonic() - self._store_down_since,
+                extra={"action": "store_back"},
+            )
+            self._store_down_since = None
+            # What was published meanwhile, by whom ever, is for the store to say.
+            self._rows.restart()
+        self._backoff = _BACKOFF[0]
+
+    def _publish_without_store(self) -> None:
+        """Publish what is due without a claim; workers refuse what other beats publish of it too."""
+        now = self._clock.now()
+        for row in self._rows.unloaded():
+            self._rows.advance(row, now, now)
+        if not self._broker_ready():
+            return
+        for row in self._rows.due(now, _CHUNK):
+            try:
+                step = row.step(now)
+                if step is not None and step.run:
+                    self._publish(self._reserve(row), row.window(step.start), None)
+                self._rows.advance(row, step.start if step else now, now)
+            except ScheduleError as exc:
+                self._rows.rest(row, now, reason=exc)
+
+    def close(self) -> None:
+        """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more."""
+        try:
+            super().close()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        # Within the handler this may have interrupted a round trip; the second call finds it unwound.
+        if self._ticking or self._store_down_since is not None or not hasattr(self, "_once"):
+            return
+        try:
+            self._once.leave(self._beat_id)
+            self._once.close()
+        except OnceError as exc:
+            logger.debug("once: left without saying so: %s", exc)
+
+    @property
+    def info(self) -> str:
+        """For beat's banner: where windows are coordinated, without the password."""
+        try:
+            settings = Settings.from_app(self.app)
+        except SettingError as exc:
+            return f"    . once -> {exc}"
+        return f"    . once -> {maybe_sanitize_url(settings.redis_url)} {settings.key_prefix}"
+
+
+class OnceScheduler(OnceSchedulerMixin, Scheduler):
+    """``celery beat -S once``: the schedule of ``beat_schedule``, without a file of its own."""

@@ -1,0 +1,200 @@
+"""The project's settings, read once from a Celery app's configuration, validated and frozen.
+
+All times are seconds. A wrong value is a :class:`~celery_once_beat.errors.SettingError` that names the setting,
+what was found and what was expected; a name that doesn't exist is one too, since a misspelt
+``once_beat_leese`` would otherwise be silence. Settings are of the app's ``conf``, in lower case, or with
+the app's namespace in front (``CELERY_ONCE_BEAT_LEASE`` in Django).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.url import maybe_sanitize_url
+
+from .errors import SettingError
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ("CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds")
+
+PREFIX = "once_beat_"
+CATCH_UP = ("latest", "all", "none")
+_TEN_YEARS = 10 * 366 * 86_400.0
+_REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster")
+
+Check = Callable[[str, Any], Any]
+
+
+def _wrong(name: str, value: object, expected: str) -> SettingError:
+    found = repr(value)
+    return SettingError(f"{name}: found {found[:80]}, expected {expected}")
+
+
+def check_seconds(minimum: float, *, optional: bool = False) -> Check:
+    """A number of seconds from ``minimum`` to ten years; with ``optional`` None stays None."""
+    expected = f"a number of seconds, at least {minimum:g}" + (", or None" if optional else "")
+
+    def check(name: str, value: Any) -> float | None:
+        if value is None and optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise _wrong(name, value, expected)
+        if not minimum <= value <= _TEN_YEARS:  # also refuses NaN
+            raise _wrong(name, value, expected)
+        return float(value)
+
+    return check
+
+
+def check_count(minimum: int) -> Check:
+    """A whole number from ``minimum`` to a million."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= 1_000_000:
+            raise _wrong(name, value, f"a whole number, at least {minimum}")
+        return value
+
+    return check
+
+
+def check_choice(*choices: object) -> Check:
+    """One of ``choices``."""
+
+    def check(name: str, value: Any) -> Any:
+        if not any(value == choice and type(value) is type(choice) for choice in choices):
+            raise _wrong(name, value, "one of " + ", ".join(map(repr, choices)))
+        return value
+
+    return check
+
+
+def _check_prefix(name: str, value: Any) -> str:
+    # A brace would move the hash tag, and with it a script's keys to different slots of a cluster.
+    if not isinstance(value, str) or not re.fullmatch(r"[^{}\s]{1,128}", value):
+        raise _wrong(name, value, "a short text without braces and white space")
+    return value
+
+
+def _check_mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(name, type(value).__name__, "a dict of options for the Redis client")
+    return dict(value)
+
+
+def _check_url(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or _scheme(value) not in _REDIS_SCHEMES:
+        found = maybe_sanitize_url(value) if isinstance(value, str) and "://" in value else type(value).__name__
+        raise SettingError(f"{name}: found {found}, expected a URL with one of " + ", ".join(_REDIS_SCHEMES))
+    return value
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _setting(default: Any, check: Check) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``once_beat_…`` settings say; each field is the setting of that name, times are seconds."""
+
+    #: Where windows are coordinated; None until :meth:`from_app` has found it. May hold a password.
+    redis_url: str = field(default="", repr=False, metadata={"check": _check_url})
+    #: Passed to the Redis client as they are (``master_name``, ``sentinel_kwargs``, TLS, timeouts).
+    redis_options: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, metadata={"check": _check_mapping}
+    )
+    key_prefix: str = _setting("once:", _check_prefix)
+    #: How long after a claim the message may be unpublished before another beat publishes it.
+    publish_timeout: float = _setting(10.0, check_seconds(0.1))
+    #: How often each beat looks for overdue windows and says that it lives.
+    recovery_interval: float = _setting(2.0, check_seconds(0.1))
+    #: How long a published message may wait for a worker before it is published again.
+    start_timeout: float = _setting(600.0, check_seconds(0.1))
+    #: For how long an execution owns its window without renewing; renewed every third of it.
+    lease: float = _setting(30.0, check_seconds(0.5))
+    #: Executions that may begin and die before the window is given up as abandoned.
+    max_attempts: int = _setting(3, check_count(1))
+    #: How long the NX markers outlive the moment they guard.
+    marker_ttl: float = _setting(600.0, check_seconds(1))
+    #: How long a done marker lives where it alone decides.
+    retention: float = _setting(86_400.0, check_seconds(1))
+    #: What becomes of windows that are later than ``tolerance`` because no beat ran.
+    catch_up: str = _setting("latest", check_choice(*CATCH_UP))
+    #: A window later than this is missed; None: never. Default: ``beat_cron_starting_deadline``.
+    grace: float | None = _setting(None, check_seconds(0, optional=True))
+    max_catch_up: int = _setting(1000, check_count(0))
+    #: Up to this late a window is on time.
+    tolerance: float = _setting(60.0, check_seconds(0))
+    publish_without_store: bool = _setting(False, check_choice(True, False))
+    run_without_store: bool = _setting(False, check_choice(True, False))
+    #: Replicas that must have a claim, a begin or a finish before it is acted on (WAIT).
+    wait_replicas: int = _setting(0, check_count(0))
+    #: Windows of history kept for each entry, 0 for none.
+    history_size: int = _setting(50, check_count(0))
+
+    @classmethod
+    def from_app(cls, app: Celery) -> Settings:
+        """Read and validate the settings of ``app``; raises :class:`SettingError` for the first wrong one."""
+        known = {f.name: f for f in fields(cls)}
+        conf = app.conf
+        for key in conf:
+            lowered = str(key).lower()
+            position = lowered.find(PREFIX)
+            if position >= 0 and lowered[position + len(PREFIX) :] not in known:
+                near = difflib.get_close_matches(lowered[position + len(PREFIX) :], known, n=1)
+                hint = f" (did you mean {PREFIX}{near[0]}?)" if near else ""
+                raise SettingError(f"{key}: there is no such setting{hint}")
+        values = {
+            name: f.metadata["check"](PREFIX + name, conf[PREFIX + name])
+            for name, f in known.items()
+            if PREFIX + name in conf
+        }
+        if values.get("grace") is None and conf.get("beat_cron_starting_deadline") is not None:
+            values["grace"] = float(conf.beat_cron_starting_deadline)
+        if values.get("redis_url") is None:
+            values["redis_url"], found = _find_redis(app)
+            values["redis_options"] = {**found, **values.get("redis_options", {})}
+        return cls(**values)
+
+
+def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:
+    """Return URL and client options of the app's broker if it is Redis, else of its result backend."""
+    conf = app.conf
+    broker = conf.broker_write_url or conf.broker_url or ""
+    backend = conf.result_backend or ""
+    if not isinstance(broker, str):
+        broker = ";".join(broker)
+    # A broker's list of URLs is for failover between brokers; only Sentinel's names one Redis.
+    if _scheme(broker) in _REDIS_SCHEMES and (";" not in broker or _scheme(broker) == "sentinel"):
+        return broker, _client_options(conf.broker_transport_options, conf.broker_use_ssl)
+    if isinstance(backend, str) and _scheme(backend) in _REDIS_SCHEMES:
+        return backend, _client_options(
+            conf.result_backend_transport_options, conf.get("redis_backend_use_ssl")
+        )
+    raise SettingError(
+        "once_beat_redis_url: not set, and neither broker_url "
+        f"({maybe_sanitize_url(broker.partition(';')[0]) or 'not set'}) nor result_backend is a Redis; "
+        "set it to the Redis that coordinates your beats and workers, like redis://host:6379/0"
+    )
+
+
+def _client_options(transport: Mapping[str, Any] | None, tls: Any) -> dict[str, Any]:
+    """Of a transport's options, those that a Redis client of our own needs too."""
+    passed = ("master_name", "sentinel_kwargs", "socket_keepalive", "socket_keepalive_options", "client_name")
+    options = {key: value for key, value in (transport or {}).items() if key in passed}
+    if tls:
+        options["ssl"] = True
+        if isinstance(tls, Mapping):
+            options.update(tls)
+    return options

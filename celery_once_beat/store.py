@@ -1,0 +1,636 @@
+"""The only module that talks to Redis: keys, verbs, and what each of them answers.
+
+Who decides
+-----------
+The server does, and its clock. A verb is one Lua script of ``lua/``: it looks, decides and writes in one step,
+and takes its time from the server. A client that sleeps for an hour between two verbs finds out in the second.
+
+The cursor of an entry and its open windows are the truth that doesn't age: a window with
+``born < start <= cursor`` is judged by ``open`` alone. The NX markers guard the moments in which two act at
+once, and alone decide for every other window: the store lost data, or the message is of an untracked entry.
+
+States of a window::
+
+                                backfill, by order
+    unseen ──claim──▶ claimed ◀─────────────────────────── closed
+                         │ confirm                            ▲
+                         ▼                                    │ finish; close;
+      take ┌──────── published ──begin──▶ running ────────────┤ a limit at take
+           └──────────▶  ▲                 │  ▲ │             │ or at begin
+                         │  lease runs out │  │ │ hand_over   │
+                         └─────────────────┘  │ ▼             │
+                                   begin(n) ── waiting(n) ────┘
+
+claimed and published differ in the deadline only: ``publish_timeout``, ``start_timeout``. Whoever finds a
+deadline passed takes the window; the deadline that the take moves is the mutex between beats.
+
+What each failure does
+----------------------
+- A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it.
+- A reply is lost and redis-py repeats the command: every verb is idempotent for its owner and answers as it
+  did the first time. An owner is one beat process, or one *delivery* of a message.
+- An execution outlives its lease: it has the window again if nobody began since, else it is stale.
+- The store loses its last writes: windows beyond the cursor are decided by the run key; a claim that passes
+  them takes over what the run key says.
+- The store loses everything: the same; a beat that gets Unknown loads its entries anew, from now.
+- A key holds something foreign: StoreDataError names it, and only that entry is affected.
+- Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
+
+Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys share a slot of a cluster)::
+
+    once:{7}:entry:<name>            hash   cursor, born, definition, fence, open windows' accounts, counters
+    once:{7}:open                    zset   <name>@<start> → deadline, server ms
+    once:{7}:claim:<name>:<start>    string the beat that claimed it                      marker_ttl
+    once:{7}:run:<name>:<start>      string run:<owner>:<fence> | wait:<n>:<owner> | done:<owner>
+    once:{7}:history:<name>          list   the last windows' outcomes
+    once:beats                       zset   live beats → last seen, server ms
+
+Every key expires by itself. Counters ``c:<outcome>`` obey the conservation law (see ``audit``); ``x:<outcome>``
+count what is outside it: backfills, and windows of an earlier definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from . import replies as r
+from .clients import connect
+from .errors import NewerVersionError, OnceError, StoreDataError, StoreUnavailableError, UncertainWriteError
+from .settings import Settings
+from .windows import INSTANT_WIDTH, format_instant, parse_instant
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ("SHARDS", "ClaimRequest", "EntryAccount", "Heartbeat", "LoadRequest", "Overdue", "Store", "WindowKey")
+
+SHARDS = 16
+#: A beat that hasn't been heard of for this long counts as gone, seconds.
+BEAT_TTL = 15.0
+#: How long WAIT waits for replicas, milliseconds.
+_WAIT_MS = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+_OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill")
+_ALONE = ("load", "heartbeat", "pause")
+#: Answers on which somebody acts; with wait_replicas they must not be undone by a failover.
+_ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.HandedOver, r.Finished, r.Again)
+
+
+def _read_scripts() -> dict[str, str]:
+    folder = files(__package__) / "lua"
+    prelude = (folder / "prelude.lua").read_text()
+    scripts = {verb: prelude + (folder / f"{verb}.lua").read_text() for verb in _OF_A_WINDOW}
+    scripts.update({verb: (folder / f"{verb}.lua").read_text() for verb in _ALONE})
+    return scripts
+
+
+_SCRIPTS = _read_scripts()
+_SHAS = {verb: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for verb, text in _SCRIPTS.items()}
+
+
+@dataclass(frozen=True)
+class WindowKey:
+    """Names a window: its entry and its start (aware UTC)."""
+
+    entry: str
+    start: datetime
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
+
+    entry: str
+    beat: str
+    fingerprint: str
+    #: How long the entry is remembered after the last contact.
+    ttl: float
+    max_attempts: int
+    recover: bool
+    grace: float | None
+    #: The beats alive; what vanished beats loaded doesn't count.
+    alive: Sequence[str] = ()
+    loaded_at: int = 0
+    #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
+    known: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``."""
+
+    window: WindowKey
+    from_cursor: datetime
+    fingerprint: str
+    #: ``run``, ``untracked``, or ``pass``: the window itself is missed.
+    mode: str = "run"
+    #: Seconds from now after which the message expires; None for never.
+    expires: float | None = None
+    #: The newest of the windows passed over, in order, and how many there are in all.
+    missed: Sequence[datetime] = ()
+    missed_count: int = 0
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The server's time (aware UTC), the beats alive, and whether the server hadn't known of this one."""
+
+    now: datetime
+    beats: tuple[str, ...]
+    new: bool
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
+
+    shards: list[list[WindowKey | None] | OnceError]
+    heartbeat: Heartbeat
+
+
+@dataclass(frozen=True)
+class EntryAccount:
+    """What the store knows of an entry; instants are aware UTC."""
+
+    cursor: datetime
+    born: datetime
+    since: datetime
+    last_done: datetime | None
+    paused: bool
+    fence: int
+    #: Copies of messages that begin has refused.
+    refused: int
+    #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
+    counts: dict[str, int]
+    #: By outcome: backfills, and windows of an earlier definition.
+    apart: dict[str, int]
+    #: Start of each open window → whether it is a backfill.
+    open: dict[datetime, bool] = field(default_factory=dict)
+
+
+class Store:
+    """The verbs of section 'states', for one app's settings. Safe to use from several threads.
+
+    Every verb raises :class:`StoreUnavailableError` where Redis doesn't answer, :class:`StoreDataError` where a
+    key isn't ours, and :class:`NewerVersionError` where a newer version wrote it.
+    """
+
+    def __init__(self, settings: Settings, client: Any = None) -> None:
+        self.settings = settings
+        self._given = client
+        self._lazy: Any = None
+
+    @property
+    def _client(self) -> Any:
+        if self._lazy is None:
+            self._lazy = self._given if self._given is not None else connect(self.settings)
+        return self._lazy
+
+    def close(self) -> None:
+        """Give the connections back; the next verb connects again."""
+        client, self._lazy = self._lazy, None
+        if client is not None and self._given is None:
+            client.close()
+
+    # -- keys -------------------------------------------------------------------------------------------------
+
+    def _shard(self, entry: str) -> str:
+        return f"{self.settings.key_prefix}{{{zlib.crc32(entry.encode()) % SHARDS}}}:"
+
+    def entry_key(self, entry: str) -> str:
+        """Name of the hash of ``entry``."""
+        return f"{self._shard(entry)}entry:{entry}"
+
+    def _window_keys(self, window: WindowKey) -> list[str]:
+        shard, start = self._shard(window.entry), format_instant(window.start)
+        return [
+            f"{shard}entry:{window.entry}",
+            f"{shard}open",
+            f"{shard}history:{window.entry}",
+            f"{shard}run:{window.entry}:{start}",
+        ]
+
+    def _claim_key(self, window: WindowKey) -> str:
+        return f"{self._shard(window.entry)}claim:{window.entry}:{format_instant(window.start)}"
+
+    @property
+    def _beats_key(self) -> str:
+        return f"{self.settings.key_prefix}beats"
+
+    # -- a beat's verbs ---------------------------------------------------------------------------------------
+
+    def load_many(self, requests: Iterable[LoadRequest]) -> list[Any]:
+        """Say which definitions of entries this beat has; see ``lua/load.lua``.
+
+        Returns for each :class:`Loaded`, :class:`Superseded`, or the error that concerns that entry alone.
+        """
+        return self._run([self._load(request) for request in requests])
+
+    def _load(self, q: LoadRequest) -> _Call:
+        def read(reply: list[Any]) -> Any:
+            if reply[0] == "superseded":
+                return r.Superseded(reply[1], int(reply[2]))
+            return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]))
+
+        known = "" if q.known is None else format_instant(q.known)
+        limits = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
+        back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
+        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, known, *q.alive]
+        return _Call("load", [self.entry_key(q.entry)], arguments, read)
+
+    def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[Any]:
+        """Claim windows in one pipeline; see ``lua/claim.lua``.
+
+        Returns for each :class:`Claimed`, :class:`Moved`, :class:`Paused`, :class:`Superseded`,
+        :class:`Unknown`, or the error that concerns that entry alone.
+        """
+        return self._run([self._claim(beat, request) for request in requests])
+
+    def _claim(self, beat: str, q: ClaimRequest) -> _Call:
+        def read(reply: list[Any]) -> Any:
+            match reply[0]:
+                case "claimed":
+                    return r.Claimed(int(reply[1]), _instant(reply[2]))
+                case "moved":
+                    return r.Moved(parse_instant(reply[1]))
+                case "paused":
+                    return r.Paused()
+                case "superseded":
+                    return r.Superseded(reply[1])
+            return r.Unknown()
+
+        shard = self._shard(q.window.entry)
+        starts = [format_instant(start) for start in q.missed]
+        return self._about(
+            "claim",
+            q.window,
+            [
+                format_instant(q.from_cursor),
+                beat,
+                q.fingerprint,
+                q.mode,
+                _ms(self.settings.publish_timeout),
+                # A message that expires at once is still one that expires.
+                0 if q.expires is None else max(_ms(q.expires), 1),
+                max(q.missed_count, len(starts)),
+                *starts,
+            ],
+            read,
+            [self._claim_key(q.window), *(f"{shard}run:{q.window.entry}:{start}" for start in starts)],
+        )
+
+    def confirm_many(self, confirmations: Iterable[tuple[WindowKey, int, bool, float]]) -> list[Any]:
+        """Say of each (window, turn, published, start_timeout in seconds) whether its message went out."""
+
+        def read(reply: list[Any]) -> Any:
+            return r.Confirmed() if reply[0] == "confirmed" else r.Unchanged()
+
+        publish_timeout = _ms(self.settings.publish_timeout)
+        return self._run(
+            [
+                self._about("confirm", window, [turn, int(published), _ms(wait), publish_timeout], read)
+                for window, turn, published, wait in confirmations
+            ]
+        )
+
+    def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[Any]:
+        """Take overdue (window, fingerprint) pairs; see ``lua/take.lua``.
+
+        Returns for each :class:`Taken`, :class:`Closed` (a limit was reached), :class:`Unchanged` or an error.
+        """
+
+        def read(reply: list[Any]) -> Any:
+            match reply[0]:
+                case "taken":
+                    turn, retry, attempts, expires, publishes = reply[1:6]
+                    return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes))
+                case "closed":
+                    return r.Closed(reply[1])
+            return r.Unchanged(reply[1])
+
+        publish_timeout = _ms(self.settings.publish_timeout)
+        return self._run(
+            [
+                self._about(
+                    "take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], read
+                )
+                for window, fingerprint in windows
+            ]
+        )
+
+    def overdue(self, beat: str, now: datetime, offsets: Sequence[int], most: int) -> Overdue:
+        """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
+
+        ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``offsets`` says
+        how many to pass over in each shard.
+        """
+        calls = [self._heartbeat(beat)]
+        until = _server_ms(now)
+        commands: list[tuple[Any, ...]] = [
+            ("ZRANGEBYSCORE", f"{self.settings.key_prefix}{{{shard}}}:open", "-inf", until, "LIMIT", offset, most)
+            for shard, offset in enumerate(offsets)
+        ]
+        heartbeat, *shards = self._run(calls, commands)
+        for reply in (heartbeat, *shards):
+            if isinstance(reply, StoreUnavailableError):
+                raise reply
+        if isinstance(heartbeat, OnceError):
+            raise heartbeat
+        return Overdue([_read_members(members) for members in shards], heartbeat)
+
+    def heartbeat(self, beat: str) -> Heartbeat:
+        """Say that ``beat`` lives; returns the server's time and who lives."""
+        return self._one(self._heartbeat(beat))  # type: ignore[no-any-return]
+
+    def leave(self, beat: str) -> None:
+        """Say that ``beat`` ends, so that nobody waits for it to be missed."""
+        self._one(self._heartbeat(beat, leaving=True))
+
+    def _heartbeat(self, beat: str, *, leaving: bool = False) -> _Call:
+        def read(reply: list[Any]) -> Any:
+            now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
+            return Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
+
+        return _Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), int(leaving)], read)
+
+    def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
+        """Open a window once more, by order; see ``lua/backfill.lua``."""
+
+        def read(reply: list[Any]) -> Any:
+            match reply[0]:
+                case "claimed":
+                    return r.Claimed(int(reply[1]), _instant(reply[2]))
+                case "open":
+                    return r.Open()
+            return r.Unknown()
+
+        arguments = [beat, _ms(self.settings.publish_timeout)]
+        return self._one(self._about("backfill", window, arguments, read, [self._claim_key(window)]))  # type: ignore[no-any-return]
+
+    def pause(self, entry: str, paused: bool) -> bool:
+        """Stop claiming the entry's windows, or go on; returns False where there is no such entry."""
+        return bool(self._one(_Call("pause", [self.entry_key(entry)], [int(paused)], lambda reply: reply)))
+
+    # -- a worker's verbs -------------------------------------------------------------------------------------
+
+    def begin(
+        self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True
+    ) -> r.Begun | r.Busy | r.Closed:
+        """Take the right to execute ``window`` for ``lease`` seconds; see ``lua/begin.lua``."""
+
+        def read(reply: list[Any]) -> Any:
+            match reply[0]:
+                case "begun":
+                    last_done = parse_instant(reply[3]) if reply[3] else None
+                    return r.Begun(int(reply[1]), int(reply[2]), last_done)
+                case "closed":
+                    return r.Closed(reply[1])
+            return r.Busy(reply[1])
+
+        arguments = [owner, _ms(lease), retry, int(tracked), _server_ms(window.start)]
+        return self._one(self._about("begin", window, arguments, read))  # type: ignore[no-any-return]
+
+    def renew_many(self, leases: Iterable[tuple[WindowKey, str, int, float]]) -> list[Any]:
+        """Renew each (window, owner, fence, lease in seconds): :class:`Renewed`, :class:`Stale` or an error."""
+
+        def read(reply: list[Any]) -> Any:
+            return r.Renewed() if reply[0] == "renewed" else r.Stale()
+
+        return self._run(
+            [
+                self._about("renew", window, [owner, fence, _ms(lease)], read)
+                for window, owner, fence, lease in leases
+            ]
+        )
+
+    def hand_over(
+        self, window: WindowKey, owner: str, fence: int, retry: int, delay: float, start_timeout: float
+    ) -> r.HandedOver | r.Stale:
+        """Give the window to retry number ``retry``, due in ``delay`` seconds, before it is published."""
+
+        def read(reply: list[Any]) -> Any:
+            return r.HandedOver() if reply[0] == "handed over" else r.Stale()
+
+        arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout)]
+        return self._one(self._about("hand_over", window, arguments, read))  # type: ignore[no-any-return]
+
+    def finish(
+        self, window: WindowKey, owner: str, fence: int, outcome: str, again_after: float | None = None
+    ) -> r.Finished | r.Again | r.Stale:
+        """Record ``outcome``; with ``again_after`` (seconds) the window runs again, up to its max_attempts."""
+
+        def read(reply: list[Any]) -> Any:
+            return {"finished": r.Finished, "again": r.Again}.get(reply[0], r.Stale)()
+
+        again = 0 if again_after is None else max(_ms(again_after), 1)
+        return self._one(self._about("finish", window, [owner, fence, outcome, again], read))  # type: ignore[no-any-return]
+
+    def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
+        """Record that a message was discarded (``expired`` or ``revoked``) before its task could see it."""
+
+        def read(reply: list[Any]) -> Any:
+            return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
+
+        return self._one(self._about("close", window, [owner, outcome, retry], read))  # type: ignore[no-any-return]
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def account(self, entry: str) -> EntryAccount | None:
+        """Return what the store knows of ``entry``, or None; changes nothing."""
+        fields = self._run([], [("HGETALL", self.entry_key(entry))])[0]
+        if isinstance(fields, OnceError):
+            raise fields
+        if isinstance(fields, list):  # a pipeline without redis-py's own reading of replies
+            fields = dict(zip(fields[::2], fields[1::2], strict=True))
+        if "cursor" not in fields:
+            return None
+
+        def counted(prefix: str) -> dict[str, int]:
+            return {name[2:]: int(value) for name, value in fields.items() if name.startswith(prefix)}
+
+        return EntryAccount(
+            cursor=parse_instant(fields["cursor"]),
+            born=parse_instant(fields["born"]),
+            since=parse_instant(fields["since"]),
+            last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
+            paused=fields.get("paused") == "1",
+            fence=int(fields.get("fence", 0)),
+            refused=int(fields.get("refused", 0)),
+            counts=counted("c:"),
+            apart=counted("x:"),
+            open={
+                parse_instant(name[2:]): value.split(" ")[7] == "1"
+                for name, value in fields.items()
+                if name.startswith("w:")
+            },
+        )
+
+    # -- the round trip ---------------------------------------------------------------------------------------
+
+    def _about(
+        self,
+        verb: str,
+        window: WindowKey,
+        arguments: Sequence[Any],
+        read: Callable[[list[Any]], Any],
+        more_keys: Sequence[str] = (),
+    ) -> _Call:
+        start = format_instant(window.start)
+        s = self.settings
+        first = [start, f"{window.entry}@{start}", _ms(s.marker_ttl), _ms(s.retention), s.history_size]
+        return _Call(verb, [*self._window_keys(window), *more_keys], [*first, *arguments], read)
+
+    def _one(self, call: _Call) -> Any:
+        reply = self._run([call])[0]
+        if isinstance(reply, OnceError):
+            raise reply
+        return reply
+
+    def _run(self, calls: Sequence[_Call], commands: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+        """Send all in one pipeline; an error that concerns one call stands in its place."""
+        raw = self._send([*(call.command() for call in calls), *commands])
+        missing = [position for position, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
+        if missing:
+            self._load_scripts({calls[position].verb for position in missing})
+            again = self._send([calls[position].command() for position in missing])
+            for position, reply in zip(missing, again, strict=True):
+                raw[position] = reply
+        results: list[Any] = [self._read(call, reply) for call, reply in zip(calls, raw, strict=False)]
+        for command, reply in zip(commands, raw[len(calls) :], strict=True):
+            results.append(self._error(reply, [command[1]]) if isinstance(reply, Exception) else reply)
+        return results
+
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        wait = self.settings.wait_replicas
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                if wait:
+                    pipe.execute_command("WAIT", wait, _WAIT_MS)
+                raw: list[Any] = pipe.execute(raise_on_error=False)
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+        if wait:
+            acknowledged = raw.pop()
+            if not isinstance(acknowledged, int) or acknowledged < wait:
+                raw = [_Uncertain(reply, acknowledged) for reply in raw]
+        return raw
+
+    def _load_scripts(self, verbs: Iterable[str]) -> None:
+        try:
+            for verb in sorted(verbs):
+                self._client.script_load(_SCRIPTS[verb])
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    def _read(self, call: _Call, reply: Any) -> Any:
+        acknowledged = None
+        if isinstance(reply, _Uncertain):
+            reply, acknowledged = reply.reply, reply.acknowledged
+        if isinstance(reply, Exception):
+            return self._error(reply, call.keys)
+        if isinstance(reply, list) and reply and reply[0] == "newer":
+            return NewerVersionError(
+                f"{call.keys[0]} was written by version {reply[1]} of the protocol, this is 1; upgrade this process"
+            )
+        try:
+            result = call.read(reply)
+        except (ValueError, IndexError, TypeError) as exc:
+            return StoreDataError(f"{call.keys[0]}: {call.verb} answered {reply!r:.120}: {exc}")
+        if acknowledged is not None and isinstance(result, _ACTED_ON):
+            return UncertainWriteError(
+                f"{call.verb}: {acknowledged} of {self.settings.wait_replicas} replicas have it "
+                "(once_beat_wait_replicas); a failover could undo it"
+            )
+        return result
+
+    def _error(self, error: Exception, keys: Sequence[str]) -> OnceError:
+        text = str(error)
+        if isinstance(error, ResponseError) and ("BADDATA" in text or "user_script" in text or "WRONGTYPE" in text):
+            if "WRONGTYPE" in text:
+                text = self._wrong_type(keys) or text
+            wrapped: OnceError = StoreDataError(text)
+        else:
+            wrapped = _unavailable(error)
+        wrapped.__cause__ = error
+        return wrapped
+
+    def _wrong_type(self, keys: Sequence[str]) -> str | None:
+        """Name the key whose type isn't the one that its name says, for the message of an error."""
+        expected = {"entry": "hash", "open": "zset", "beats": "zset", "history": "list"}
+        for key in keys:
+            kind = key.removeprefix(self.settings.key_prefix).split(":")
+            wanted = expected.get(kind[1] if kind[0].startswith("{") else kind[0], "string")
+            found = self._send([("TYPE", key)])[0]
+            if found not in ("none", wanted):
+                return f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
+        return None
+
+
+_stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
+
+
+def store_of(app: Celery) -> Store:
+    """Return the app's store, made at its first use; raises SettingError where a setting is wrong."""
+    store = _stores.get(app)
+    if store is None:
+        store = _stores[app] = Store(Settings.from_app(app))
+    return store
+
+
+@dataclass(frozen=True)
+class _Call:
+    verb: str
+    keys: list[str]
+    arguments: list[Any]
+    read: Callable[[list[Any]], Any]
+
+    def command(self) -> tuple[Any, ...]:
+        return ("EVALSHA", _SHAS[self.verb], len(self.keys), *self.keys, *self.arguments)
+
+
+@dataclass(frozen=True)
+class _Uncertain:
+    reply: Any
+    acknowledged: Any
+
+
+def _unavailable(error: Exception) -> StoreUnavailableError:
+    # The text of redis-py's errors names host and port, never the password.
+    return StoreUnavailableError(f"Redis: {type(error).__name__}: {error}")
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _server_ms(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _instant(ms: str | int) -> datetime | None:
+    return _EPOCH + timedelta(milliseconds=int(ms)) if int(ms) else None
+
+
+def _read_members(reply: Any) -> list[WindowKey | None] | OnceError:
+    return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
+
+
+def _read_member(member: str) -> WindowKey | None:
+    """Cut a member of the open zset; None for what nobody of ours put there."""
+    entry, at, start = member[: -INSTANT_WIDTH - 1], member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH], member[-INSTANT_WIDTH:]
+    try:
+        return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
+    except ValueError:
+        return None

@@ -1,0 +1,150 @@
+"""The task base: a task that executes each window once.
+
+Everything happens in ``__call__``: users override ``before_start``, ``on_success`` and their like without
+``super()``, and it alone sees every way in which a body can end, the same on all supported versions of Celery.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import Task, current_task
+from celery.signals import worker_init
+from celery.utils.log import get_logger
+
+from .errors import SettingError
+from .execution import DELIVERY, Execution
+from .settings import Settings, check_choice, check_count, check_seconds
+from .store import store_of
+from .windows import Window, decode_headers, find_headers
+
+__all__ = ("OnceTask", "current_window")
+
+logger = get_logger(__name__)
+
+_CHECKS = {
+    "once_lease": check_seconds(0.5, optional=True),
+    "once_recover": check_choice(True, False),
+    "once_retry_failed_after": check_seconds(0.001, optional=True),
+}
+
+
+class OnceTask(Task):
+    """A task of which each window is executed once; without a window it is a plain task.
+
+    A window's execution is refused (``Ignore``, no trace in the result) while another one runs, and after it has
+    its outcome. A direct call, an eager one and a message without window headers just run and don't ask Redis.
+    A subclass that defines ``__call__`` calls ``super().__call__(*args, **kwargs)``.
+    """
+
+    abstract = True
+    Request = "celery_once_beat.request:OnceRequest"
+
+    #: Seconds for which an execution owns its window without renewing; None: ``once_beat_lease``.
+    once_lease: float | None = None
+    #: Whether a window whose execution died runs again; False: it is dropped.
+    once_recover: bool = True
+    #: Seconds after which a window that failed runs again, up to max_attempts; None: never.
+    once_retry_failed_after: float | None = None
+    #: Executions that may begin and die before a window is abandoned; None: ``once_beat_max_attempts``.
+    once_max_attempts: int | None = None
+
+    #: Tells the scheduler that workers close this task's windows.
+    once_closes_windows = True
+    #: ``track_started``, which the tracer would act on before a duplicate is refused.
+    once_track_started = False
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Check what the task sets; raises SettingError."""
+        super().on_bound(app)
+        for base in cls.__mro__:
+            if base is OnceTask:
+                break
+            if "window" in vars(base):
+                raise SettingError(
+                    f"task {cls.name!r}: {base.__name__} defines 'window', which is where OnceTask puts the "
+                    "window; rename it"
+                )
+        for name, check in _CHECKS.items():
+            check(f"task {cls.name!r}, {name}", getattr(cls, name))
+        if cls.once_max_attempts is not None:
+            check_count(1)(f"task {cls.name!r}, once_max_attempts", cls.once_max_attempts)
+        if cls.track_started:
+            cls.once_track_started, cls.track_started = True, False
+
+    @property
+    def window(self) -> Window | None:
+        """The window for which this execution's message was sent; None where it was sent for none."""
+        execution: Execution | None = getattr(self.request, "_once_execution", None)
+        return execution.window if execution is not None else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        request = self.request_stack.top
+        if request is None or request.called_directly or request.is_eager or request._protected:
+            return super().__call__(*args, **kwargs)
+
+        def body() -> Any:
+            self._store_started(request)
+            return super(OnceTask, self).__call__(*args, **kwargs)
+
+        headers = find_headers(vars(request), request.headers)
+        window = decode_headers(headers) if headers else None
+        if window is None:
+            return body()
+        return Execution(self, request, window, store_of(self.app)).run(body)
+
+    def _store_started(self, request: Any) -> None:
+        """What the tracer does for ``track_started``, but after begin."""
+        if not self.once_track_started:
+            return
+        ignored = vars(request).get("ignore_result")
+        if not (self.ignore_result if ignored is None else ignored):
+            meta = {"pid": os.getpid(), "hostname": request.hostname}
+            self.backend.store_result(request.id, meta, "STARTED", request=request)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
+        """As Celery's; a retry of this execution is given its window first.
+
+        The retry's message can reach another worker before this one has returned.
+        """
+        request = self.request_stack.top if self.request_stack is not None else None
+        execution: Execution | None = getattr(request, "_once_execution", None)
+        if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
+            execution.hand_over(options)
+        return super().apply_async(args, kwargs, task_id, *more, **options)
+
+    def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
+        """As Celery's; the window's headers survive a retry even where another tool nests headers."""
+        request = self.request if request is None else request
+        signature = super().signature_from_request(request, *more, **options)
+        window_headers = find_headers(vars(request), request.headers)
+        if window_headers:
+            headers = {**(signature.options.get("headers") or {}), **window_headers}
+            headers.pop(DELIVERY, None)
+            signature.set(headers=headers)
+        return signature
+
+
+def current_window() -> Window | None:
+    """The window that this thread executes; None outside of one. For tasks that aren't bound."""
+    task = current_task
+    return getattr(task, "window", None) if task else None
+
+
+@worker_init.connect(weak=False)
+def _check_settings(sender: Any, **_: Any) -> None:
+    """A worker with a wrong setting says so at its start, not at its first window."""
+    try:
+        Settings.from_app(sender.app)
+    except SettingError as exc:
+        logger.critical("once: %s", exc, extra={"action": "setting_wrong"})
+        raise SystemExit(os.EX_CONFIG) from None
