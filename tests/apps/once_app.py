@@ -1,0 +1,142 @@
+"""The app of the integration tests: what it schedules and how it is set up comes from the environment.
+
+``ENTRIES`` is a JSON object: entry name → {"task", "every" (seconds) or "cron" (five fields), "options", "args"}.
+``SETTINGS`` and ``TASK`` are JSON objects: settings of the app, attributes of its tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
+from celery.schedules import crontab, schedule
+from killpoints import install, reach
+from ledger import Ledger
+
+from celery_once_beat import OnceTask, current_window
+from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
+from celery_once_beat.windows import format_instant
+
+install()
+
+app = Celery("once_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
+app.conf.update(
+    result_backend=os.environ.get("RESULT_URL"),
+    once_beat_redis_url=os.environ["STORE_URL"],
+    once_beat_publish_timeout=1.0,
+    once_beat_recovery_interval=0.3,
+    once_beat_start_timeout=3.0,
+    once_beat_lease=1.5,
+    task_default_queue=os.environ["QUEUE"],
+    broker_connection_retry_on_startup=True,
+    broker_connection_timeout=1.0,
+    worker_prefetch_multiplier=1,
+)
+app.conf.update(json.loads(os.environ.get("SETTINGS", "{}")))
+ATTRIBUTES = json.loads(os.environ.get("TASK", "{}"))
+ledger = Ledger(os.environ["LEDGER"])
+
+
+class Broken(schedule):
+    """A schedule that raises."""
+
+    def remaining_estimate(self, last_run_at):
+        raise RuntimeError("this schedule is broken")
+
+
+def make_schedule(entry):
+    if "cron" in entry:
+        return crontab.from_string(entry["cron"])
+    if entry.get("broken"):
+        return Broken(1.0)
+    return timedelta(seconds=entry["every"])
+
+
+app.conf.beat_schedule = {
+    name: {
+        "task": entry["task"],
+        "schedule": make_schedule(entry),
+        "args": entry.get("args", ()),
+        "options": entry.get("options", {}),
+    }
+    for name, entry in json.loads(os.environ["ENTRIES"]).items()
+}
+
+
+def note(kind, window, **more):
+    fields = {"entry": window.entry, "start": format_instant(window.start)} if window else {}
+    if window and window.fence:
+        fields |= {"attempt": window.attempt, "fence": window.fence}
+    ledger.write(kind, **fields, **more)
+
+
+@window_succeeded.connect
+def note_recorded(window, **_):
+    note("recorded", window)
+
+
+@window_stale.connect
+def note_stale(window, **_):
+    note("stale", window)
+
+
+@window_refused.connect
+def note_refused(window, reason, **_):
+    note("refused", window, reason=reason)
+
+
+@window_missed.connect
+def note_missed(window, count, **_):
+    note("missed", window, count=count)
+
+
+@app.task(bind=True, **ATTRIBUTES)
+def work(self, seconds=0.05):
+    note("start", self.window, worker=self.request.hostname, retries=self.request.retries)
+    time.sleep(seconds / 2)
+    reach("worker.body")
+    time.sleep(seconds / 2)
+    note("finish", self.window, worker=self.request.hostname, held=bool(self.window and self.window.held))
+    return "worked"
+
+
+@app.task(bind=True, max_retries=10, **ATTRIBUTES)
+def retrying(self, times=2):
+    note("start", self.window, worker=self.request.hostname, retries=self.request.retries)
+    if self.request.retries < times:
+        raise self.retry(countdown=0)
+    note("finish", self.window, worker=self.request.hostname, retries=self.request.retries)
+
+
+@app.task(bind=True, **ATTRIBUTES)
+def deadly(self):
+    note("start", self.window)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+@app.task(bind=True, **ATTRIBUTES)
+def ending(self, how):
+    note("start", self.window, retries=self.request.retries)
+    if how == "fails":
+        raise ValueError("this task fails")
+    if how == "rejects":
+        raise Reject("no", requeue=False)
+    if how == "requeues":
+        raise Reject("not here", requeue=True)
+    if how == "ignores":
+        raise Ignore
+    if how == "replaces":
+        raise self.replace(plain.si())
+    if how == "sleeps":
+        time.sleep(60)
+    note("finish", current_window())
+
+
+@app.task(base=Task)
+def plain():
+    note("start", None, name="plain")

@@ -1,0 +1,194 @@
+"""What a test may ask for: real servers, real processes, a ledger; and what is checked after each test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# servers, processes and ledger are imported by their bare names, here and by the apps that tests start
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ledger import Ledger
+from processes import Processes, processes
+from servers import (
+    IN_CI,
+    FaketimeMissing,
+    RabbitServer,
+    RedisServer,
+    find_rabbitmq,
+    find_servers,
+    keys_without_expiry,
+    missing,
+)
+from system import System
+
+# A failure prints the blob that reproduces it. In CI the examples are the same each time: a change that
+# breaks something fails in its own run, not in a later one.
+hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+hypothesis.settings.load_profile("ci" if IN_CI else "local")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """Let fixtures know, at teardown, whether the test failed."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+# --------------------------------------------------------------------------------------------------- servers
+
+
+@pytest.fixture(scope="session")
+def _server_pool() -> Iterator[Callable[[str], RedisServer]]:
+    """One server of each kind a session, started when first asked for."""
+    running: dict[str, RedisServer] = {}
+
+    def get(kind: str) -> RedisServer:
+        if kind not in running:
+            binaries = find_servers()
+            if kind not in binaries:
+                missing(f"no {kind} server on this machine")
+            running[kind] = RedisServer.start(binaries[kind])
+        return running[kind]
+
+    yield get
+    for server in running.values():
+        server.__exit__()
+
+
+@pytest.fixture(scope="session")
+def redis_server(request: pytest.FixtureRequest, _server_pool: Callable[[str], RedisServer]) -> RedisServer:
+    """The session's server: Valkey if there, else Redis; another kind by indirect parametrization."""
+    kinds = list(find_servers())
+    return _server_pool(getattr(request, "param", kinds[0] if kinds else "valkey"))
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def any_server(request: pytest.FixtureRequest, _server_pool: Callable[[str], RedisServer]) -> RedisServer:
+    """Each kind of server in turn: the test runs once with each."""
+    return _server_pool(request.param)
+
+
+def _flushed(server: RedisServer) -> str:
+    with server.client() as client:
+        client.flushall()
+        client.script_flush()
+    return server.url()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """URL of database 0 of the session's server, which is empty and knows no scripts."""
+    return _flushed(redis_server)
+
+
+@pytest.fixture
+def any_url(any_server: RedisServer) -> str:
+    """As ``redis_url``, once with each kind of server."""
+    return _flushed(any_server)
+
+
+@pytest.fixture
+def start_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Start servers for this test alone, to be killed, paused or moved in time.
+
+    ``start_redis(kind="valkey", args=…, appendonly=…, faketime=…)``. They are checked as the shared one is,
+    if they answer at the test's end, and ended. Skips if the kind isn't there, or can't have a fake clock.
+    """
+    started: list[RedisServer] = []
+
+    def start(kind: str | None = None, **options) -> RedisServer:
+        binaries = find_servers()
+        kind = kind or next(iter(binaries), "valkey")
+        if kind not in binaries:
+            missing(f"no {kind} server on this machine")
+        try:
+            server = RedisServer.start(binaries[kind], **options)
+        except FaketimeMissing as exc:
+            missing(str(exc))
+        started.append(server)
+        return server
+
+    yield start
+    forever = []
+    for server in started:
+        if server.alive and not server.paused and server._answers():
+            forever += keys_without_expiry(server)
+        server.__exit__()
+    if forever:
+        pytest.fail(f"keys without expiry: {forever}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    """The session's RabbitMQ node."""
+    if find_rabbitmq() is None:
+        missing("rabbitmq-server isn't installed")
+    with RabbitServer.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_url(rabbit_server: RabbitServer) -> str:
+    """AMQP URL of the session's node. Queues outlive a test: take a queue name of your own."""
+    return rabbit_server.url()
+
+
+# ------------------------------------------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def procs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
+    """Starts beats, workers and other processes; all end with the test; a failed test shows their logs."""
+    processes.use(tmp_path)
+    yield processes
+    if request.node.stash.get(_FAILED, False):
+        print(processes.tails())
+    processes.end_all()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """An empty ledger; give its ``path`` to the processes."""
+    return Ledger(tmp_path / "ledger.jsonl")
+
+
+# ------------------------------------------------------------------------------------------- after each test
+
+
+@pytest.fixture(autouse=True)
+def no_key_without_expiry(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that used a shared server fails if it leaves a key of ours (``once:*``) that never expires."""
+    names = [name for name in ("redis_server", "any_server") if name in request.fixturenames]
+    servers = [request.getfixturevalue(name) for name in names]
+    yield
+    for server in servers:
+        forever = keys_without_expiry(server)
+        if forever:
+            with server.client() as client:
+                client.flushall()  # the next test isn't to blame
+            pytest.fail(f"keys without expiry: {forever}", pytrace=False)
+
+
+@pytest.fixture
+def system(procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path) -> Iterator[System]:
+    """Beats and workers of the package; after the test the conservation law must hold for every entry."""
+    system = System(procs, ledger, redis_url, tmp_path)
+    yield system
+    for proc in procs:
+        proc.end()  # their logs stay until they have been shown
+    try:
+        if system.check_law:
+            system.check_conservation()
+    finally:
+        system.store.close()

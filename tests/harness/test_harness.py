@@ -1,0 +1,266 @@
+"""The harness does what other tests rely on, shown with stock Celery; above all, its checks can fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ledger import Counts, Ledger, WindowKey
+from processes import Processes, wait_until
+from servers import RedisServer, find_libfaketime, keys_without_expiry, missing
+
+STOCK = "celery.beat:Scheduler"
+
+
+@pytest.fixture
+def env(redis_url: str, ledger: Ledger) -> dict[str, str]:
+    return {"BROKER_URL": redis_url, "LEDGER": str(ledger.path)}
+
+
+def needs_faketime() -> None:
+    if find_libfaketime() is None:
+        missing("libfaketime isn't installed (package faketime)")
+
+
+# ---------------------------------------------------------------------------------------------------- ledger
+
+
+def test_ledger_counts_what_was_written(ledger: Ledger):
+    """Starts and finishes are counted by window; a line that isn't whole yet isn't read."""
+    assert ledger.read() == []
+    for start in ("a", "b", "b"):
+        ledger.write("start", entry="e", start=start)
+        ledger.write("finish", entry="e", start=start)
+    ledger.write("start", entry="e", start="c")
+    ledger.write("start", entry="f", start="a")
+    ledger.write("note", text="of no window")
+    with ledger.path.open("a") as file:
+        file.write('{"kind": "fin')
+
+    assert ledger.windows() == [("e", "a"), ("e", "b"), ("e", "c"), ("f", "a")]
+    assert ledger.summary("e") == {
+        WindowKey("e", "a"): Counts(1, 1),
+        WindowKey("e", "b"): Counts(2, 2),
+        WindowKey("e", "c"): Counts(1, 0),
+    }
+    assert ledger.finished("e") == [("e", "a"), ("e", "b")]
+    assert ledger.finished_twice() == ledger.started_twice() == [("e", "b")]
+    assert ledger.unfinished() == [("e", "c"), ("f", "a")]
+    assert [event["pid"] for event in ledger.read("note", text="of no window")] == [os.getpid()]
+
+
+# --------------------------------------------------------------------------------------------------- servers
+
+
+def test_server_forgets_or_keeps(start_redis: Callable[..., RedisServer]):
+    """A killed server starts again on its port; its data survives only with ``appendonly``."""
+    for appendonly in (False, True):
+        server = start_redis(appendonly=appendonly)
+        with server.client() as client:
+            client.set("kept", "yes", ex=600)
+        port = server.port
+        server.kill()
+        assert not server.alive
+        server.restart()
+        assert server.port == port
+        with server.client() as client:
+            assert client.get("kept") == ("yes" if appendonly else None)
+
+
+def test_paused_server_hangs(start_redis: Callable[..., RedisServer]):
+    """A paused server keeps its connections and answers nothing until it goes on."""
+    import redis
+
+    server = start_redis()
+    with server.client(socket_timeout=0.2, retry=None) as client:
+        assert client.ping()
+        server.pause()
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        server.resume()
+        assert client.ping()
+
+
+def test_key_without_expiry_is_found(any_server: RedisServer):
+    """Keys of ours without a time to live are found in every database, and only those."""
+    with any_server.client() as first, any_server.client(3) as other:
+        first.set("once:forever", 1)
+        first.set("once:limited", 1, ex=600)
+        first.set("theirs", 1)
+        other.set("once:other", 1)
+        try:
+            assert keys_without_expiry(any_server) == ["db0 once:forever", "db3 once:other"]
+        finally:
+            first.flushall()
+        assert keys_without_expiry(any_server) == []
+
+
+def test_server_clock_moves(start_redis: Callable[..., RedisServer]):
+    """A server's clock can be moved both ways while it runs; keys expire by it, and it goes on answering."""
+    needs_faketime()
+    server = start_redis("valkey", faketime=0)
+    with server.client() as client:
+        client.set("hour", 1, ex=1800)
+        client.set("day", 1, ex=86400)
+        server.set_clock_offset(3600)
+        assert client.time()[0] - time.time() == pytest.approx(3600, abs=2)
+        assert client.get("hour") is None
+        assert 0 < client.ttl("day") <= 86400 - 3600
+        server.set_clock_offset(-5)
+        assert client.time()[0] - time.time() == pytest.approx(-5, abs=2)
+        assert client.ping()
+
+
+# ------------------------------------------------------------------------------------------------- processes
+
+
+def test_beat_and_worker_run(procs: Processes, env: dict[str, str], ledger: Ledger):
+    """A stock beat and a worker fill the ledger; both end by SIGTERM with status 0 and leave no process."""
+    worker = procs.start_worker("apps.stock", env=env, name="one")
+    beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK)
+    beat.wait_ready()
+    worker.wait_ready()
+    assert worker.pid in worker.members() and len(worker.children()) == 2
+    wait_until(lambda: len(ledger.finished()) >= 2, "two windows finished", timeout=30)
+    assert {event["host"].partition("@")[0] for event in ledger.read("start")} == {"one"}
+    worker.wait_log(r"Task stock\.record\[\S+\] succeeded")
+    assert (beat.stop(), worker.stop()) == (0, 0)
+    assert not beat.members() and not worker.members()
+    assert ledger.unfinished() == []
+
+
+def test_two_stock_beats_double_windows(procs: Processes, env: dict[str, str], ledger: Ledger):
+    """The check can fail: two stock beats with one schedule run windows twice, and the ledger says so."""
+    procs.start_worker("apps.stock", env=env)
+    for name in ("a", "b"):
+        procs.start_beat("apps.stock", env=env, scheduler=STOCK, name=name)
+    doubled = wait_until(ledger.finished_twice, "stock beats doubled a window", timeout=45)
+    assert ledger.summary()[doubled[0]].finishes == 2
+
+
+def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], ledger: Ledger):
+    """A paused beat, or a paused worker with its pool, does nothing until it goes on."""
+    worker = procs.start_worker("apps.stock", env=env)
+    beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK)
+    wait_until(ledger.finished, "a window finished", timeout=30)
+
+    beat.pause()
+    assert beat.alive and set(beat.members().values()) == {"T"}
+    published = len(ledger.read("publish"))
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() - begun > 2, "two intervals to pass", timeout=10)
+    assert len(ledger.read("publish")) == published
+    beat.resume()
+    wait_until(lambda: len(ledger.read("publish")) > published, "the resumed beat to publish", timeout=15)
+
+    worker.pause()
+    assert set(worker.members().values()) == {"T"} and len(worker.members()) == 3
+    started = len(ledger.read("start"))
+    published = len(ledger.read("publish"))
+    wait_until(lambda: len(ledger.read("publish")) >= published + 2, "beat to go on", timeout=15)
+    assert len(ledger.read("start")) == started
+    worker.resume()
+    wait_until(lambda: len(ledger.read("start")) > started, "the resumed worker to go on", timeout=15)
+
+
+def test_killed_worker_leaves_nothing(procs: Processes, env: dict[str, str], ledger: Ledger):
+    """SIGKILL in the middle of a task: a start without a finish, and no process of the pool is left."""
+    worker = procs.start_worker("apps.stock", env={**env, "WORK_SECONDS": "600"})
+    procs.start_beat("apps.stock", env=env, scheduler=STOCK)
+    wait_until(lambda: ledger.read("start"), "a task is running", timeout=30)
+    worker.pause()
+    worker.kill()
+    assert worker.exit_code == -signal.SIGKILL
+    assert not worker.members()
+    assert ledger.unfinished() and not ledger.finished()
+
+
+def test_whatever_was_started_is_ended(tmp_path: Path):
+    """A paused group and the orphans of a killed parent are ended with the rest."""
+    fork = "import os, time; os.fork(); time.sleep(600)"
+    with Processes(tmp_path) as procs:
+        stopped, orphaned = (procs.start([sys.executable, "-c", fork], name=name) for name in "ab")
+        for proc in (stopped, orphaned):
+            wait_until(proc.children, f"{proc!r} has forked", timeout=30)
+        stopped.pause()
+        orphaned.kill(main_only=True)
+        assert not orphaned.alive and len(orphaned.children()) == 1
+    assert not stopped.members() and not orphaned.members()
+
+
+def test_failures_say_what_was_missing(procs: Processes):
+    """Waiting fails with what was waited for, the last value, and the log of a process that has ended."""
+    with pytest.raises(AssertionError, match=r"not within 0 s: rain; last value: 0"):
+        wait_until(lambda: 0, "rain", timeout=0)
+    proc = procs.start([sys.executable, "-c", "print('only this'); raise SystemExit(3)"], name="short")
+    with pytest.raises(AssertionError, match=r"(?s)ended with 3 before it logged 'more'.*only this"):
+        proc.wait_log("more")
+    assert proc.wait() == 3
+
+
+def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: Ledger):
+    """A beat's clock can be wrong, and can jump while it runs; the worker's stays right."""
+    needs_faketime()
+    procs.start_worker("apps.stock", env=env)
+    beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK, faketime="+3600s")
+
+    def offsets() -> list[int]:
+        """Of each finished window: by how many whole minutes its beat's clock was ahead of the worker's."""
+        return [round((int(event["start"]) - event["at"]) / 60) for event in ledger.read("finish")]
+
+    wait_until(lambda: 60 in offsets(), "a window an hour ahead", timeout=30)
+    beat.set_clock_offset(7200)
+    wait_until(lambda: 120 in offsets(), "a window two hours ahead", timeout=30)
+    assert set(offsets()) == {60, 120}
+
+
+def test_rabbitmq_broker(procs: Processes, rabbit_url: str, ledger: Ledger, tmp_path: Path):
+    """The session's RabbitMQ carries the messages of a beat to a worker."""
+    env = {"BROKER_URL": rabbit_url, "LEDGER": str(ledger.path), "QUEUE": "harness"}
+    procs.start_worker("apps.stock", env=env, pool="solo")
+    procs.start_beat("apps.stock", env=env, scheduler=STOCK)
+    wait_until(ledger.finished, "a window finished", timeout=45)
+
+
+# --------------------------------------------------------------------------------------- checks after a test
+
+_CHECKED = """
+import sys
+
+def test_forever(redis_server):
+    with redis_server.client() as client:
+        client.set("once:forever", 1)
+
+def test_not_to_blame(redis_server):
+    pass
+
+def test_own_server(start_redis):
+    with start_redis().client() as client:
+        client.set("once:own", 1)
+
+def test_logs(procs):
+    procs.start([sys.executable, "-c", "print('said before the end')"], name="speaker").wait()
+    assert False
+"""
+
+
+def test_checks_after_a_test_can_fail(procs: Processes, tmp_path: Path):
+    """A key that never expires fails the test that left it, and no other; a failed test shows its logs."""
+    (tmp_path / "test_checked.py").write_text(_CHECKED)
+    command = [
+        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rA", "--rootdir=.",
+        f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_checked.py"),
+    ]  # fmt: skip
+    run = procs.start(command, name="pytest", env={"PYTEST_ADDOPTS": ""})
+    assert run.wait() == 1
+    assert "ERROR at teardown of test_forever" in run.log
+    assert "keys without expiry: ['db0 once:forever']" in run.log
+    assert "ERROR at teardown of test_own_server" in run.log
+    assert "keys without expiry: ['db0 once:own']" in run.log
+    assert "said before the end" in run.log
+    assert "1 failed, 3 passed, 2 errors" in run.log

