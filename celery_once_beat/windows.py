@@ -207,7 +207,7 @@ def _shown(value: object) -> str:
     """A value for a message: its repr on one line, at most 80 characters of it."""
     try:
         text = " ".join(repr(value[:80] if isinstance(value, (str, bytes)) else value).split())
-    except Exception:  # a stranger's __repr__, or an int of too many digits
+    except Exception:  # noqa: BLE001  # a stranger's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:79] + "…"
 
@@ -223,8 +223,8 @@ def next_start(schedule: BaseSchedule, after: datetime, *, anchor: datetime | No
 
     Celery's own types are computed: ``schedule`` as a fixed grid (whole days from local midnight, counted
     from Monday 1970-01-05; anything else from the epoch), ``crontab`` by its fields, ``solar`` by the sun's
-    days. A type with a rule of its own is asked instead, as if it had run last at `after` and the time were that
-    too; where it counts from its last run, its windows depend on `after`.
+    days. A type with a rule of its own is asked instead, as if it had run last at `after` and the time were
+    that too; where it counts from its last run, its windows depend on `after`.
 
     Raises ScheduleError if the schedule raises, is never due or doesn't advance, and ValueError if `after` or
     `anchor` is naive.

@@ -45,6 +45,12 @@ class System:
         self.store = Store(Settings(redis_url=store_url))
         self.check_law = True
 
+    def use_store(self, url: str) -> None:
+        """Coordinate through another server than the one that is the broker."""
+        self.store.close()
+        self.store_url = url
+        self.store = Store(Settings(redis_url=url))
+
     def env(self, **more: Any) -> dict[str, str]:
         env = {
             "BROKER_URL": self.broker_url,

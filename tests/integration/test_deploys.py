@@ -1,0 +1,159 @@
+"""Beats that start, stop and are replaced: no window early, none lost, none doubled."""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from processes import wait_until
+from system import System
+
+from celery_once_beat.windows import parse_instant
+
+
+def test_a_new_entry_is_not_run_early(system: System) -> None:
+    """A new entry's first window is its first start after it was first seen, and the store says so at once."""
+    system.entries = {
+        "tick": {"task": "apps.once_app.work", "every": 1.0},
+        "rare": {"task": "apps.once_app.work", "every": 86_400.0 * 365},
+    }
+    began = datetime.now(timezone.utc)
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    system.wait_done(2)
+    account = system.account("rare")
+    assert account.cursor == account.born >= began - timedelta(seconds=1)
+    assert account.counts == {} and not account.open
+    assert not system.ledger.read(entry="rare")
+    assert parse_instant(system.starts()[0]) > system.account().born
+    system.settle([beat])
+    system.check_each_once()
+
+
+def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
+    """Windows that pass while all beats restart are claimed by the next one, in order."""
+    system.worker(pool="solo").wait_ready()
+    beats = [system.beat("old1"), system.beat("old2")]
+    system.wait_done(2)
+    assert beats[0].stop() == 0
+    beats[1].kill()
+    before = system.account().cursor
+    wait_until(lambda: datetime.now(timezone.utc) > before + timedelta(seconds=4), "four windows pass", 10)
+    beat = system.beat("new")
+    system.wait_done(6)
+    system.settle([beat])
+    system.check_each_once()
+    starts = [event["start"] for event in system.ledger.read("recorded")]
+    assert starts == sorted(starts)
+
+
+def test_a_restart_goes_on_from_the_first_window_of_a_new_entry(system: System) -> None:
+    """A restart before an entry's first window doesn't lose that one."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 5.0}}
+    system.worker(pool="solo").wait_ready()
+    first = system.beat("first")
+    born = wait_until(lambda: system.store.account("tick"), "the entry is seen", 10).born
+    first.kill()
+    wait_until(lambda: datetime.now(timezone.utc) > born + timedelta(seconds=5), "its first window passes", 10)
+    beat = system.beat("second")
+    system.wait_done(1)
+    system.settle([beat])
+    system.check_each_once()
+    assert system.account().born == born
+
+
+def test_a_long_outage_of_all_beats(system: System) -> None:
+    """Of windows later than the tolerance, catch-up says which run; the others are recorded as missed."""
+    options = {"latest": {}, "all": {"once": {"catch_up": "all"}}, "none": {"once": {"catch_up": "none"}}}
+    system.settings = {"once_beat_tolerance": 1.5}
+    system.entries = {
+        name: {"task": "apps.once_app.work", "every": 1.0, "options": option} for name, option in options.items()
+    }
+    system.worker(pool="solo").wait_ready()
+    first = system.beat("first")
+    for entry in options:
+        system.wait_done(1, entry)
+    first.kill()
+    cursor = system.account("latest").cursor
+    wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=7), "seven windows pass", 10)
+    beat = system.beat("second")
+    for entry in options:
+        system.wait_done(3, entry)
+    for entry in options:
+        system.store.pause(entry, True)
+        wait_until(lambda entry=entry: not system.account(entry).open, "no window is open", 10)
+    beat.stop()
+    missed = {entry: system.outcomes(entry).get("missed", 0) for entry in options}
+    assert missed["all"] == 0
+    assert missed["none"] == missed["latest"] + 1
+    assert missed["latest"] >= 3
+    system.check_each_once("all")
+    assert sum(event["count"] for event in system.ledger.read("missed", entry="latest")) == missed["latest"]
+
+
+def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
+    """The newest definition counts at once, from now; old beats say so once and claim nothing of it."""
+    old_entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
+    new_entries = {"tick": {"task": "apps.once_app.work", "every": 2.0}}
+    system.entries = old_entries
+    system.worker(pool="solo").wait_ready()
+    old = system.beat("old")
+    system.wait_done(2)
+    system.entries = new_entries
+    new = system.beat("new")
+    changed = new.wait_log(r"'tick' is changed, its windows count from (\S+)")[1]
+    system.wait_done(3)
+    assert old.wait_log("loaded another definition")
+    assert old.log.count("loaded another definition") == 1
+    system.settle([new, old])
+    account = system.account()
+    assert account.since == parse_instant(changed)
+    # Law and ledger: from the change on exactly the new schedule's windows.
+    assert system.outcomes() == {"done": len(system.starts())}
+    ran = {event["start"] for event in system.ledger.read("recorded") if event["start"] > changed}
+    assert ran == set(system.starts())
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_failed_rollout(system: System, end: int) -> None:
+    """When the beats with the new definition are gone, the old one takes the entry back and loses no window."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
+    system.worker(pool="solo").wait_ready()
+    old = system.beat("old")
+    system.wait_done(1)
+    new = system.beat("new", entries={"tick": {"task": "apps.once_app.work", "every": 3600.0}})
+    new.wait_log("'tick' is changed")
+    old.wait_log("loaded another definition")
+    gone = datetime.now(timezone.utc)
+    new.signal(end)
+    new.wait()
+    # A killed beat counts as alive for 15 s.
+    old.wait_log("'tick' is changed", timeout=25)
+    system.wait_done(4)
+    system.settle([old])
+    ran = [parse_instant(event["start"]) for event in system.ledger.read("recorded")]
+    after = [start for start in ran if start > gone + timedelta(seconds=1)]
+    assert after[0] <= gone + timedelta(seconds=3), "a window after the failed beat's end was lost"
+    assert all(b - a == timedelta(seconds=1) for a, b in zip(after, after[1:], strict=False))
+
+
+def test_a_plain_task_is_untracked(system: System) -> None:
+    """An entry whose task is no OnceTask is claimed once, closed at once, and named once in a warning."""
+    system.entries = {
+        "plain": {"task": "apps.once_app.plain", "every": 1.0},
+        "quiet": {"task": "apps.once_app.plain", "every": 1.0, "options": {"once": {"tracked": False}}},
+    }
+    beats, _ = system.pair(pool="solo")
+    wait_until(lambda: len(system.ledger.read("start", name="plain")) >= 8, "eight plain tasks ran", 20)
+    for entry in system.entries:
+        system.store.pause(entry, True)
+    for beat in beats:
+        (warning,) = [line for line in beat.log.splitlines() if "untracked" in line]
+        assert "'plain'" in warning and "'quiet'" not in warning
+    total = 0
+    for entry in system.entries:
+        account = system.account(entry)
+        assert account.counts == {"untracked": len(system.starts(entry))} and not account.open
+        total += account.counts["untracked"]
+    wait_until(lambda: len(system.ledger.read("start", name="plain")) == total, "each ran exactly once", 10)

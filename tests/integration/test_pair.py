@@ -1,0 +1,92 @@
+"""Any number of beats and workers side by side: each window once, whatever pool, broker or clock they have."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from processes import wait_until
+from system import System
+
+
+def test_two_beats_and_two_workers(system: System) -> None:
+    """Over thirty windows two healthy beats and two workers execute each once, and refuse nothing."""
+    system.entries = {
+        f"tick{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(3)
+    }
+    beats, _ = system.pair()
+    wait_until(lambda: len(system.ledger.read("recorded")) >= 30, "thirty windows are done", 30)
+    for entry in system.entries:
+        system.store.pause(entry, True)
+    for entry in system.entries:
+        wait_until(lambda entry=entry: not system.account(entry).open, "all have their outcome", 10)
+        system.check_each_once(entry)
+        assert system.account(entry).refused == 0
+    # Nothing is elected: both publish.
+    assert all("Sending due task" in beat.log for beat in beats)
+
+
+def test_three_workers_with_a_beat_in_each(system: System) -> None:
+    """``worker -B`` on every worker is the same as many beats."""
+    workers = [system.worker(f"worker{n}", beat=True) for n in range(3)]
+    system.wait_done(6, timeout=40)
+    system.store.pause("tick", True)
+    wait_until(lambda: not system.account().open, "every window has its outcome", 10)
+    system.check_each_once()
+    assert all(worker.alive for worker in workers)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_each_pool_and_broker(
+    system: System, request: pytest.FixtureRequest, broker: str, pool: str
+) -> None:
+    """Each window once with every pool and either broker, also when a worker is killed."""
+    if broker == "rabbitmq":
+        system.broker_url = request.getfixturevalue("rabbit_url")
+    beats, (first, _) = system.pair(pool=pool)
+    system.wait_done(2)
+    first.kill()
+    system.wait_done(3)
+    system.settle(beats)
+    # A body that was killed at its last line may have come to its end.
+    system.check_each_once(body_again=1)
+
+
+@pytest.mark.parametrize("acks", ["early", "late"])
+def test_a_worker_killed_while_it_executes(system: System, acks: str) -> None:
+    """A window whose worker dies runs again, in time, whether its message was acknowledged early or late."""
+    system.settings = {"task_acks_late": acks == "late"}
+    system.kill_point = "worker.body:KILL"
+    beats, _ = system.pair()
+    system.wait_fired()
+    (killed,) = system.ledger.unfinished() or [None]
+    assert killed is not None
+    wait_until(lambda: system.recorded()[killed.start] == 1, "the killed window is executed again", 15)
+    again = system.ledger.read("start", start=killed.start)
+    assert [event["attempt"] for event in again] == [1, 2]
+    assert again[1]["fence"] > again[0]["fence"]
+    system.settle(beats)
+    system.check_each_once()
+
+
+def test_clocks_apart(system: System) -> None:
+    """A beat whose clock is 7 s ahead and one 5 s behind run each window once, when the server's clock says so."""
+    worker = system.worker(pool="solo").wait_ready()
+    beats = [system.beat("ahead", faketime="+7s"), system.beat("behind", faketime="-5s")]
+    system.wait_done(6)
+    for beat, offset in zip(beats, (7, -5), strict=True):
+        said = beat.wait_log(r"clock is ([\d.]+) s (ahead of|behind) the Redis server's")
+        assert math.isclose(float(said[1]), abs(offset), abs_tol=0.5)
+    system.settle(beats)
+    system.check_each_once()
+    # Not one of them before its time, by the worker's clock, which is the server's.
+    for event in system.ledger.read("start"):
+        assert event["at"] >= _timestamp(event["start"])
+    assert worker.alive
+
+
+def _timestamp(text: str) -> float:
+    from celery_once_beat.windows import parse_instant
+
+    return parse_instant(text).timestamp()
