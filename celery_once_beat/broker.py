@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import Any
 
@@ -43,5 +42,5 @@ def _look_for_close(connection: Any) -> None:
     while time.monotonic() < until:
         try:
             connection.drain_events(timeout=0.001)
-        except (socket.timeout, TimeoutError):
+        except TimeoutError:
             return

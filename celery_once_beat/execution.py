@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
@@ -25,7 +25,7 @@ from . import signals
 from .errors import NewerVersionError, StoreUnavailableError
 from .leases import Lease, leases_of
 from .replies import Again, Begun, Closed, Stale
-from .store import Store, WindowKey
+from .store import Store, WindowKey, store_of
 from .windows import Window, format_instant
 
 if TYPE_CHECKING:
@@ -45,6 +45,26 @@ def new_owner(hostname: str | None) -> str:
     """Return a name for one delivery of a message; a task id won't do, redelivery and retry reuse it."""
     host = re.sub(r"\s", "_", hostname or "?")[:100]
     return f"{host}:{uuid.uuid4().hex[:12]}"
+
+
+_said: set[str] = set()
+
+
+def put_back(task: OnceTask, request: Context, exc: Exception) -> NoReturn:
+    """Publish the same message to come again later, the user's retries untouched; raises Ignore.
+
+    Logged once for each reason, since a message may come back many times while a state lasts.
+    """
+    countdown = 5 * store_of(task.app).settings.recovery_interval
+    if str(exc) not in _said:
+        _said.add(str(exc))
+        logger.warning("once: messages are put back for %s s: %s", countdown, exc, extra={"action": "window_put_back"})
+    try:
+        task.signature_from_request(request, countdown=countdown, retries=request.retries or 0).apply_async()
+    except Exception as publish_error:
+        # Neither store nor broker: with late acks the broker has it still, else the window stays open.
+        raise Reject(publish_error, requeue=True) from exc
+    raise Ignore("put back") from exc
 
 
 class Execution:
@@ -68,10 +88,10 @@ class Execution:
         try:
             lease = self._begin()
         except NewerVersionError as exc:
-            self._put_back(exc)
+            put_back(self.task, self.request, exc)
         except StoreUnavailableError as exc:
             if not self.store.settings.run_without_store:
-                self._put_back(exc)
+                put_back(self.task, self.request, exc)
             self._log(logger.warning, "window_unguarded", "runs without the store: %s", exc)
             return body()
         self.lease = lease
@@ -89,13 +109,14 @@ class Execution:
         reply = self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked)
         if not isinstance(reply, Begun):
             self._refuse(reply)
+        _said.clear()
         lease = Lease(self.key, self.owner, reply.fence, self.length, sent)
         self.window = replace(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=lease.held
         )
         return lease
 
-    def _refuse(self, reply: Any) -> None:
+    def _refuse(self, reply: Any) -> NoReturn:
         if isinstance(reply, Closed) and reply.outcome:
             self._log(logger.error, "window_" + reply.outcome, "is %s, a limit was reached", reply.outcome)
             signals.window_abandoned.send(sender=self.task, window=self.window, outcome=reply.outcome)
@@ -103,19 +124,6 @@ class Execution:
         self._log(logger.info, "window_refused", "refused, this copy comes late: %s", reason)
         signals.window_refused.send(sender=self.task, window=self.window, reason=reason)
         raise Ignore(f"window refused: {reason}")
-
-    def _put_back(self, exc: Exception) -> None:
-        """Publish the same message to come again later, the user's retries untouched."""
-        countdown = 5 * self.store.settings.recovery_interval
-        self._log(logger.warning, "window_put_back", "put back for %s s: %s", countdown, exc)
-        try:
-            self.task.signature_from_request(
-                self.request, countdown=countdown, retries=self.retry
-            ).apply_async()
-        except Exception as publish_error:
-            # Neither store nor broker: with late acks the broker has it still, else the window stays open.
-            raise Reject(publish_error, requeue=True) from exc
-        raise Ignore("put back until the store answers") from exc
 
     # -- the body and its end ---------------------------------------------------------------------------------
 
@@ -204,7 +212,7 @@ class Execution:
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    def _raise_stale(self) -> None:
+    def _raise_stale(self) -> NoReturn:
         self._log(logger.error, "window_stale", "came back after its lease; its end isn't recorded")
         signals.window_stale.send(sender=self.task, window=self.window)
         raise Ignore("stale: the lease ran out and another execution has the window")

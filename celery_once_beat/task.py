@@ -10,11 +10,11 @@ import os
 from typing import Any
 
 from celery import Task, current_task
-from celery.signals import worker_init
+from celery.signals import celeryd_after_setup
 from celery.utils.log import get_logger
 
-from .errors import SettingError
-from .execution import DELIVERY, Execution
+from .errors import NewerVersionError, SettingError
+from .execution import DELIVERY, Execution, put_back
 from .settings import Settings, check_choice, check_count, check_seconds
 from .store import store_of
 from .windows import Window, decode_headers, find_headers
@@ -90,7 +90,10 @@ class OnceTask(Task):
             return super(OnceTask, self).__call__(*args, **kwargs)
 
         headers = find_headers(vars(request), request.headers)
-        window = decode_headers(headers) if headers else None
+        try:
+            window = decode_headers(headers) if headers else None
+        except NewerVersionError as exc:
+            put_back(self, request, exc)
         if window is None:
             return body()
         return Execution(self, request, window, store_of(self.app)).run(body)
@@ -140,11 +143,11 @@ def current_window() -> Window | None:
     return getattr(task, "window", None) if task else None
 
 
-@worker_init.connect(weak=False)
-def _check_settings(sender: Any, **_: Any) -> None:
+@celeryd_after_setup.connect(weak=False)
+def _check_settings(sender: str, instance: Any, **_: Any) -> None:
     """A worker with a wrong setting says so at its start, not at its first window."""
     try:
-        Settings.from_app(sender.app)
+        Settings.from_app(instance.app)
     except SettingError as exc:
         logger.critical("once: %s", exc, extra={"action": "setting_wrong"})
         raise SystemExit(os.EX_CONFIG) from None

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import redis
+from celery import Celery
 from celery.schedules import crontab, schedule
 from kombu import Connection
 from ledger import Ledger
@@ -172,6 +174,39 @@ class System:
         """Lose what waits in the queue; returns how many messages that were."""
         with Connection(self.broker_url) as connection:
             return connection.default_channel.queue_purge(self.queue) or 0
+
+    @contextmanager
+    def client(self) -> Iterator[redis.Redis]:
+        """A client of the store's server."""
+        client = redis.Redis.from_url(self.store_url)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    @property
+    def _queue_server(self) -> Any:
+        return redis.Redis.from_url(self.broker_url)
+
+    def waiting(self) -> int:
+        """How many messages wait in the queue (Redis broker)."""
+        with self._queue_server as client:
+            return client.llen(self.queue)
+
+    def peek(self) -> bytes | None:
+        """The message that waits in the queue, as it lies there (Redis broker)."""
+        with self._queue_server as client:
+            return client.lindex(self.queue, -1)
+
+    def put(self, message: bytes) -> None:
+        """Deliver a message once more, as a broker that forgot that it was acknowledged."""
+        with self._queue_server as client:
+            client.lpush(self.queue, message)
+
+    def send(self, task: str, headers: dict[str, Any]) -> None:
+        """Publish a message by hand."""
+        with Celery(broker=self.broker_url, set_as_current=False) as app:
+            app.send_task(task, queue=self.queue, headers=headers)
 
     def refused(self, entry: str = "tick") -> list[dict[str, Any]]:
         return self.ledger.read("refused", entry=entry)

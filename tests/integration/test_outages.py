@@ -123,7 +123,7 @@ def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool
     system.use_store(store.url())
     system.settings = {"once_beat_run_without_store": run_without, "once_beat_start_timeout": 60.0}
     beat = system.beat()
-    wait_until(lambda: system.store.account("tick") and system.account().open, "a window is published", 20)
+    wait_until(lambda: system.waiting(), "a window is published", 20)
     beat.kill()
     (start,) = list(system.account().open)[:1]
     store.kill()
@@ -133,7 +133,7 @@ def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool
         wait_until(lambda: system.ledger.read("finish"), "the body ran", 15)
         system.check_law = False
         return
-    worker.wait_log("put back")
+    worker.wait_log("put back for")
     assert not system.ledger.read("start")
     store.restart()
     wait_until(lambda: system.ledger.read("recorded"), "it runs once the store is back", 30)

@@ -1,0 +1,131 @@
+"""Bad input: one clear message that names it, and everything else goes on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from processes import wait_until
+from system import EVERY_SECOND, System
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("once_beat_lease", "soon", r"once_beat_lease: found 'soon', expected a number of seconds"),
+        ("once_beat_leese", 30, r"once_beat_leese: there is no such setting \(did you mean once_beat_lease\?\)"),
+        ("once_beat_redis_url", "http://:secret@host/", r"once_beat_redis_url: found http://.*, expected a URL"),
+    ],
+)
+def test_a_wrong_setting(system: System, setting: str, value: object, said: str) -> None:
+    """Beat and worker end at their start with one line that names the setting, found and expected."""
+    system.settings = {setting: value}
+    system.check_law = False
+    for proc in (system.beat(), system.worker(pool="solo")):
+        assert proc.wait(20) == os.EX_CONFIG
+        (line,) = [line for line in proc.log.splitlines() if "once_beat" in line and "CRITICAL" in line]
+        proc.wait_log(said)
+        assert "Traceback" not in proc.log
+        assert "secret" not in proc.log
+        assert "once: " in line
+
+
+def test_an_unknown_key_of_an_entry(system: System) -> None:
+    """An entry with a wrong 'once' option is named once and left out; the others go on."""
+    system.entries = {
+        **EVERY_SECOND,
+        "wrong": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"catchup": "all"}}},
+    }
+    beats, _ = system.pair(pool="solo")
+    system.wait_done(3)
+    for beat in beats:
+        (line,) = [line for line in beat.log.splitlines() if "'wrong'" in line]
+        assert "unknown key 'catchup' (did you mean 'catch_up'?)" in line
+    assert not system.ledger.read(entry="wrong")
+    system.settle(beats)
+    system.check_each_once()
+
+
+def test_a_schedule_that_raises(system: System) -> None:
+    """An entry whose schedule raises is named once and tried again later; it never stops beat."""
+    system.entries = {**EVERY_SECOND, "broken": {"task": "apps.once_app.work", "broken": True}}
+    beats, _ = system.pair(pool="solo")
+    system.wait_done(4)
+    for beat in beats:
+        assert beat.log.count("this schedule is broken") == 1
+        assert "entry 'broken'" in beat.log
+    system.settle(beats)
+    system.check_each_once()
+
+
+def test_a_key_of_the_wrong_type(system: System) -> None:
+    """A foreign key where an entry's hash should be: named, with what to do; the other entries go on."""
+    system.entries = {**EVERY_SECOND, "taken": {"task": "apps.once_app.work", "every": 1.0}}
+    key = system.store.entry_key("taken")
+    with system.client() as client:
+        client.set(key, "mine", ex=600)
+    beats, _ = system.pair(pool="solo")
+    system.wait_done(3)
+    for beat in beats:
+        (line,) = [line for line in beat.log.splitlines() if "'taken'" in line]
+        assert f"the key {key!r} holds a string, expected a hash" in line
+    system.settle(beats)
+    system.check_each_once()
+    with system.client() as client:
+        assert client.get(key) == b"mine", "it isn't ours to change"
+    system.entries = EVERY_SECOND
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"once_start": "yesterday"}, "message header once_start: found 'yesterday'"),
+        ({"once_attempt": "1); drop"}, "message header once_attempt"),
+        ({"once_entry": 7}, "message header once_entry: found 7"),
+    ],
+)
+def test_broken_headers(system: System, headers: dict, said: str) -> None:
+    """A message whose window can't be read fails with a message that names the header; nothing is executed."""
+    worker = system.worker(pool="solo").wait_ready()
+    good = {
+        "once_entry": "tick", "once_start": "2026-11-21T05:36:00.000000Z", "once_attempt": 1, "once_v": 1,
+    }  # fmt: skip
+    system.send("apps.once_app.work", {**good, **headers})
+    worker.wait_log(said)
+    system.send("apps.once_app.work", {**good})
+    wait_until(lambda: system.ledger.read("finish"), "a good message is executed", 10)
+    assert len(system.ledger.read("start")) == 1
+    system.check_law = False
+
+
+def test_a_message_of_a_newer_version(system: System) -> None:
+    """A message of a newer version isn't guessed at: it is put back with a countdown."""
+    worker = system.worker(pool="solo").wait_ready()
+    system.send(
+        "apps.once_app.work",
+        {"once_entry": "tick", "once_start": "2026-11-21T05:36:00.000000Z", "once_attempt": 1, "once_v": 2},
+    )
+    worker.wait_log("put back for .* s: message header once_v: found 2, expected 1")
+    received = len(worker.log)
+    worker.wait_log("received", since=received)
+    assert worker.log.count("put back for") == 1, "said once"
+    assert not system.ledger.read("start")
+    system.check_law = False
+
+
+def test_a_message_without_a_window(system: System) -> None:
+    """A OnceTask that is sent by hand just runs, and asks Redis nothing."""
+    system.worker(pool="solo").wait_ready()
+    system.send("apps.once_app.work", {})
+    wait_until(lambda: system.ledger.read("finish"), "it runs", 10)
+    with system.client() as client:
+        assert not list(client.scan_iter("once:*"))
+
+
+def test_a_task_with_an_attribute_of_its_own(system: System) -> None:
+    """A task that defines 'window' itself gets an error at start that says so."""
+    system.task = {"window": 3}
+    system.check_law = False
+    worker = system.worker(pool="solo")
+    assert worker.wait(20) != 0
+    worker.wait_log("defines 'window', which is where OnceTask puts the window; rename it")

@@ -1,0 +1,241 @@
+"""How a window ends: each way in which a task can end has a stated outcome, and leaves no trace where refused."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+from kombu import Connection
+from processes import wait_until
+from servers import RedisServer
+from system import System
+
+from celery_once_beat.scheduler import task_id
+from celery_once_beat.windows import format_instant
+
+
+def one_window(system: System, task: str, timeout: float = 20, *, worker: bool = True, **entry) -> str:
+    """Let one window of a slow entry be claimed, and wait for its outcome; returns its start."""
+    system.entries = {"tick": {"task": f"apps.once_app.{task}", "every": 2.0, **entry}}
+    if worker:
+        system.worker().wait_ready()
+    beat = system.beat()
+    account = wait_until(lambda: system.store.account("tick"), "the entry is seen", 10)
+    wait_until(lambda: system.account().cursor > account.born, "a window is claimed", 10)
+    system.store.pause("tick", True)
+    start = format_instant(system.account().cursor)
+    if worker:
+        wait_until(lambda: not system.account().open, "the window has its outcome", timeout)
+        beat.stop()
+    return start
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [("succeeds", "done"), ("fails", "failed"), ("rejects", "failed"), ("ignores", "done"), ("replaces", "done")],
+)
+def test_each_end_has_its_outcome(system: System, how: str, outcome: str) -> None:
+    """The outcome of a body that returns, raises, rejects, ignores or is replaced; it isn't executed again."""
+    one_window(system, "ending", args=[how])
+    assert system.outcomes() == {outcome: 1}
+    assert len(system.ledger.read("start", entry="tick")) == 1
+    if how == "replaces":
+        wait_until(lambda: system.ledger.read("start", name="plain"), "the replacement runs", 10)
+
+
+def test_a_retry_is_no_death(system: System) -> None:
+    """Ten retries with countdown 0, more than max_attempts, by whichever worker is faster: one outcome, done."""
+    system.settings = {"once_beat_max_attempts": 2}
+    system.worker("other").wait_ready()
+    one_window(system, "retrying", args=[10])
+    assert system.outcomes() == {"done": 1}
+    starts = system.ledger.read("start")
+    assert [event["retries"] for event in starts] == list(range(11))
+    assert {event["attempt"] for event in starts} == {1}
+    assert len({event["worker"] for event in starts}) == 2, "both workers took retries"
+    fences = [event["fence"] for event in starts]
+    assert fences == sorted(set(fences))
+
+
+def test_retries_that_run_out_are_a_failure(system: System) -> None:
+    """A task that gives up after its own retries has failed; nothing of it runs again."""
+    one_window(system, "retrying", args=[99])
+    assert system.outcomes() == {"failed": 1}
+    assert len(system.ledger.read("start")) == 11
+
+
+def test_a_requeued_message_runs_again(system: System) -> None:
+    """Reject(requeue=True) under late acks: the same window runs again, and it counts as no attempt."""
+    system.settings = {"task_acks_late": True}
+    system.check_law = True
+    system.entries = {"tick": {"task": "apps.once_app.ending", "every": 2.0, "args": ["requeues"]}}
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    wait_until(lambda: len(system.ledger.read("start")) >= 6, "it was requeued five times", 20)
+    beat.stop()
+    assert system.outcomes().get("abandoned", 0) == 0
+    assert {event["attempt"] for event in system.ledger.read("start")} == {1}
+
+
+def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
+    """A window whose executions all die is abandoned after max_attempts, with an error in the log."""
+    system.task = {"once_max_attempts": 2}
+    system.entries = {"tick": {"task": "apps.once_app.deadly", "every": 3.0}}
+    workers = [system.worker(f"worker{n}") for n in range(3)]
+    for worker in workers:
+        worker.wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.ledger.read("start"), "an execution began", 20)
+    system.store.pause("tick", True)
+    wait_until(lambda: system.outcomes().get("abandoned"), "the window is abandoned", 20)
+    assert len(system.ledger.read("start")) == 2
+    assert sum(worker.alive for worker in workers) == 1
+    wait_until(lambda: "is abandoned" in beat.log, "it is said", 10)
+    assert " ERROR/" in next(line for line in beat.log.splitlines() if "is abandoned" in line)
+
+
+def test_once_recover_false(system: System) -> None:
+    """A window that began once and died is dropped, if the task says that it isn't to be recovered."""
+    system.task = {"once_recover": False}
+    system.entries = {"tick": {"task": "apps.once_app.deadly", "every": 3.0}}
+    for n in range(2):
+        system.worker(f"worker{n}").wait_ready()
+    system.beat()
+    wait_until(lambda: system.ledger.read("start"), "an execution began", 20)
+    system.store.pause("tick", True)
+    wait_until(lambda: system.outcomes().get("dropped"), "the window is dropped", 20)
+    assert len(system.ledger.read("start")) == 1
+
+
+def test_retry_failed_after(system: System) -> None:
+    """With once_retry_failed_after the same window runs again later, up to max_attempts, and then has failed."""
+    system.task = {"once_retry_failed_after": 0.5}
+    one_window(system, "ending", args=["fails"])
+    assert system.outcomes() == {"failed": 1}
+    assert [event["attempt"] for event in system.ledger.read("start")] == [1, 2, 3]
+
+
+def test_a_hard_time_limit(system: System) -> None:
+    """A hard limit kills the child, in which nothing fires; the main process records the failure."""
+    one_window(system, "ending", args=["sleeps"], options={"time_limit": 1})
+    assert system.outcomes() == {"failed": 1}
+    assert len(system.ledger.read("start")) == 1
+
+
+def test_a_soft_time_limit(system: System) -> None:
+    """A soft limit that the body lets through is a failure."""
+    one_window(system, "ending", args=["sleeps"], options={"soft_time_limit": 1})
+    assert system.outcomes() == {"failed": 1}
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_a_revoked_task(system: System, terminate: bool) -> None:
+    """A revoked window is closed as revoked and not published again: before it began, or terminated while it ran."""
+    system.worker().wait_ready()
+    system.settings = {"once_beat_start_timeout": 60.0}
+    control = Celery(broker=system.broker_url).control
+    if terminate:
+        start = one_window(system, "ending", args=["sleeps"], worker=False)
+        wait_until(lambda: system.ledger.read("start"), "it runs", 10)
+    else:
+        start = one_window(system, "work", worker=False, options={"countdown": 3})
+    window = next(iter(system.account().open))
+    control.revoke(task_id("once:", "tick", window), terminate=terminate, signal="SIGKILL")
+    wait_until(lambda: system.outcomes() == {"revoked": 1}, "it is revoked", 15)
+    assert start == format_instant(window)
+    assert len(system.ledger.read("start")) == int(terminate)
+
+
+def test_an_expired_message(system: System) -> None:
+    """A message that expires before a worker took it closes its window as expired; it isn't published again."""
+    system.settings = {"once_beat_start_timeout": 60.0}
+    one_window(system, "work", worker=False, options={"expires": 0.5})
+    published = wait_until(lambda: system.waiting(), "the message waits", 5)
+    assert published == 1
+    window = next(iter(system.account().open))
+    wait_until(lambda: _now() > window.timestamp() + 1, "it expires", 5)
+    system.worker().wait_ready()
+    wait_until(lambda: system.outcomes() == {"expired": 1}, "it is expired", 15)
+    assert not system.ledger.read("start")
+
+
+def test_grace(system: System) -> None:
+    """A window that is older than its grace when a worker gets to it is missed, and isn't executed."""
+    system.settings = {"once_beat_start_timeout": 60.0}
+    one_window(system, "work", worker=False, options={"once": {"grace": 0.5}})
+    wait_until(lambda: system.waiting(), "the message waits", 5)
+    window = next(iter(system.account().open))
+    wait_until(lambda: _now() > window.timestamp() + 1, "its grace passes", 5)
+    worker = system.worker().wait_ready()
+    wait_until(lambda: system.outcomes() == {"missed": 1}, "it is missed", 15)
+    assert not system.ledger.read("start")
+    assert "is missed, a limit was reached" in worker.log
+
+
+def test_a_duplicate_leaves_no_trace(system: System) -> None:
+    """A copy that is refused changes nothing in the result, with task_track_started too."""
+    system.result_url = system.store_url
+    system.settings = {"task_track_started": True}
+    start = one_window(system, "work", worker=False)
+    body = wait_until(lambda: system.peek(), "the message waits", 5)
+    worker = system.worker(pool="solo").wait_ready()
+    wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 10)
+    result = Celery(broker=system.broker_url, backend=system.result_url).AsyncResult(
+        task_id("once:", "tick", system.account().cursor)
+    )
+    wait_until(lambda: result.state == "SUCCESS", "its result is stored", 10)
+    before = result.backend.get(result.backend.get_key_for_task(result.id))
+    system.put(body)
+    wait_until(lambda: system.refused(), "the copy is refused", 10)
+    system.put(body)
+    wait_until(lambda: len(system.refused()) == 2, "and the next", 10)
+    assert result.backend.get(result.backend.get_key_for_task(result.id)) == before
+    assert system.account().refused == 2
+    assert len(system.ledger.read("start", start=start)) == 1
+    assert worker.alive
+
+
+def test_redelivery_an_hour_later(start_redis, system: System) -> None:
+    """A finished window's message that comes back an hour later, when its markers have expired, is refused."""
+    server: RedisServer = start_redis("valkey", faketime=0)
+    system.use_store(server.url())
+    one_window(system, "work", worker=False)
+    body = wait_until(lambda: system.peek(), "the message waits", 5)
+    system.worker(pool="solo").wait_ready()
+    wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 10)
+    for proc in system.procs:
+        proc.end()
+    server.set_clock_offset(3700)
+    with server.client() as client:
+        assert not [key for key in client.scan_iter("once:*") if ":run:" in str(key)], "the markers have expired"
+    system.worker("later", pool="solo").wait_ready()
+    system.put(body)
+    wait_until(lambda: system.refused(), "the message is refused", 10)
+    assert len(system.ledger.read("start")) == 1
+    assert system.outcomes() == {"done": 1}
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+def test_the_messages_say_their_window(system: System) -> None:
+    """Flat headers that any language's worker can read; the 'once' option is taken out before publishing."""
+    start = one_window(system, "work", worker=False, options={"once": {"catch_up": "all"}, "headers": {"mine": 1}})
+    wait_until(lambda: system.waiting(), "the message waits", 5)
+    with Connection(system.broker_url) as connection:
+        message = connection.SimpleQueue(system.queue).get(timeout=5)
+    headers = message.headers
+    assert {name: headers[name] for name in headers if name.startswith("once")} == {
+        "once_entry": "tick",
+        "once_start": start,
+        "once_end": headers["once_end"],
+        "once_attempt": 1,
+        "once_tracked": 1,
+        "once_v": 1,
+    }
+    assert headers["once_end"] > start
+    assert headers["mine"] == 1
+    assert headers["id"] == task_id("once:", "tick", system.account().cursor)
+    assert "once" not in message.properties and "catch_up" not in str(message.headers)
