@@ -76,7 +76,7 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
     }
     assert rows["windows"] >= 40
     assert rows["finished once"] == rows["windows"] == rows["store's account"]
-    assert rows["extra starts"] == 1
+    assert rows["extra starts"] >= 1
     assert rows["finished twice"] == rows["lost"] == rows["unscheduled"] == rows["unexplained starts"] == 0
 
     assert len(re.findall(r"KILLED beat-1 \(SIGKILL\)", text)) == 1
