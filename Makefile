@@ -2,6 +2,8 @@
 # pyproject.toml changes. Another interpreter: make test PYTHON=python3.12; another place: VENV=/tmp/venv.
 PYTHON ?= python3
 VENV ?= .venv
+# Test processes side by side: most tests wait for beats and workers, so more than there are cores.
+JOBS ?= 4
 ARGS ?=
 
 .PHONY: demo test clean
@@ -10,7 +12,7 @@ demo: $(VENV)/.installed  ## two beats and two workers, one of each killed
 	$(VENV)/bin/python -m examples.ha_pair
 
 test: $(VENV)/.installed  ## all tests; some of them: make test ARGS='tests/unit -x'
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv "$(VENV)"

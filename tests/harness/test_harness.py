@@ -219,6 +219,7 @@ def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: L
     assert set(offsets()) == {60, 120}
 
 
+@pytest.mark.xdist_group("rabbitmq")
 def test_rabbitmq_broker(procs: Processes, rabbit_url: str, ledger: Ledger, tmp_path: Path):
     """The session's RabbitMQ carries the messages of a beat to a worker."""
     env = {"BROKER_URL": rabbit_url, "LEDGER": str(ledger.path), "QUEUE": "harness"}

@@ -37,7 +37,7 @@ def test_three_workers_with_a_beat_in_each(system: System) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+@pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.xdist_group("rabbitmq"))])
 def test_each_pool_and_broker(
     system: System, request: pytest.FixtureRequest, broker: str, pool: str
 ) -> None:
