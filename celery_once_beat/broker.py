@@ -13,12 +13,20 @@ logger = get_logger(__name__)
 
 
 def transport_options(app: Any) -> dict[str, Any]:
-    """Options for a connection on which windows are published: with publisher confirms where there are any."""
-    url = app.conf.broker_write_url or app.conf.broker_url or ""
+    """Options for a connection on which windows are published, what the app sets itself left as it is.
+
+    With publisher confirms where there are any; and never waiting for ever for a broker that doesn't answer.
+    """
+    conf = app.conf
+    url = conf.broker_write_url or conf.broker_url or "amqp://"
     scheme = (url if isinstance(url, str) else url[0]).partition("://")[0]
-    if scheme in ("amqp", "amqps", "pyamqp") or not url:
-        return {"confirm_publish": True}
-    return {}
+    if scheme in ("amqp", "amqps", "pyamqp", "pyamqps"):
+        options: dict[str, Any] = {"confirm_publish": True}
+    elif scheme in ("redis", "rediss", "redis+socket", "sentinel"):
+        options = {"socket_timeout": float(conf.broker_connection_timeout or 4)}
+    else:
+        options = {}
+    return {key: value for key, value in options.items() if key not in (conf.broker_transport_options or {})}
 
 
 def is_alive(connection: Any) -> bool:

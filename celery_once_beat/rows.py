@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -98,6 +98,7 @@ class Rows:
         self._settings = settings
         self._tasks = tasks
         self._rows: dict[str, Row] = {}
+        self._unloaded: set[Row] = set()
         self._heap: list[tuple[datetime, int, Row]] = []
         self._due: deque[Row] = deque()
         self._resting: list[tuple[datetime, int, Row]] = []
@@ -137,6 +138,9 @@ class Rows:
         heapq.heapify(self._heap)
         self._due.clear()
         self._resting = [rest for rest in self._resting if self._current(rest[2])]
+        heapq.heapify(self._resting)
+        resting = {row for _, _, row in self._resting}
+        self._unloaded = {row for row in self._rows.values() if row.cursor is None and row not in resting}
         self._name_untracked()
 
     def _make(self, name: str, entry: Any) -> Row | None:
@@ -175,8 +179,7 @@ class Rows:
 
     def unloaded(self) -> list[Row]:
         """Rows whose cursor this beat doesn't know and that aren't resting."""
-        resting = {id(row) for _, _, row in self._resting}
-        return [row for row in self._rows.values() if row.cursor is None and id(row) not in resting]
+        return list(self._unloaded)
 
     def due(self, now: datetime, most: int) -> list[Row]:
         """Take up to ``most`` rows that are due at ``now``, in this beat's own order; give them back by :meth:`put`."""
@@ -199,6 +202,7 @@ class Rows:
         self.say(row, str(reason))
         row.cursor = row.next = None
         row.plan.clear()
+        self._unloaded.discard(row)
         heapq.heappush(self._resting, (now + timedelta(seconds=seconds), row.order, row))
 
     def say(self, row: Row, trouble: str) -> None:
@@ -212,7 +216,9 @@ class Rows:
     def wake(self, now: datetime) -> None:
         """End the rest of rows whose time has come."""
         while self._resting and self._resting[0][0] <= now:
-            heapq.heappop(self._resting)
+            row = heapq.heappop(self._resting)[2]
+            if self._current(row):
+                self._unloaded.add(row)
 
     def next_due(self) -> datetime | None:
         """When something is to do: aware UTC, None if never."""
@@ -224,11 +230,12 @@ class Rows:
     def _current(self, row: Row) -> bool:
         return self._rows.get(row.name) is row
 
-    def restart(self, rows: Iterable[Row] | None = None) -> None:
-        """Forget cursors, so that they are loaded anew: the store lost its data, or was away."""
-        for row in self._rows.values() if rows is None else rows:
+    def restart(self) -> None:
+        """Forget all cursors, so that they are loaded anew: the store lost its data, or was away."""
+        for row in self._rows.values():
             row.cursor = row.next = None
             row.plan.clear()
+        self._unloaded = set(self._rows.values())
 
     def advance(self, row: Row, cursor: datetime, now: datetime) -> None:
         """Move a row to ``cursor`` and give it back, or let it rest where its schedule fails."""
@@ -237,5 +244,6 @@ class Rows:
         except ScheduleError as exc:
             self.rest(row, now, reason=exc)
         else:
+            self._unloaded.discard(row)
             self.say(row, "")
             self.put(row)

@@ -346,6 +346,8 @@ class OnceSchedulerMixin(Scheduler):
         # Celery writes into the headers of the options: a copy of its own for each message.
         options["headers"] = {**(options.get("headers") or {}), **encode_headers(window)}
         options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
+        # A broker that takes messages and confirms none (RabbitMQ in its memory alarm) must not hold a beat.
+        options.setdefault("confirm_timeout", self._once.settings.publish_timeout)
         if expires is not None:
             options["expires"] = expires
         if retry:
