@@ -66,7 +66,8 @@ def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> No
 
 
 def _record(app: Any, request: dict[str, Any], window: Window, outcome: str, *, killed: bool) -> bool:
-    store, key, owner = store_of(app), WindowKey(window.entry, window.start), request[DELIVERY]
+    store, key = store_of(app), WindowKey(window.entry, window.start)
+    owner = request.get(DELIVERY) or new_owner(request.get("hostname"))
     if killed and isinstance(store.finish(key, owner, 0, outcome), Finished):
         return True
     # Not begun by this delivery. A copy that nobody runs closes the window, unless it is an older one.

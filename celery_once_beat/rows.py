@@ -235,6 +235,7 @@ class Rows:
         for row in self._rows.values():
             row.cursor = row.next = None
             row.plan.clear()
+        self._due.clear()
         self._unloaded = set(self._rows.values())
 
     def advance(self, row: Row, cursor: datetime, now: datetime) -> None:

@@ -61,6 +61,7 @@ class OnceSchedulerMixin(Scheduler):
         self._ticking = False
         self._published = False
         self._changed = True
+        self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         self._backoff = _BACKOFF[0]
         self._broker_down = False
@@ -112,9 +113,9 @@ class OnceSchedulerMixin(Scheduler):
 
     def _refresh(self) -> None:
         schedule = self.schedule
-        # A base that reloads its schedule says so by dropping its heap.
-        if self._changed or self._heap is None or self._rows.changed(schedule):
-            self._changed, self._heap = False, []
+        # A base that reloads its schedule says so by putting another heap in the place of this one.
+        if self._changed or self._heap is not self._no_heap or self._rows.changed(schedule):
+            self._changed, self._heap = False, self._no_heap
             self._rows.refresh(schedule)
 
     def _tick(self) -> float:

@@ -11,6 +11,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ("Proxy",)
 
@@ -33,7 +37,7 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self.lost = self.seen = 0
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         self._start(self._accept)
         return self
 
