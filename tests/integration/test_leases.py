@@ -1,0 +1,87 @@
+"""An execution owns its window while its lease runs, and nobody else does."""
+
+from __future__ import annotations
+
+from processes import wait_until
+from system import System
+
+LONG = 4.0  # more than two leases
+
+
+def start_one(system: System, seconds: float = LONG, every: float = 3.0) -> str:
+    """Let one long window begin; returns its start. Two workers are there."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": every, "args": [seconds]}}
+    for n in (1, 2):
+        system.worker(f"worker{n}").wait_ready()
+    system.beat()
+    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
+    system.store.pause("tick", True)
+    return begun["start"]
+
+
+def test_a_body_longer_than_its_lease(system: System) -> None:
+    """The lease is renewed while the body runs: no other worker begins, and window.held stays true."""
+    start = start_one(system)
+    wait_until(lambda: system.recorded()[start] == 1, "it is done", 20)
+    assert len(system.ledger.read("start", start=start)) == 1
+    (finish,) = system.ledger.read("finish", start=start)
+    assert finish["held"] is True
+    assert system.outcomes()["done"] == 1
+
+
+def test_a_copy_that_comes_while_it_runs(system: System) -> None:
+    """A second copy of the message, taken by another process while the first executes, is refused."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 3.0, "args": [LONG]}}
+    beat = system.beat()
+    body = wait_until(lambda: system.peek(), "the message waits", 20)
+    system.store.pause("tick", True)
+    system.put(body)
+    system.worker(concurrency=2)
+    refused = wait_until(lambda: system.refused(), "the copy is refused", 20)
+    assert [event["reason"] for event in refused] == ["running"]
+    assert not system.ledger.read("finish"), "it was refused while the first one ran"
+    wait_until(lambda: not system.account().open, "it is done", 20)
+    beat.stop()
+    system.check_each_once()
+
+
+def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
+    """A worker frozen past its lease wakes up while another executes its window: it is stale, the other counts.
+
+    Its late success is neither recorded nor reported as a result, its lease isn't held, and its fence is the lower.
+    """
+    system.result_url = system.store_url
+    start = start_one(system)
+    frozen = next(p for p in system.procs if f"{p.name}@" in system.ledger.read("start")[0]["worker"])
+    frozen.pause()
+    wait_until(lambda: len(system.ledger.read("start", start=start)) == 2, "another begins", 20)
+    frozen.resume()
+    wait_until(lambda: len(system.ledger.read("finish", start=start)) == 2, "both bodies come to their end", 20)
+    wait_until(lambda: not system.account().open, "it is done", 20)
+    first, second = system.ledger.read("start", start=start)
+    (recorded,) = wait_until(lambda: system.ledger.read("recorded", start=start), "it is recorded", 10)
+    assert recorded["fence"] == second["fence"] > first["fence"]
+    (stale,) = wait_until(lambda: system.ledger.read("stale", start=start), "the first one learns it", 10)
+    assert stale["fence"] == first["fence"]
+    held = {event["fence"]: event["held"] for event in system.ledger.read("finish", start=start)}
+    assert held == {first["fence"]: False, second["fence"]: True}
+    assert "succeeded" not in frozen.log
+    assert system.outcomes() == {"done": 1}
+
+
+def test_a_worker_that_wakes_before_another_began(system: System) -> None:
+    """A worker whose lease ran out has its window again, as long as nobody began since: no second execution."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 3.0, "args": [1.0]}}
+    worker = system.worker().wait_ready()
+    system.beat()
+    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
+    system.store.pause("tick", True)
+    worker.pause()
+    run_key = f"once:*:run:tick:{begun['start']}"
+    with system.client() as client:
+        wait_until(lambda: not list(client.scan_iter(run_key)), "its lease has run out", 10)
+    wait_until(lambda: system.waiting(), "the window is published again", 10)
+    worker.resume()
+    wait_until(lambda: not system.account().open, "it has its outcome", 20)
+    wait_until(lambda: system.refused(), "the copy is refused", 10)
+    system.check_each_once()
