@@ -37,9 +37,7 @@ class Balance:
         return self.defined == self.accounted
 
 
-def balance(
-    entry: str, schedule: BaseSchedule, account: EntryAccount, *, anchor: datetime | None = None
-) -> Balance:
+def balance(entry: str, schedule: BaseSchedule, account: EntryAccount, *, anchor: datetime | None = None) -> Balance:
     """Recompute the left side of the law from ``schedule``, for all windows since the definition came in force."""
     defined = sum(1 for _ in starts_after(schedule, account.since, account.cursor, anchor=anchor))
     still_open = sum(1 for start, backfill in account.open.items() if not backfill and start > account.since)

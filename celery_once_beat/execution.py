@@ -110,7 +110,7 @@ class Execution:
         if not isinstance(reply, Begun):
             self._refuse(reply)
         _said.clear()
-        lease = Lease(self.key, self.owner, reply.fence, self.length, sent)
+        lease = Lease(self.key, self.owner, reply.fence, self.length, sent, tracked=self.window.tracked)
         self.window = replace(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=lease.held
         )
@@ -174,7 +174,9 @@ class Execution:
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None
         start_timeout = self.store.settings.start_timeout
-        reply = self.store.hand_over(self.key, self.owner, self.lease.fence, retry, delay, start_timeout)
+        reply = self.store.hand_over(
+            self.key, self.owner, self.lease.fence, retry, delay, start_timeout, tracked=self.window.tracked
+        )
         self.stale = isinstance(reply, Stale)
         self.handed_over = not self.stale
         leases_of(self.store).release(self.lease)
@@ -187,7 +189,7 @@ class Execution:
 
         def finish() -> None:
             nonlocal recorded
-            reply = self.store.finish(self.key, self.owner, fence, outcome, again_after)
+            reply = self.store.finish(self.key, self.owner, fence, outcome, again_after, tracked=self.window.tracked)
             self.stale = isinstance(reply, Stale)
             if isinstance(reply, Again):
                 self._log(logger.warning, "window_again", "failed, runs again in %s s", again_after)

@@ -26,11 +26,14 @@ logger = get_logger(__name__)
 class Lease:
     """An execution's right to its window. ``length`` is in seconds, ``sent`` is time.monotonic()."""
 
-    def __init__(self, window: WindowKey, owner: str, fence: int, length: float, sent: float) -> None:
+    def __init__(
+        self, window: WindowKey, owner: str, fence: int, length: float, sent: float, *, tracked: bool = True
+    ) -> None:
         self.window = window
         self.owner = owner
         self.fence = fence
         self.length = length
+        self.tracked = tracked
         self.lost = False
         self._sent = sent
 
@@ -90,7 +93,7 @@ class Leases:
         sent = time.monotonic()
         try:
             replies = self._store.renew_many(
-                (lease.window, lease.owner, lease.fence, lease.length) for lease in leases
+                (lease.window, lease.owner, lease.fence, lease.length, lease.tracked) for lease in leases
             )
         except OnceError as exc:
             replies = [exc] * len(leases)

@@ -10,7 +10,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from .errors import SettingError
 from .settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
+from .starts import every_hour
 
 __all__ = ("EntryPolicy", "Step", "fingerprint", "next_steps")
 
@@ -97,14 +98,12 @@ _CHECKS = {
 
 
 def fingerprint(task: str, when: object, anchor: datetime | None) -> str:
-    """Return a short text that is the same for the same task and schedule in every process."""
-    parts = [task, anchor.isoformat() if anchor else "", type(when).__name__]
+    """Return a short text that is the same for the same task and schedule in every process, however written."""
+    parts = [task, anchor.astimezone(timezone.utc).isoformat() if anchor else "", type(when).__name__]
     if isinstance(when, crontab):
-        parts += [
-            repr(getattr(when, f"_orig_{name}"))
-            for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-        ]
-        parts.append(str(when.tz))
+        for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week"):
+            parts.append(repr(sorted(getattr(when, name))))
+        parts += [str(every_hour(when)), str(when.tz)]
     elif isinstance(when, schedule):
         parts.append(repr(when.run_every))
         if when.run_every and not when.run_every % timedelta(days=1):

@@ -89,5 +89,3 @@ class Recovery:
         )
         ended = Window(window.entry, window.start, None)
         signals.window_abandoned.send(sender=self, window=ended, outcome=outcome)
-
-

@@ -212,9 +212,7 @@ class OnceSchedulerMixin(Scheduler):
             if step is not None:
                 claims.append((row, step))
         try:
-            replies = self._once.claim_many(
-                self._beat_id, (self._claim_request(row, step) for row, step in claims)
-            )
+            replies = self._once.claim_many(self._beat_id, (self._claim_request(row, step) for row, step in claims))
         except StoreUnavailableError:
             for row, _ in claims:
                 self._rows.put(row)

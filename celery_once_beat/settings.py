@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +91,17 @@ def _check_url(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or _scheme(value) not in _REDIS_SCHEMES:
-        found = maybe_sanitize_url(value) if isinstance(value, str) and "://" in value else type(value).__name__
+        # What isn't a URL that we know may hold a password anywhere: only its scheme is shown.
+        found = type(value).__name__
+        if isinstance(value, str):
+            found = f"{_scheme(value)}://…" if re.fullmatch(r"[\w+.-]{1,32}", _scheme(value)) else "no URL"
         raise SettingError(f"{name}: found {found}, expected a URL with one of " + ", ".join(_REDIS_SCHEMES))
     return value
 
 
 def _scheme(url: str) -> str:
-    return url.partition("://")[0].lower()
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def _setting(default: Any, check: Check) -> Any:
@@ -111,9 +115,7 @@ class Settings:
     #: Where windows are coordinated; None until :meth:`from_app` has found it. May hold a password.
     redis_url: str = field(default="", repr=False, metadata={"check": _check_url})
     #: Passed to the Redis client as they are (``master_name``, ``sentinel_kwargs``, TLS, timeouts).
-    redis_options: Mapping[str, Any] = field(
-        default_factory=dict, repr=False, metadata={"check": _check_mapping}
-    )
+    redis_options: Mapping[str, Any] = field(default_factory=dict, repr=False, metadata={"check": _check_mapping})
     key_prefix: str = _setting("once:", _check_prefix)
     #: How long after a claim the message may be unpublished before another beat publishes it.
     publish_timeout: float = _setting(10.0, check_seconds(0.1))
@@ -148,24 +150,36 @@ class Settings:
         """Read and validate the settings of ``app``; raises :class:`SettingError` for the first wrong one."""
         known = {f.name: f for f in fields(cls)}
         conf = app.conf
-        for key in conf:
-            lowered = str(key).lower()
-            position = lowered.find(PREFIX)
-            if position >= 0 and lowered[position + len(PREFIX) :] not in known:
-                near = difflib.get_close_matches(lowered[position + len(PREFIX) :], known, n=1)
-                hint = f" (did you mean {PREFIX}{near[0]}?)" if near else ""
-                raise SettingError(f"{key}: there is no such setting{hint}")
+        _refuse_unknown(app, known)
         values = {
             name: f.metadata["check"](PREFIX + name, conf[PREFIX + name])
             for name, f in known.items()
             if PREFIX + name in conf
         }
-        if values.get("grace") is None and conf.get("beat_cron_starting_deadline") is not None:
-            values["grace"] = float(conf.beat_cron_starting_deadline)
+        if "grace" not in values:
+            deadline = check_seconds(0, optional=True)
+            values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
         if values.get("redis_url") is None:
             values["redis_url"], found = _find_redis(app)
             values["redis_options"] = {**found, **values.get("redis_options", {})}
         return cls(**values)
+
+
+def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:
+    """Raise for a name that begins like ours and is none, in the app's own way of writing: bare, or namespaced."""
+    namespace = (app.namespace or "").lower()
+    if namespace and not namespace.endswith("_"):
+        namespace += "_"
+    for key in app.conf:
+        written = str(key)
+        name = written.lower().removeprefix(namespace)
+        if not name.startswith(PREFIX):
+            continue
+        if name.removeprefix(PREFIX) in known and (written == name or namespace):
+            continue
+        near = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
+        hint = f" (did you mean {PREFIX}{near[0]}?)" if near else ""
+        raise SettingError(f"{written}: there is no such setting{hint}")
 
 
 def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:
@@ -179,9 +193,7 @@ def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:
     if _scheme(broker) in _REDIS_SCHEMES and (";" not in broker or _scheme(broker) == "sentinel"):
         return broker, _client_options(conf.broker_transport_options, conf.broker_use_ssl)
     if isinstance(backend, str) and _scheme(backend) in _REDIS_SCHEMES:
-        return backend, _client_options(
-            conf.result_backend_transport_options, conf.get("redis_backend_use_ssl")
-        )
+        return backend, _client_options(conf.result_backend_transport_options, conf.get("redis_backend_use_ssl"))
     raise SettingError(
         "once_beat_redis_url: not set, and neither broker_url "
         f"({maybe_sanitize_url(broker.partition(';')[0]) or 'not set'}) nor result_backend is a Redis; "

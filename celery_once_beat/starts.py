@@ -29,7 +29,7 @@ from celery.utils.time import LocalTimezone
 
 from .errors import ScheduleError
 
-__all__ = ("naive_utc", "next_start", "shown", "starts_after")
+__all__ = ("every_hour", "naive_utc", "next_start", "shown", "starts_after")
 
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)
@@ -147,9 +147,12 @@ def _on_grid(origin: datetime, step: timedelta, earliest: datetime) -> datetime:
 
 def _crontab_start(cron: Any, after: datetime, _anchor: datetime | None) -> datetime | None:
     minutes = _minutes_of_day(frozenset(cron.hour), frozenset(cron.minute))
-    hours = cron._orig_hour
-    repeats = isinstance(hours, str) and _EVERY_HOUR.fullmatch(hours) is not None
-    return _by_wall_clock(_zone(cron), after, partial(_in_crontab, cron, minutes), repeats=repeats)
+    return _by_wall_clock(_zone(cron), after, partial(_in_crontab, cron, minutes), repeats=every_hour(cron))
+
+
+def every_hour(cron: Any) -> bool:
+    """Whether a crontab's hours are ``*`` or ``*/n``: it then starts whenever the clock shows a scheduled time."""
+    return isinstance(cron._orig_hour, str) and _EVERY_HOUR.fullmatch(cron._orig_hour) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -170,11 +173,7 @@ def _in_crontab(cron: Any, minutes: tuple[int, ...], earliest: datetime) -> date
 
 
 def _has_date(cron: Any, day: date) -> bool:
-    return (
-        day.month in cron.month_of_year
-        and day.day in cron.day_of_month
-        and day.isoweekday() % 7 in cron.day_of_week
-    )
+    return day.month in cron.month_of_year and day.day in cron.day_of_month and day.isoweekday() % 7 in cron.day_of_week
 
 
 def _next_date(cron: Any, day: datetime) -> date | None:

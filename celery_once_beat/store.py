@@ -60,7 +60,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from . import replies as r
 from .clients import connect
@@ -78,6 +78,10 @@ SHARDS = 16
 BEAT_TTL = 15.0
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
+#: What a client raises where it has no answer of the server; the cluster's is no RedisError.
+_UNREACHABLE = (RedisError, RedisClusterException, OSError)
+#: How the text of an error begins that a script itself made, not a command in it.
+_SCRIPT_FAILED = ("user_script:", "Error running script")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill")
@@ -321,9 +325,7 @@ class Store:
         publish_timeout = _ms(self.settings.publish_timeout)
         return self._run(
             [
-                self._about(
-                    "take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], read
-                )
+                self._about("take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], read)
                 for window, fingerprint in windows
             ]
         )
@@ -379,7 +381,7 @@ class Store:
 
     def pause(self, entry: str, paused: bool) -> bool:
         """Stop claiming the entry's windows, or go on; returns False where there is no such entry."""
-        return bool(self._one(_Call("pause", [self.entry_key(entry)], [int(paused)], lambda reply: reply)))
+        return self._one(_Call("pause", [self.entry_key(entry)], [int(paused)], lambda reply: reply[0])) == "done"
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
@@ -400,32 +402,50 @@ class Store:
         arguments = [owner, _ms(lease), retry, int(tracked), _server_ms(window.start)]
         return self._one(self._about("begin", window, arguments, read))  # type: ignore[no-any-return]
 
-    def renew_many(self, leases: Iterable[tuple[WindowKey, str, int, float]]) -> list[Any]:
-        """Renew each (window, owner, fence, lease in seconds): :class:`Renewed`, :class:`Stale` or an error."""
+    def renew_many(self, leases: Iterable[tuple[WindowKey, str, int, float, bool]]) -> list[Any]:
+        """Renew each (window, owner, fence, lease in seconds, tracked).
+
+        Returns for each :class:`Renewed`, :class:`Stale` or an error.
+        """
 
         def read(reply: list[Any]) -> Any:
             return r.Renewed() if reply[0] == "renewed" else r.Stale()
 
         return self._run(
             [
-                self._about("renew", window, [owner, fence, _ms(lease)], read)
-                for window, owner, fence, lease in leases
+                self._about("renew", window, [owner, fence, _ms(lease), int(tracked)], read)
+                for window, owner, fence, lease, tracked in leases
             ]
         )
 
     def hand_over(
-        self, window: WindowKey, owner: str, fence: int, retry: int, delay: float, start_timeout: float
+        self,
+        window: WindowKey,
+        owner: str,
+        fence: int,
+        retry: int,
+        delay: float,
+        start_timeout: float,
+        *,
+        tracked: bool = True,
     ) -> r.HandedOver | r.Stale:
         """Give the window to retry number ``retry``, due in ``delay`` seconds, before it is published."""
 
         def read(reply: list[Any]) -> Any:
             return r.HandedOver() if reply[0] == "handed over" else r.Stale()
 
-        arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout)]
+        arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout), int(tracked)]
         return self._one(self._about("hand_over", window, arguments, read))  # type: ignore[no-any-return]
 
     def finish(
-        self, window: WindowKey, owner: str, fence: int, outcome: str, again_after: float | None = None
+        self,
+        window: WindowKey,
+        owner: str,
+        fence: int,
+        outcome: str,
+        again_after: float | None = None,
+        *,
+        tracked: bool = True,
     ) -> r.Finished | r.Again | r.Stale:
         """Record ``outcome``; with ``again_after`` (seconds) the window runs again, up to its max_attempts."""
 
@@ -433,7 +453,7 @@ class Store:
             return {"finished": r.Finished, "again": r.Again}.get(reply[0], r.Stale)()
 
         again = 0 if again_after is None else max(_ms(again_after), 1)
-        return self._one(self._about("finish", window, [owner, fence, outcome, again], read))  # type: ignore[no-any-return]
+        return self._one(self._about("finish", window, [owner, fence, outcome, again, int(tracked)], read))  # type: ignore[no-any-return]
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
         """Record that a message was discarded (``expired`` or ``revoked``) before its task could see it."""
@@ -447,33 +467,20 @@ class Store:
 
     def account(self, entry: str) -> EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
-        fields = self._run([], [("HGETALL", self.entry_key(entry))])[0]
+        key = self.entry_key(entry)
+        fields = self._run([], [("HGETALL", key)])[0]
         if isinstance(fields, OnceError):
             raise fields
         if isinstance(fields, list):  # a pipeline without redis-py's own reading of replies
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
+        if fields.get("v", "1") != "1":
+            raise _newer(key, fields["v"])
         if "cursor" not in fields:
             return None
-
-        def counted(prefix: str) -> dict[str, int]:
-            return {name[2:]: int(value) for name, value in fields.items() if name.startswith(prefix)}
-
-        return EntryAccount(
-            cursor=parse_instant(fields["cursor"]),
-            born=parse_instant(fields["born"]),
-            since=parse_instant(fields["since"]),
-            last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
-            paused=fields.get("paused") == "1",
-            fence=int(fields.get("fence", 0)),
-            refused=int(fields.get("refused", 0)),
-            counts=counted("c:"),
-            apart=counted("x:"),
-            open={
-                parse_instant(name[2:]): value.split(" ")[7] == "1"
-                for name, value in fields.items()
-                if name.startswith("w:")
-            },
-        )
+        try:
+            return _read_account(fields)
+        except (ValueError, IndexError, KeyError) as exc:
+            raise StoreDataError(f"the key {key!r} is no account of an entry: {exc}") from exc
 
     # -- the round trip ---------------------------------------------------------------------------------------
 
@@ -498,19 +505,20 @@ class Store:
 
     def _run(self, calls: Sequence[_Call], commands: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Send all in one pipeline; an error that concerns one call stands in its place."""
-        raw = self._send([*(call.command() for call in calls), *commands])
+        raw, acknowledged = self._send([*(call.command() for call in calls), *commands])
         missing = [position for position, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
         if missing:
             self._load_scripts({calls[position].verb for position in missing})
-            again = self._send([calls[position].command() for position in missing])
+            again, acknowledged = self._send([calls[position].command() for position in missing])
             for position, reply in zip(missing, again, strict=True):
                 raw[position] = reply
-        results: list[Any] = [self._read(call, reply) for call, reply in zip(calls, raw, strict=False)]
+        results = [self._read(call, reply, acknowledged) for call, reply in zip(calls, raw, strict=False)]
         for command, reply in zip(commands, raw[len(calls) :], strict=True):
             results.append(self._error(reply, [command[1]]) if isinstance(reply, Exception) else reply)
         return results
 
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> tuple[list[Any], int | None]:
+        """Return the replies, and how many replicas have what was written; None where nobody has to know."""
         wait = self.settings.wait_replicas
         try:
             with self._client.pipeline(transaction=False) as pipe:
@@ -519,36 +527,30 @@ class Store:
                 if wait:
                     pipe.execute_command("WAIT", wait, _WAIT_MS)
                 raw: list[Any] = pipe.execute(raise_on_error=False)
-        except (RedisError, OSError) as exc:
+        except _UNREACHABLE as exc:
             raise _unavailable(exc) from exc
-        if wait:
-            acknowledged = raw.pop()
-            if not isinstance(acknowledged, int) or acknowledged < wait:
-                raw = [_Uncertain(reply, acknowledged) for reply in raw]
-        return raw
+        if not wait:
+            return raw, None
+        acknowledged = raw.pop()
+        return raw, acknowledged if isinstance(acknowledged, int) else 0
 
     def _load_scripts(self, verbs: Iterable[str]) -> None:
         try:
             for verb in sorted(verbs):
                 self._client.script_load(_SCRIPTS[verb])
-        except (RedisError, OSError) as exc:
+        except _UNREACHABLE as exc:
             raise _unavailable(exc) from exc
 
-    def _read(self, call: _Call, reply: Any) -> Any:
-        acknowledged = None
-        if isinstance(reply, _Uncertain):
-            reply, acknowledged = reply.reply, reply.acknowledged
+    def _read(self, call: _Call, reply: Any, acknowledged: int | None) -> Any:
         if isinstance(reply, Exception):
             return self._error(reply, call.keys)
         if isinstance(reply, list) and reply and reply[0] == "newer":
-            return NewerVersionError(
-                f"{call.keys[0]} was written by version {reply[1]} of the protocol, this is 1; upgrade this process"
-            )
+            return _newer(call.keys[0], reply[1])
         try:
             result = call.read(reply)
         except (ValueError, IndexError, TypeError) as exc:
             return StoreDataError(f"{call.keys[0]}: {call.verb} answered {reply!r:.120}: {exc}")
-        if acknowledged is not None and isinstance(result, _ACTED_ON):
+        if acknowledged is not None and acknowledged < self.settings.wait_replicas and isinstance(result, _ACTED_ON):
             return UncertainWriteError(
                 f"{call.verb}: {acknowledged} of {self.settings.wait_replicas} replicas have it "
                 "(once_beat_wait_replicas); a failover could undo it"
@@ -557,11 +559,12 @@ class Store:
 
     def _error(self, error: Exception, keys: Sequence[str]) -> OnceError:
         text = str(error)
-        if isinstance(error, ResponseError) and ("BADDATA" in text or "user_script" in text or "WRONGTYPE" in text):
-            if "WRONGTYPE" in text:
-                text = self._wrong_type(keys) or text
-            wrapped: OnceError = StoreDataError(text)
+        if "WRONGTYPE" in text:
+            wrapped: OnceError = StoreDataError(self._wrong_type(keys) or text)
+        elif "BADDATA" in text or (type(error) is ResponseError and text.startswith(_SCRIPT_FAILED)):
+            wrapped = StoreDataError(text)
         else:
+            # READONLY, NOREPLICAS, OOM, MISCONF, LOADING, NOPERM: the server's state, not the key's.
             wrapped = _unavailable(error)
         wrapped.__cause__ = error
         return wrapped
@@ -572,9 +575,11 @@ class Store:
         for key in keys:
             kind = key.removeprefix(self.settings.key_prefix).split(":")
             wanted = expected.get(kind[1] if kind[0].startswith("{") else kind[0], "string")
-            found = self._send([("TYPE", key)])[0]
+            (found,), _ = self._send([("TYPE", key)])
             if found not in ("none", wanted):
-                return f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
+                return (
+                    f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
+                )
         return None
 
 
@@ -600,15 +605,35 @@ class _Call:
         return ("EVALSHA", _SHAS[self.verb], len(self.keys), *self.keys, *self.arguments)
 
 
-@dataclass(frozen=True)
-class _Uncertain:
-    reply: Any
-    acknowledged: Any
-
-
 def _unavailable(error: Exception) -> StoreUnavailableError:
     # The text of redis-py's errors names host and port, never the password.
     return StoreUnavailableError(f"Redis: {type(error).__name__}: {error}")
+
+
+def _newer(key: str, version: object) -> NewerVersionError:
+    return NewerVersionError(f"{key} was written by version {version} of the protocol, this is 1; upgrade this process")
+
+
+def _read_account(fields: dict[str, str]) -> EntryAccount:
+    def counted(prefix: str) -> dict[str, int]:
+        return {name[2:]: int(value) for name, value in fields.items() if name.startswith(prefix)}
+
+    return EntryAccount(
+        cursor=parse_instant(fields["cursor"]),
+        born=parse_instant(fields["born"]),
+        since=parse_instant(fields["since"]),
+        last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
+        paused=fields.get("paused") == "1",
+        fence=int(fields.get("fence", 0)),
+        refused=int(fields.get("refused", 0)),
+        counts=counted("c:"),
+        apart=counted("x:"),
+        open={
+            parse_instant(name[2:]): value.split(" ")[7] == "1"
+            for name, value in fields.items()
+            if name.startswith("w:")
+        },
+    )
 
 
 def _ms(seconds: float) -> int:
@@ -629,7 +654,11 @@ def _read_members(reply: Any) -> list[WindowKey | None] | OnceError:
 
 def _read_member(member: str) -> WindowKey | None:
     """Cut a member of the open zset; None for what nobody of ours put there."""
-    entry, at, start = member[: -INSTANT_WIDTH - 1], member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH], member[-INSTANT_WIDTH:]
+    entry, at, start = (
+        member[: -INSTANT_WIDTH - 1],
+        member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],
+        member[-INSTANT_WIDTH:],
+    )
     try:
         return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
     except ValueError:

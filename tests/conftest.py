@@ -122,9 +122,11 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     yield start
     forever = []
     for server in started:
-        if server.alive and not server.paused and server._answers():
-            forever += keys_without_expiry(server)
-        server.__exit__()
+        try:
+            if server.alive and not server.paused and server._answers():
+                forever += keys_without_expiry(server)
+        finally:
+            server.__exit__()
     if forever:
         pytest.fail(f"keys without expiry: {forever}", pytrace=False)
 

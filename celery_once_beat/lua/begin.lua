@@ -45,9 +45,8 @@ end
 local fence = math.max(entry.fence + 1, NOW)
 if not open then
   -- NX alone decides: the message is of an untracked entry, or of a time that the store forgot.
-  if entry.cursor then
-    redis.call('HSET', ENTRY, 'fence', int(fence))
-  end
+  redis.call('HSET', ENTRY, 'fence', int(fence))
+  keep_entry()
   redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
   return {'begun', int(fence), 1, entry.last_done or ''}
 end
@@ -63,8 +62,9 @@ if outcome then
 end
 window.attempts = window.attempts + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
-window.released, window.publishes, window.turn = 0, 0, window.turn + 1
+window.released, window.taken, window.publishes, window.turn = 0, 0, 0, window.turn + 1
 redis.call('HSET', ENTRY, 'fence', int(fence))
+keep_entry()
 redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
 write_window(window, NOW + LEASE + MARGIN)
 return {'begun', int(fence), window.attempts, entry.last_done or ''}

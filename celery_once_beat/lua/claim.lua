@@ -37,7 +37,7 @@ if entry.cursor ~= FROM then
       return {'claimed', 0, '0'}
     end
     local window = read_window()
-    if is_open() and window.turn == 1 then
+    if is_open() and window.turn == 1 and window.beat == BEAT then
       return {'claimed', 1, int(window.expires)}
     end
   end
@@ -47,63 +47,79 @@ if START <= FROM then
   return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM)
 end
 
--- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it:
--- the store lost its last writes, or the beats published without it. Returns whether it was missed.
-local function pass_over(run_key, start, member)
-  if redis.call('ZSCORE', OPEN, member) then
+-- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
+-- store lost its last writes, or the beats published without it), or a backfill opened it before its time.
+-- All are looked at before the first write. Returns what to write, nil for a window that was missed.
+local function look_at(run_key, start, member)
+  local deadline = redis.call('ZSCORE', OPEN, member)
+  if deadline then
     local window = read_window(start)
-    local deadline = redis.call('ZSCORE', OPEN, member)
     window.backfill = 0
-    write_window(window, deadline, start, member)
-    return false
+    return {window = window, deadline = deadline, start = start, member = member}
   end
   local kind, owner, number = run_state(run_key)
   if kind == 'done' then
-    count('done', 1)
-    return false
+    return {}
   elseif kind then
     local window = new_window(BEAT, 0)
-    window.owner, window.publishes = owner, 0
+    -- Not this beat's to publish: a claim that is repeated must not find turn 1.
+    window.owner, window.publishes, window.turn = owner, 0, 2
     if kind == 'run' then
       window.attempts, window.fence = 1, number
     else
       window.retry, window.released = number, 1
     end
-    write_window(window, NOW + math.max(redis.call('PTTL', run_key), 0) + MARGIN, start, member)
-    return false
+    deadline = NOW + math.max(redis.call('PTTL', run_key), 0) + MARGIN
+    return {window = window, deadline = deadline, start = start, member = member}
   end
-  return true
+  return nil
+end
+
+local function take_over(found)
+  if found.window then
+    write_window(found.window, found.deadline, found.start, found.member)
+  else
+    count('done', 1)
+  end
 end
 
 local entry_name = string.sub(MEMBER, 1, -(#START + 1))
 local listed = #ARGV - 12
 local missed = tonumber(ARGV[12]) - listed
+local known = {}
 for position = 1, listed do
   local start = ARGV[12 + position]
-  if pass_over(KEYS[5 + position], start, entry_name .. start) then
+  local found = look_at(KEYS[5 + position], start, entry_name .. start)
+  if found then
+    known[#known + 1] = found
+  else
     missed = missed + 1
   end
+end
+local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
+look_at_history()
+
+local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
+redis.call('HSET', ENTRY, 'cursor', START)
+entry.cursor = START
+for _, found in ipairs(known) do
+  take_over(found)
 end
 if missed > 0 then
   count('missed', missed)
   local newest = listed > 0 and ARGV[#ARGV] or START
   remember(table.concat({newest, 'missed', int(NOW), '0', '0', int(missed), BEAT, '-'}, ' '))
 end
-
-redis.call('HSET', ENTRY, 'cursor', START)
-entry.cursor = START
-local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 if MODE == 'pass' then
   return {'claimed', 0, '0'}
 end
-if MODE == 'untracked' then
-  if not mine then
-    return {'moved', START}
-  end
+if MODE == 'untracked' and not (itself and itself.window and itself.window.backfill == 0 and is_open()) then
+  -- Whoever published it, or runs it, it is accounted for; only its claim marker says who may publish.
   count('untracked', 1)
-  return {'claimed', 0, '0'}
+  return mine and {'claimed', 0, '0'} or {'moved', START}
 end
-if not pass_over(RUN, START, MEMBER) then
+if itself then
+  take_over(itself)
   return {'moved', START}
 end
 local expires = tonumber(ARGV[11])

@@ -4,7 +4,7 @@
 -- ARGV[6] owner: the delivery   ARGV[7] outcome: expired or revoked   ARGV[8] retry number of the message
 --
 -- returns {'closed', outcome}
---         {'unchanged'}   it runs, or an execution of it died (that is for recovery), or it is closed already
+--         {'unchanged'}   it runs, or an execution of it died, which is for recovery, or it is closed already
 --         {'newer', version}
 
 local kind, owner = settle()
@@ -12,7 +12,8 @@ if not is_open() then
   return kind == 'done' and owner == ARGV[6] and {'closed', ARGV[7]} or {'unchanged'}
 end
 local window = read_window()
-local idle = not kind and (window.fence == 0 or window.released == 1)
+-- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
+local idle = not kind and (window.fence == 0 or window.released == 1 or ARGV[7] == 'revoked')
 if (idle or kind == 'wait') and window.retry == tonumber(ARGV[8]) then
   close_window(window, ARGV[7], ARGV[6])
   return {'closed', ARGV[7]}

@@ -2,7 +2,7 @@
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
 -- ARGV[6] owner   ARGV[7] fence   ARGV[8] outcome: done, failed or revoked
--- ARGV[9] ms after which the same window runs again, 0 to close it
+-- ARGV[9] ms after which the same window runs again, 0 to close it   ARGV[10] tracked 1 or 0
 --
 -- returns {'finished'}   recorded
 --         {'again'}      it stays open, to run again later
@@ -16,10 +16,10 @@ if kind == 'done' then
   if owner ~= OWNER then
     return {'stale'}
   end
-  mark_done(OWNER)
+  redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'finished'}
 end
-if not hold(OWNER, ARGV[7]) then
+if not hold(OWNER, ARGV[7], ARGV[10] == '1') then
   if open then
     local window = read_window()
     if window.owner == OWNER and window.released == 2 and not kind then
@@ -29,7 +29,7 @@ if not hold(OWNER, ARGV[7]) then
   return {'stale'}
 end
 if not open then
-  mark_done(OWNER)
+  mark_done(OWNER, true)
   return {'finished'}
 end
 local window = read_window()

@@ -2,13 +2,13 @@
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
 -- ARGV[6] owner   ARGV[7] fence   ARGV[8] retry number   ARGV[9] ms until the retry is due
--- ARGV[10] start_timeout ms: how much later it should have begun
+-- ARGV[10] start_timeout ms: how much later it should have begun   ARGV[11] tracked 1 or 0
 --
 -- returns {'handed over'}   a retry is no death: the attempt doesn't count
 --         {'stale'} | {'newer', version}
 
 local OWNER, RETRY, DELAY = ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9])
-local verdict, number = hold(OWNER, ARGV[7])
+local verdict, number = hold(OWNER, ARGV[7], ARGV[11] == '1')
 if verdict == 'wait' and number == RETRY then
   redis.call('PEXPIRE', RUN, redis.call('PTTL', RUN))
   return {'handed over'}

@@ -64,7 +64,8 @@ local right_beat, right_fingerprint, right_since = BEAT, FINGERPRINT, since
 for beat, fingerprint, at in string.gmatch(fields[4] or '', '(%S+) (%S+) (%d+)') do
   if beat ~= BEAT and alive[beat] then
     loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
-    if tonumber(at) > right_since then
+    -- Two in the same millisecond: by name, so that they don't take turns.
+    if tonumber(at) > right_since or tonumber(at) == right_since and beat > right_beat then
       right_beat, right_fingerprint, right_since = beat, fingerprint, tonumber(at)
     end
   end

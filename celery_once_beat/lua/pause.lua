@@ -2,14 +2,18 @@
 --
 -- KEYS[1] entry hash   ARGV[1] 1 to pause, 0 to resume
 --
--- returns 1, or 0 where there is no such entry
+-- returns {'done'} | {'unknown'}: there is no such entry | {'newer', version}
 
-if redis.call('HEXISTS', KEYS[1], 'cursor') == 0 then
-  return 0
+local fields = redis.call('HMGET', KEYS[1], 'cursor', 'v')
+if not fields[1] then
+  return {'unknown'}
+end
+if tonumber(fields[2] or 1) > 1 then
+  return {'newer', fields[2]}
 end
 if ARGV[1] == '1' then
   redis.call('HSET', KEYS[1], 'paused', '1')
 else
   redis.call('HDEL', KEYS[1], 'paused')
 end
-return 1
+return {'done'}

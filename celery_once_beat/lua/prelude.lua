@@ -69,14 +69,24 @@ local function run_state(key)
   error('BADDATA ' .. (key or RUN) .. ' is neither run:, wait: nor done:')
 end
 
+-- A hash that was lost while its windows are open is made again by whoever comes first; it expires all the same.
+local function keep_entry()
+  if not entry.cursor then
+    redis.call('PEXPIRE', ENTRY, entry.ttl)
+  end
+end
+
 -- An open window's account. `turn` changes with each claim, take, begin and hand over, so that a late confirm
 -- is seen to be late. `released` says that its last owner gave it back: 1 to a retry, 2 to run again later.
-local NUMBERS = {'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released'}
+-- `taken` is 1 from a take until its confirm.
+local NUMBERS = {
+  'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released', 'taken',
+}
 
 local function new_window(beat, expires)
   return {
     attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = NOW, expires = expires or 0,
-    backfill = 0, released = 0, owner = '-', beat = beat,
+    backfill = 0, released = 0, taken = 0, owner = '-', beat = beat,
   }
 end
 
@@ -112,6 +122,7 @@ local function write_window(window, deadline, start, member)
   words[#words + 1] = window.owner
   words[#words + 1] = window.beat
   redis.call('HSET', ENTRY, 'w:' .. (start or START), table.concat(words, ' '))
+  keep_entry()
   redis.call('ZADD', OPEN, int(deadline), member or MEMBER)
   -- PTTL -1: the zset is new, -2 can't be. It lives as long as the longest-lived entry that it speaks of.
   if redis.call('PTTL', OPEN) < entry.ttl then
@@ -123,6 +134,14 @@ end
 local function count(outcome, number, apart)
   if number > 0 then
     redis.call('HINCRBY', ENTRY, (apart and 'x:' or 'c:') .. outcome, number)
+    keep_entry()
+  end
+end
+
+-- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
+local function look_at_history()
+  if HISTORY_SIZE > 0 then
+    redis.call('LLEN', HISTORY)
   end
 end
 
@@ -135,15 +154,16 @@ local function remember(text)
 end
 
 -- A done marker that alone decides lives for the retention, one beside the cursor for the marker_ttl.
-local function mark_done(owner)
-  redis.call('SET', RUN, 'done:' .. owner, 'PX', passed() and MARKER_TTL or RETENTION)
+local function mark_done(owner, alone)
+  redis.call('SET', RUN, 'done:' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
 end
 
 -- History: start, outcome, closed at, claimed at, last fence (about when it began), attempts, beat, owner.
 local function close_window(window, outcome, owner)
+  look_at_history()
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
-  mark_done(owner)
+  mark_done(owner, not passed())
   local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
   count(outcome, 1, apart)
   if outcome == 'done' and START > (entry.last_done or '') then
@@ -160,7 +180,7 @@ local function limit_reached(window)
   if window.attempts >= tonumber(limits[1] or math.huge) then
     return 'abandoned'
   end
-  if window.attempts >= 1 and limits[2] == '0' and window.released ~= 2 then
+  if window.attempts >= 1 and limits[2] == '0' and window.released == 0 then
     return 'dropped'
   end
   if window.expires > 0 and NOW > window.expires then
@@ -189,7 +209,7 @@ end
 
 -- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is
 -- stale. One whose lease ran out has it again as long as nobody began since.
-local function hold(owner, fence)
+local function hold(owner, fence, tracked)
   local kind, holder, number = run_state()
   if kind == 'run' then
     return holder == owner and 'run' or nil
@@ -208,5 +228,5 @@ local function hold(owner, fence)
     return window.owner == owner and int(window.fence) == fence and window.released == 0 and 'run' or nil
   end
   -- Nobody has it and nothing is known of it: where the run key alone decides, its last owner has it again.
-  return not passed() and 'run' or nil
+  return (not tracked or not passed()) and 'run' or nil
 end

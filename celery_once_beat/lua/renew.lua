@@ -1,10 +1,10 @@
 -- renew: a worker keeps the right to execute a window.
 --
--- KEYS[1..4], ARGV[1..5] the window (prelude)   ARGV[6] owner   ARGV[7] fence   ARGV[8] lease ms
+-- KEYS[1..4], ARGV[1..5] the window (prelude)   ARGV[6] owner   ARGV[7] fence   ARGV[8] lease ms   ARGV[9] tracked 1 or 0
 --
 -- returns {'renewed'} | {'stale'}: another began since, or it has its outcome | {'newer', version}
 
-local verdict = hold(ARGV[6], ARGV[7])
+local verdict = hold(ARGV[6], ARGV[7], ARGV[9] == '1')
 if verdict ~= 'run' then
   return {'stale'}
 end

@@ -17,20 +17,26 @@ end
 if redis.call('HGET', ENTRY, 'fingerprint') ~= ARGV[7] then
   return {'no', 'superseded'}
 end
+local window = read_window()
+local function taken()
+  return {'taken', window.turn, window.retry, window.attempts, int(window.expires), window.publishes}
+end
 if tonumber(deadline) > NOW then
+  if window.taken == 1 and window.beat == ARGV[6] and not kind then
+    return taken() -- the reply to this beat's take was lost
+  end
   return {'no', 'not overdue'}
 end
 if kind then
   redis.call('ZADD', OPEN, int(NOW + redis.call('PTTL', RUN) + MARGIN), MEMBER)
   return {'no', 'held'}
 end
-local window = read_window()
 local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[9]))
 if outcome then
   close_window(window, outcome, ARGV[6])
   return {'closed', outcome}
 end
-window.turn = window.turn + 1
+window.turn, window.taken, window.beat = window.turn + 1, 1, ARGV[6]
 window.publishes = window.publishes + 1
 write_window(window, NOW + ARGV[8])
-return {'taken', window.turn, window.retry, window.attempts, int(window.expires), window.publishes}
+return taken()

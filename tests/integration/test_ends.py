@@ -194,6 +194,36 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
     assert worker.alive
 
 
+def test_a_duplicate_of_a_failure_leaves_no_trace(system: System) -> None:
+    """A failed result isn't turned back to STARTED by a copy: the tracer would write that before it is refused."""
+    system.result_url = system.store_url
+    system.settings = {"task_track_started": True}
+    one_window(system, "ending", worker=False, args=["fails"])
+    body = wait_until(lambda: system.peek(), "the message waits", 5)
+    system.worker(pool="solo").wait_ready()
+    wait_until(lambda: system.outcomes() == {"failed": 1}, "it has failed", 10)
+    result = Celery(broker=system.broker_url, backend=system.result_url).AsyncResult(
+        task_id("once:", "tick", system.account().cursor)
+    )
+    wait_until(lambda: result.state == "FAILURE", "its result is stored", 10)
+    system.put(body)
+    wait_until(lambda: system.refused(), "the copy is refused", 10)
+    assert result.state == "FAILURE"
+
+
+def test_started_is_stored_once_it_has_begun(system: System) -> None:
+    """With task_track_started the result says STARTED while the body runs, as with any task."""
+    system.result_url = system.store_url
+    system.settings = {"task_track_started": True}
+    one_window(system, "ending", worker=False, args=["sleeps"])
+    system.worker().wait_ready()
+    wait_until(lambda: system.ledger.read("start"), "it runs", 10)
+    result = Celery(broker=system.broker_url, backend=system.result_url).AsyncResult(
+        task_id("once:", "tick", system.account().cursor)
+    )
+    assert result.state == "STARTED"
+
+
 def test_redelivery_an_hour_later(start_redis, system: System) -> None:
     """A finished window's message that comes back an hour later, when its markers have expired, is refused."""
     server: RedisServer = start_redis("valkey", faketime=0)

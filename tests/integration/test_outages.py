@@ -45,6 +45,20 @@ def test_the_broker_comes_back(start_redis, system: System) -> None:
     system.check_each_once(body_again=1)
 
 
+def test_a_message_that_waits_is_not_published_again(system: System) -> None:
+    """Before its start_timeout a window in a long queue has one message, not one more every other second."""
+    system.settings = {"once_beat_start_timeout": 60.0}
+    beat = system.beat()
+    wait_until(lambda: system.waiting() >= 5, "five windows wait", 20)
+    system.store.pause("tick", True)
+    assert system.waiting() == len(system.account().open)
+    assert "is overdue" not in beat.log
+    system.worker(pool="solo").wait_ready()
+    wait_until(lambda: not system.account().open, "all have their outcome", 20)
+    beat.stop()
+    system.check_each_once()
+
+
 def test_a_purged_queue(system: System) -> None:
     """Messages that are lost in the broker are published again: every window is executed, late."""
     system.worker(pool="solo").wait_ready().pause()

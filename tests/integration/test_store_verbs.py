@@ -1,0 +1,1998 @@
+"""The store's verbs on real servers: what each answers in each state of a window, and what it leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery.schedules import schedule
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from processes import wait_until
+from proxy import Proxy
+from servers import RedisServer, free_port
+
+from celery_once_beat.audit import balance
+from celery_once_beat.errors import (
+    NewerVersionError,
+    OnceError,
+    StoreDataError,
+    StoreUnavailableError,
+    UncertainWriteError,
+)
+from celery_once_beat.replies import (
+    Again,
+    Begun,
+    Busy,
+    Claimed,
+    Closed,
+    Confirmed,
+    Finished,
+    HandedOver,
+    Loaded,
+    Moved,
+    Open,
+    Paused,
+    Renewed,
+    Stale,
+    Superseded,
+    Taken,
+    Unchanged,
+)
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import SHARDS, ClaimRequest, LoadRequest, Store, WindowKey
+from celery_once_beat.windows import format_instant
+
+MINUTE = timedelta(minutes=1)
+EVERY_MINUTE = schedule(60)
+#: The first cursor of every entry here: an instant of the grid, long ago, so that nothing hangs on the time of day.
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ENTRY = "nightly"
+MARK = "fingerprint-1"
+
+# Seconds, each of another size, so that a deadline says where it comes from.
+PUBLISH = 10.0
+START = 600.0
+LEASE = 30.0
+DELAY = 60.0
+MARGIN = 1.0
+
+
+def nth(number: int) -> datetime:
+    """The start of the entry's window ``number``, counted from 1 after the first cursor."""
+    return T0 + number * MINUTE
+
+
+def in_ms(instant: datetime) -> int:
+    """An instant as the server counts: whole milliseconds."""
+    return (instant - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+
+
+class Stage:
+    """One entry of one store, and the one window of it that a test speaks of. Verbs go through the store."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        settings = {"key_prefix": "once:", "publish_timeout": PUBLISH, **settings}
+        self.url = url
+        self.store = Store(Settings(redis_url=url, **settings))
+        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.start = nth(1)
+        self.turn = 1
+        self.fences: dict[str, int] = {}
+
+    def close(self) -> None:
+        self.store.close()
+        self.raw.close()
+
+    # -- verbs
+
+    @property
+    def window(self) -> WindowKey:
+        return WindowKey(ENTRY, self.start)
+
+    def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
+        limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
+        return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
+
+    def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
+        window = WindowKey(given.pop("entry", ENTRY), start or self.start)
+        mark = given.pop("mark", MARK)
+        reply = self.store.claim_many(beat, [ClaimRequest(window, since, mark, **given)])[0]
+        if isinstance(reply, Claimed):
+            self.turn = reply.turn
+        return reply
+
+    def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
+        return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
+
+    def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
+        reply = self.store.take_many(beat, [(self.window, mark)])[0]
+        if isinstance(reply, Taken):
+            self.turn = reply.turn
+        return reply
+
+    def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
+        reply = self.store.begin(self.window, owner, lease, retry, tracked=tracked)
+        if isinstance(reply, Begun):
+            self.fences[owner] = reply.fence
+        return reply
+
+    def renew(self, owner: str = "A") -> Any:
+        return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
+
+    def hand_over(self, owner: str = "A", retry: int = 1, delay: float = DELAY) -> Any:
+        return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay, START)
+
+    def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None) -> Any:
+        return self.store.finish(self.window, owner, self.fences.get(owner, 1), outcome, again_after)
+
+    def discard(self, outcome: str = "expired", retry: int = 0, owner: str = "P") -> Any:
+        return self.store.close_window(self.window, owner, outcome, retry)
+
+    def backfill(self, beat: str = "cli") -> Any:
+        reply = self.store.backfill(self.window, beat)
+        if isinstance(reply, Claimed):
+            self.turn = reply.turn
+        return reply
+
+    # -- what passes by itself
+
+    def lapse(self) -> None:
+        """The window's lease, its wait or its done marker runs out."""
+        assert self.raw.delete(self.run_key) == 1
+
+    def overdue(self) -> None:
+        """The window's deadline passes, if it has one."""
+        self.raw.zadd(self.open_key, {self.member: self.now() - 1}, xx=True)
+
+    # -- what the server holds
+
+    @property
+    def shard(self) -> str:
+        return self.store.entry_key(ENTRY).partition("}:")[0] + "}:"
+
+    @property
+    def open_key(self) -> str:
+        return self.shard + "open"
+
+    @property
+    def member(self) -> str:
+        return f"{ENTRY}@{format_instant(self.start)}"
+
+    @property
+    def run_key(self) -> str:
+        return f"{self.shard}run:{ENTRY}:{format_instant(self.start)}"
+
+    @property
+    def history_key(self) -> str:
+        return f"{self.shard}history:{ENTRY}"
+
+    @property
+    def entry_key(self) -> str:
+        return self.store.entry_key(ENTRY)
+
+    def all_keys(self) -> list[str]:
+        """All keys of the server."""
+        return sorted(self.raw.scan_iter(count=1000))
+
+    def now(self) -> int:
+        """The server's time, ms."""
+        seconds, micro = self.raw.time()
+        return seconds * 1000 + micro // 1000
+
+    def deadline(self) -> float | None:
+        return self.raw.zscore(self.open_key, self.member)
+
+    def state(self) -> str:
+        """The window's state as anyone may read it: its run key first, then ``open``, then the cursor."""
+        run = self.raw.get(self.run_key)
+        if run is not None and not run.startswith("done:"):
+            kind, first, *_ = run.split(":")
+            return f"running {first}" if kind == "run" else f"waiting {first}"
+        if self.deadline() is not None:
+            return "open" if run is None else "open, done"
+        account = self.store.account(ENTRY)
+        if run is not None or (account and account.born < self.start <= account.cursor):
+            return "closed"
+        return "unseen" if account else "unknown"
+
+    def counts(self) -> dict[str, int]:
+        """Windows by outcome, for the conservation law."""
+        return self.store.account(ENTRY).counts
+
+    def apart(self) -> dict[str, int]:
+        """Outcomes outside the law."""
+        return self.store.account(ENTRY).apart
+
+    def even(self) -> bool:
+        """Whether the conservation law holds."""
+        return balance(ENTRY, EVERY_MINUTE, self.store.account(ENTRY)).even
+
+
+@pytest.fixture
+def new_stage(any_url: str) -> Iterator[Callable[..., Stage]]:
+    """Makes stages on one empty server, once on each kind; ``new_stage(**settings)``."""
+    stages: list[Stage] = []
+
+    def new(url: str = any_url, **settings: Any) -> Stage:
+        stages.append(Stage(url, **settings))
+        return stages[-1]
+
+    yield new
+    for stage in stages:
+        stage.close()
+
+
+@pytest.fixture
+def stage(new_stage: Callable[..., Stage]) -> Stage:
+    """A store with the default settings, and its entry loaded."""
+    stage = new_stage()
+    loaded = stage.load()
+    assert loaded == Loaded(T0, loaded.loaded_at, "new", False)
+    return stage
+
+
+# ----------------------------------------------------------------------------------------------- the table
+
+
+def _unseen(stage: Stage) -> None:
+    pass
+
+
+def _claimed(stage: Stage) -> None:
+    assert isinstance(stage.claim(), Claimed)
+
+
+def _published(stage: Stage) -> None:
+    _claimed(stage)
+    assert stage.confirm() == Confirmed()
+
+
+def _running(stage: Stage) -> None:
+    _published(stage)
+    assert isinstance(stage.begin("A"), Begun)
+
+
+def _died(stage: Stage) -> None:
+    _running(stage)
+    stage.lapse()
+
+
+def _taken(stage: Stage) -> None:
+    _died(stage)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+
+
+def _followed(stage: Stage) -> None:
+    _taken(stage)
+    assert isinstance(stage.begin("B"), Begun)
+
+
+def _waiting(stage: Stage) -> None:
+    _running(stage)
+    assert stage.hand_over("A", 1) == HandedOver()
+
+
+def _due_again(stage: Stage) -> None:
+    _waiting(stage)
+    stage.lapse()
+
+
+def _again(stage: Stage) -> None:
+    _running(stage)
+    assert stage.finish("A", "failed", DELAY) == Again()
+
+
+def _closed(stage: Stage) -> None:
+    _running(stage)
+    assert stage.finish("A") == Finished()
+
+
+def _closed_long_ago(stage: Stage) -> None:
+    _closed(stage)
+    stage.lapse()
+
+
+def _ahead(stage: Stage) -> None:
+    assert isinstance(stage.begin("A"), Begun)
+
+
+def _before(stage: Stage) -> None:
+    stage.start = T0 - MINUTE
+
+
+def _lost(stage: Stage) -> None:
+    _running(stage)
+    stage.raw.flushall()
+
+
+def _met_done(stage: Stage) -> None:
+    _published(stage)
+    stage.raw.set(stage.run_key, "done:A", px=600_000)
+
+
+STATES: dict[str, Callable[[Stage], None]] = {
+    "unseen": _unseen,
+    "claimed": _claimed,
+    "published": _published,
+    "running": _running,  # by A
+    "died": _died,  # begun by A; its lease ran out
+    "taken": _taken,  # begun by A; its lease ran out, and beat-2 published it again
+    "followed": _followed,  # as before, and B runs it now
+    "waiting": _waiting,  # A handed it over to retry 1
+    "due again": _due_again,  # as before, and the wait is over
+    "again": _again,  # A failed; it is to run again later
+    "closed": _closed,  # done by A
+    "long closed": _closed_long_ago,  # as before, and the done marker is gone
+    "ahead": _ahead,  # the cursor hasn't come to it, yet A runs it: the store lost its last writes
+    "before": _before,  # at or before the cursor that the entry was born with
+    "lost": _lost,  # A ran it when the store lost everything
+    "met done": _met_done,  # open, though its run key says done
+}
+
+
+def _overdue_take(stage: Stage) -> Any:
+    stage.overdue()
+    return stage.take()
+
+
+VERBS: dict[str, Callable[[Stage], Any]] = {
+    "claim": lambda s: s.claim("beat-1"),
+    "claim, beat-2": lambda s: s.claim("beat-2"),
+    "confirm": lambda s: s.confirm(),
+    "unconfirm": lambda s: s.confirm(published=False),
+    "take": lambda s: s.take(),
+    "take overdue": _overdue_take,
+    "begin A": lambda s: s.begin("A"),
+    "begin B": lambda s: s.begin("B"),
+    "begin B, n=1": lambda s: s.begin("B", 1),
+    "begin B, n=2": lambda s: s.begin("B", 2),
+    "renew A": lambda s: s.renew("A"),
+    "renew B": lambda s: s.renew("B"),
+    "hand over A": lambda s: s.hand_over("A", 1),
+    "hand over A, n=2": lambda s: s.hand_over("A", 2),
+    "hand over B": lambda s: s.hand_over("B", 1),
+    "finish A": lambda s: s.finish("A"),
+    "finish B": lambda s: s.finish("B"),
+    "finish A, again": lambda s: s.finish("A", "failed", DELAY),
+    "expired, n=0": lambda s: s.discard("expired", 0),
+    "expired, n=1": lambda s: s.discard("expired", 1),
+    "backfill": lambda s: s.backfill(),
+}
+
+# state       | verb             | answer                      | next state | deadline, seconds from now
+# A deadline of "same" hasn't moved; "-": the window owes no outcome.
+TABLE = """
+  unseen      | claim            | Claimed turn=1              | open       | 10
+  unseen      | claim, beat-2    | Claimed turn=1              | open       | 10
+  unseen      | confirm          | Unchanged                   | unseen     | -
+  unseen      | unconfirm        | Unchanged                   | unseen     | -
+  unseen      | take overdue     | Unchanged                   | unseen     | -
+  unseen      | begin A          | Begun attempt=1             | running A  | -
+  unseen      | begin B, n=1     | Begun attempt=1             | running B  | -
+  unseen      | expired, n=0     | Unchanged                   | unseen     | -
+  unseen      | backfill         | Claimed turn=1              | open       | 10
+
+  claimed     | claim            | Claimed turn=1              | open       | same
+  claimed     | claim, beat-2    | Moved                       | open       | same
+  claimed     | confirm          | Confirmed                   | open       | 600
+  claimed     | unconfirm        | Confirmed                   | open       | 1
+  claimed     | take             | Unchanged                   | open       | same
+  claimed     | take overdue     | Taken retry=0 attempts=0    | open       | 10
+  claimed     | begin A          | Begun attempt=1             | running A  | 31
+  claimed     | begin B, n=1     | Begun attempt=1             | running B  | 31
+  claimed     | renew A          | Stale                       | open       | same
+  claimed     | hand over A      | Stale                       | open       | same
+  claimed     | finish A         | Stale                       | open       | same
+  claimed     | finish A, again  | Stale                       | open       | same
+  claimed     | expired, n=0     | Closed outcome=expired      | closed     | -
+  claimed     | expired, n=1     | Unchanged                   | open       | same
+  claimed     | backfill         | Open                        | open       | same
+
+  published   | claim            | Claimed turn=1              | open       | same
+  published   | claim, beat-2    | Moved                       | open       | same
+  published   | confirm          | Confirmed                   | open       | 600
+  published   | unconfirm        | Confirmed                   | open       | 1
+  published   | take             | Unchanged                   | open       | same
+  published   | take overdue     | Taken retry=0 attempts=0    | open       | 10
+  published   | begin A          | Begun attempt=1             | running A  | 31
+  published   | begin B, n=1     | Begun attempt=1             | running B  | 31
+  published   | renew A          | Stale                       | open       | same
+  published   | hand over A      | Stale                       | open       | same
+  published   | finish A         | Stale                       | open       | same
+  published   | expired, n=0     | Closed outcome=expired      | closed     | -
+  published   | backfill         | Open                        | open       | same
+
+  running     | claim            | Moved                       | running A  | same
+  running     | claim, beat-2    | Moved                       | running A  | same
+  running     | confirm          | Unchanged                   | running A  | same
+  running     | unconfirm        | Unchanged                   | running A  | same
+  running     | take             | Unchanged                   | running A  | same
+  running     | take overdue     | Unchanged                   | running A  | 31
+  running     | begin A          | Begun attempt=1             | running A  | 31
+  running     | begin B          | Busy                        | running A  | same
+  running     | begin B, n=1     | Busy                        | running A  | same
+  running     | renew A          | Renewed                     | running A  | 31
+  running     | renew B          | Stale                       | running A  | same
+  running     | hand over A      | HandedOver                  | waiting 1  | 660
+  running     | hand over B      | Stale                       | running A  | same
+  running     | finish A         | Finished                    | closed     | -
+  running     | finish B         | Stale                       | running A  | same
+  running     | finish A, again  | Again                       | open       | 60
+  running     | expired, n=0     | Unchanged                   | running A  | same
+  running     | expired, n=1     | Unchanged                   | running A  | same
+  running     | backfill         | Open                        | running A  | same
+
+  died        | claim            | Moved                       | open       | same
+  died        | claim, beat-2    | Moved                       | open       | same
+  died        | confirm          | Unchanged                   | open       | same
+  died        | unconfirm        | Unchanged                   | open       | same
+  died        | take             | Unchanged                   | open       | same
+  died        | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  died        | begin A          | Begun attempt=2             | running A  | 31
+  died        | begin B          | Begun attempt=2             | running B  | 31
+  died        | begin B, n=1     | Begun attempt=2             | running B  | 31
+  died        | renew A          | Renewed                     | running A  | 31
+  died        | renew B          | Stale                       | open       | same
+  died        | hand over A      | HandedOver                  | waiting 1  | 660
+  died        | hand over B      | Stale                       | open       | same
+  died        | finish A         | Finished                    | closed     | -
+  died        | finish B         | Stale                       | open       | same
+  died        | finish A, again  | Again                       | open       | 60
+  died        | expired, n=0     | Unchanged                   | open       | same
+  died        | backfill         | Open                        | open       | same
+
+  taken       | claim            | Moved                       | open       | same
+  taken       | claim, beat-2    | Moved                       | open       | same
+  taken       | confirm          | Confirmed                   | open       | 600
+  taken       | unconfirm        | Confirmed                   | open       | 1
+  taken       | take             | Taken retry=0 attempts=1    | open       | same
+  taken       | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  taken       | begin B          | Begun attempt=2             | running B  | 31
+  taken       | renew A          | Renewed                     | running A  | 31
+  taken       | renew B          | Stale                       | open       | same
+  taken       | hand over A      | HandedOver                  | waiting 1  | 660
+  taken       | finish A         | Finished                    | closed     | -
+  taken       | finish B         | Stale                       | open       | same
+  taken       | backfill         | Open                        | open       | same
+
+  followed    | begin A          | Busy                        | running B  | same
+  followed    | begin B          | Begun attempt=2             | running B  | 31
+  followed    | renew A          | Stale                       | running B  | same
+  followed    | renew B          | Renewed                     | running B  | 31
+  followed    | hand over A      | Stale                       | running B  | same
+  followed    | finish A         | Stale                       | running B  | same
+  followed    | finish A, again  | Stale                       | running B  | same
+  followed    | finish B         | Finished                    | closed     | -
+
+  waiting     | claim            | Moved                       | waiting 1  | same
+  waiting     | claim, beat-2    | Moved                       | waiting 1  | same
+  waiting     | confirm          | Unchanged                   | waiting 1  | same
+  waiting     | unconfirm        | Unchanged                   | waiting 1  | same
+  waiting     | take             | Unchanged                   | waiting 1  | same
+  waiting     | take overdue     | Unchanged                   | waiting 1  | 62
+  waiting     | begin A          | Busy                        | waiting 1  | same
+  waiting     | begin B          | Busy                        | waiting 1  | same
+  waiting     | begin B, n=1     | Begun attempt=1             | running B  | 31
+  waiting     | begin B, n=2     | Busy                        | waiting 1  | same
+  waiting     | renew A          | Stale                       | waiting 1  | same
+  waiting     | renew B          | Stale                       | waiting 1  | same
+  waiting     | hand over A      | HandedOver                  | waiting 1  | same
+  waiting     | hand over A, n=2 | Stale                       | waiting 1  | same
+  waiting     | hand over B      | Stale                       | waiting 1  | same
+  waiting     | finish A         | Finished                    | closed     | -
+  waiting     | finish B         | Stale                       | waiting 1  | same
+  waiting     | expired, n=0     | Unchanged                   | waiting 1  | same
+  waiting     | expired, n=1     | Closed outcome=expired      | closed     | -
+  waiting     | backfill         | Open                        | waiting 1  | same
+
+  due again   | claim            | Moved                       | open       | same
+  due again   | confirm          | Unchanged                   | open       | same
+  due again   | take             | Unchanged                   | open       | same
+  due again   | take overdue     | Taken retry=1 attempts=0    | open       | 10
+  due again   | begin A          | Busy                        | open       | same
+  due again   | begin B          | Busy                        | open       | same
+  due again   | begin B, n=1     | Begun attempt=1             | running B  | 31
+  due again   | renew A          | Stale                       | open       | same
+  due again   | finish A         | Stale                       | open       | same
+  due again   | finish B         | Stale                       | open       | same
+  due again   | expired, n=0     | Unchanged                   | open       | same
+  due again   | expired, n=1     | Closed outcome=expired      | closed     | -
+  due again   | backfill         | Open                        | open       | same
+
+  again       | claim            | Moved                       | open       | same
+  again       | confirm          | Unchanged                   | open       | same
+  again       | take             | Unchanged                   | open       | same
+  again       | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  again       | begin B          | Begun attempt=2             | running B  | 31
+  again       | renew A          | Stale                       | open       | same
+  again       | hand over A      | Stale                       | open       | same
+  again       | finish A, again  | Again                       | open       | same
+  again       | finish B         | Stale                       | open       | same
+  again       | expired, n=0     | Unchanged                   | open       | same
+  again       | backfill         | Open                        | open       | same
+
+  closed      | claim            | Moved                       | closed     | -
+  closed      | claim, beat-2    | Moved                       | closed     | -
+  closed      | confirm          | Unchanged                   | closed     | -
+  closed      | unconfirm        | Unchanged                   | closed     | -
+  closed      | take overdue     | Unchanged                   | closed     | -
+  closed      | begin A          | Closed outcome=             | closed     | -
+  closed      | begin B          | Closed outcome=             | closed     | -
+  closed      | begin B, n=1     | Closed outcome=             | closed     | -
+  closed      | renew A          | Stale                       | closed     | -
+  closed      | renew B          | Stale                       | closed     | -
+  closed      | hand over A      | Stale                       | closed     | -
+  closed      | hand over B      | Stale                       | closed     | -
+  closed      | finish A         | Finished                    | closed     | -
+  closed      | finish B         | Stale                       | closed     | -
+  closed      | expired, n=0     | Unchanged                   | closed     | -
+  closed      | backfill         | Claimed turn=1              | open       | 10
+
+  long closed | claim            | Moved                       | closed     | -
+  long closed | confirm          | Unchanged                   | closed     | -
+  long closed | take overdue     | Unchanged                   | closed     | -
+  long closed | begin A          | Closed outcome=             | closed     | -
+  long closed | begin B          | Closed outcome=             | closed     | -
+  long closed | renew A          | Stale                       | closed     | -
+  long closed | hand over A      | Stale                       | closed     | -
+  long closed | finish B         | Stale                       | closed     | -
+  long closed | expired, n=0     | Unchanged                   | closed     | -
+  long closed | backfill         | Claimed turn=1              | open       | 10
+
+  ahead       | claim            | Moved                       | running A  | 31
+  ahead       | claim, beat-2    | Moved                       | running A  | 31
+  ahead       | confirm          | Unchanged                   | running A  | -
+  ahead       | take overdue     | Unchanged                   | running A  | -
+  ahead       | begin A          | Begun attempt=1             | running A  | -
+  ahead       | begin B          | Busy                        | running A  | -
+  ahead       | renew A          | Renewed                     | running A  | -
+  ahead       | renew B          | Stale                       | running A  | -
+  ahead       | hand over A      | HandedOver                  | waiting 1  | -
+  ahead       | hand over B      | Stale                       | running A  | -
+  ahead       | finish A         | Finished                    | closed     | -
+  ahead       | finish B         | Stale                       | running A  | -
+  ahead       | expired, n=0     | Unchanged                   | running A  | -
+  ahead       | backfill         | Open                        | running A  | -
+
+  before      | claim            | StoreDataError              | unseen     | -
+  before      | confirm          | Unchanged                   | unseen     | -
+  before      | take overdue     | Unchanged                   | unseen     | -
+  before      | begin A          | Begun attempt=1             | running A  | -
+  before      | begin B, n=1     | Begun attempt=1             | running B  | -
+  before      | expired, n=0     | Unchanged                   | unseen     | -
+  before      | backfill         | Claimed turn=1              | open       | 10
+
+  lost        | claim            | Unknown                     | unknown    | -
+  lost        | confirm          | Unchanged                   | unknown    | -
+  lost        | take overdue     | Unchanged                   | unknown    | -
+  lost        | begin A          | Begun attempt=1             | running A  | -
+  lost        | begin B          | Begun attempt=1             | running B  | -
+  lost        | renew A          | Renewed                     | running A  | -
+  lost        | hand over A      | HandedOver                  | waiting 1  | -
+  lost        | finish A         | Finished                    | closed     | -
+  lost        | expired, n=0     | Unchanged                   | unknown    | -
+  lost        | backfill         | Unknown                     | unknown    | -
+
+  met done    | confirm          | Unchanged                   | closed     | -
+  met done    | take overdue     | Unchanged                   | closed     | -
+  met done    | begin B          | Closed outcome=             | closed     | -
+  met done    | finish A         | Finished                    | closed     | -
+  met done    | finish B         | Stale                       | closed     | -
+  met done    | expired, n=0     | Unchanged                   | closed     | -
+"""
+ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
+
+
+def answered(reply: Any) -> str:
+    """A reply as the table writes it, with every field that a row may name."""
+    fields = getattr(reply, "__dict__", {}) if not isinstance(reply, OnceError) else {}
+    shown = [f"{name}={fields[name]}" for name in ("turn", "retry", "attempts", "attempt", "outcome") if name in fields]
+    return " ".join([type(reply).__name__, *shown])
+
+
+@pytest.mark.parametrize(("state", "verb", "answer", "after", "deadline"), ROWS, ids=[f"{r[0]}: {r[1]}" for r in ROWS])
+def test_a_verb_in_a_state(stage: Stage, state: str, verb: str, answer: str, after: str, deadline: str) -> None:
+    """A verb answers and leaves the window as the table says; sent twice, since a reply was lost, it does so again."""
+    STATES[state](stage)
+    old, sent = stage.deadline(), stage.now()
+    first = VERBS[verb](stage)
+    said = answered(first).split()
+    assert said[0] == answer.split()[0]
+    assert set(answer.split()) <= set(said)
+    for _ in range(2):
+        found = stage.deadline()
+        assert stage.state() == after
+        if deadline == "-":
+            assert found is None
+        elif deadline == "same":
+            assert found == old
+        else:
+            due = float(deadline) * 1000
+            assert sent + due - 50 <= found <= stage.now() + due + 50
+        if verb == "take overdue":
+            break  # what a take moved is overdue no more; see the test of its repetition
+        again = VERBS[verb](stage)
+        assert str(again) == str(first) if isinstance(first, OnceError) else again == first
+
+
+@pytest.mark.parametrize("state", ["claimed", "published", "died", "due again", "again"])
+def test_a_take_whose_reply_was_lost_answers_again(stage: Stage, state: str) -> None:
+    """A beat that sends its take twice gets its Taken twice; another beat gets nothing. Once confirmed, neither does."""
+    STATES[state](stage)
+    stage.overdue()
+    first = stage.take("beat-2")
+    assert isinstance(first, Taken)
+    assert isinstance(stage.take("beat-1"), Unchanged)
+    assert stage.take("beat-2") == first
+    assert stage.confirm() == Confirmed()
+    assert isinstance(stage.take("beat-2"), Unchanged)
+
+
+def test_every_state_and_verb_has_its_row() -> None:
+    """The table speaks of every state and every verb that this file knows."""
+    assert {row[0] for row in ROWS} == set(STATES)
+    assert {row[1] for row in ROWS} == set(VERBS)
+
+
+# ------------------------------------------------------------------------------------------ leases that run out
+
+
+def test_a_lease_that_runs_out_by_itself_frees_the_window(stage: Stage) -> None:
+    """Without a renewal the server ends a lease in time, and whoever begins then has the window."""
+    _published(stage)
+    assert isinstance(stage.begin("A", lease=0.2), Begun)
+    assert isinstance(stage.begin("B"), Busy)
+    found = wait_until(lambda: isinstance(reply := stage.begin("B"), Begun) and reply, "B begins", 5)
+    assert found.attempt == 2
+    assert stage.renew("A") == Stale()
+
+
+def test_overdue_windows_are_found_in_every_shard(stage: Stage) -> None:
+    """One look finds the overdue windows of all entries, wherever they lie, and not those that still have time."""
+    names = [f"entry-{number}" for number in range(100)]
+    assert {stage.store.entry_key(name).partition("}")[0] for name in names} == {
+        f"once:{{{shard}" for shard in range(SHARDS)
+    }
+    for name in names:
+        stage.load(entry=name)
+        assert isinstance(stage.claim(entry=name), Claimed)
+    now = stage.store.heartbeat("beat-1").now
+    assert not any(stage.store.overdue("beat-1", now, [0] * SHARDS, 100).shards)
+    later = stage.store.overdue("beat-1", now + timedelta(seconds=PUBLISH + 1), [0] * SHARDS, 100)
+    assert sorted(key.entry for shard in later.shards for key in shard) == sorted(names)
+    assert later.heartbeat.beats == ("beat-1",)
+
+
+def test_a_member_that_nobody_of_ours_put_there_is_passed_over(stage: Stage) -> None:
+    """Something foreign among the open windows hides none of them."""
+    _published(stage)
+    stage.overdue()
+    stage.raw.zadd(stage.open_key, {"foreign": 1, "@": 1, "x@2026-99-99T00:00:00.000000Z": 1})
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 100)
+    assert [key for shard in found.shards for key in shard if key] == [stage.window]
+
+
+def test_a_member_that_is_no_text_is_passed_over(stage: Stage) -> None:
+    """Bytes that aren't UTF-8 among the open windows stop no beat from finding the others."""
+    _published(stage)
+    stage.overdue()
+    with redis.Redis.from_url(stage.url) as raw:
+        raw.zadd(stage.open_key, {b"\xff\xfe@foreign": 1})
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 100)
+    readable = [shard for shard in found.shards if not isinstance(shard, OnceError)]
+    assert len(readable) >= SHARDS - 1
+
+
+# ---------------------------------------------------------------------------------------------------- limits
+
+
+def _begin_and_die(stage: Stage, times: int) -> None:
+    for number in range(times):
+        assert isinstance(stage.begin(f"dead-{number}-{stage.now()}"), Begun)
+        stage.lapse()
+
+
+@pytest.mark.parametrize("at", ["take", "begin"])
+@pytest.mark.parametrize(
+    ("limits", "outcome"),
+    [({"max_attempts": 2}, "abandoned"), ({"max_attempts": 1}, "abandoned"), ({"recover": False}, "dropped")],
+)
+def test_a_window_whose_executions_died_too_often_is_closed(
+    new_stage: Callable[..., Stage], at: str, limits: dict[str, Any], outcome: str
+) -> None:
+    """max_attempts executions that died: abandoned. recover=False and one that died: dropped. At take and begin alike."""
+    stage = new_stage()
+    stage.load(**limits)
+    _published(stage)
+    _begin_and_die(stage, limits.get("max_attempts", 1))
+    stage.overdue()
+    reply = stage.take() if at == "take" else stage.begin("late")
+    assert reply == Closed(outcome)
+    assert stage.state() == "closed"
+    assert stage.counts() == {outcome: 1}
+    assert stage.begin("later") == Closed("")
+    assert stage.even()
+
+
+def test_an_execution_below_the_limit_is_taken(new_stage: Callable[..., Stage]) -> None:
+    """With max_attempts=2 one dead execution leaves the window to another."""
+    stage = new_stage()
+    stage.load(max_attempts=2)
+    _published(stage)
+    _begin_and_die(stage, 1)
+    stage.overdue()
+    assert stage.take().attempts == 1
+    assert stage.begin("B").attempt == 2
+
+
+@pytest.mark.parametrize("limits", [{"recover": False}, {"max_attempts": 1}])
+def test_a_retry_is_no_death(new_stage: Callable[..., Stage], limits: dict[str, Any]) -> None:
+    """Handing over to a retry counts as no attempt, however often: neither limit ends the window for it."""
+    stage = new_stage()
+    stage.load(**limits)
+    _published(stage)
+    for retry in range(5):
+        begun = stage.begin(f"owner-{retry}", retry)
+        assert begun.attempt == 1
+        assert stage.hand_over(f"owner-{retry}", retry + 1) == HandedOver()
+    stage.lapse()
+    stage.overdue()
+    taken = stage.take()
+    assert (taken.retry, taken.attempts) == (5, 0)
+    assert stage.begin("last", 5).attempt == 1
+    assert stage.finish("last") == Finished()
+    assert stage.counts() == {"done": 1}
+
+
+@pytest.mark.parametrize("at", ["take", "begin"])
+def test_a_failure_that_is_to_run_again_is_no_death(new_stage: Callable[..., Stage], at: str) -> None:
+    """With recover=False a window that failed and shall run again later isn't dropped."""
+    stage = new_stage()
+    stage.load(recover=False)
+    _again(stage)
+    if at == "take":
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+    assert stage.begin("B").attempt == 2
+    assert stage.finish("B") == Finished()
+    assert stage.counts() == {"done": 1}
+
+
+@pytest.mark.parametrize("at", ["take", "begin"])
+def test_a_retry_after_a_failure_that_ran_again_is_no_death_either(new_stage: Callable[..., Stage], at: str) -> None:
+    """With recover=False: failed, ran again, handed over to a retry. Nothing died, so the retry begins."""
+    stage = new_stage()
+    stage.load(recover=False)
+    _again(stage)
+    assert stage.begin("B").attempt == 2
+    assert stage.hand_over("B", 1) == HandedOver()
+    stage.lapse()
+    if at == "take":
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+    assert isinstance(stage.begin("C", 1), Begun)
+
+
+def test_running_again_ends_at_max_attempts(new_stage: Callable[..., Stage]) -> None:
+    """A window that fails each time runs max_attempts times, and is then failed."""
+    stage = new_stage()
+    stage.load(max_attempts=3)
+    _published(stage)
+    replies = []
+    for number in range(3):
+        assert stage.begin(f"owner-{number}").attempt == number + 1
+        replies.append(stage.finish(f"owner-{number}", "failed", DELAY))
+        assert stage.finish(f"owner-{number}", "failed", DELAY) == replies[-1]
+    assert replies == [Again(), Again(), Finished()]
+    assert stage.counts() == {"failed": 1}
+    assert stage.even()
+
+
+@pytest.mark.parametrize("at", ["take", "begin"])
+def test_a_window_that_expires_before_it_begins_is_expired(stage: Stage, at: str) -> None:
+    """The entry's expires ends a window that is late, also where a queue hid it."""
+    claimed = stage.claim(expires=0.001)
+    assert claimed.expires is not None
+    wait_until(lambda: stage.now() > claimed.expires.timestamp() * 1000, "the expiry passes", 5)
+    stage.overdue()
+    assert (stage.take() if at == "take" else stage.begin()) == Closed("expired")
+    assert stage.counts() == {"expired": 1}
+
+
+def test_expires_is_the_same_instant_for_all_copies(stage: Stage) -> None:
+    """A repeated claim and a take say when the first message expires; they don't prolong it."""
+    first = stage.claim(expires=100.0)
+    assert abs(first.expires.timestamp() * 1000 - stage.now() - 100_000) < 1000
+    assert stage.claim(expires=100.0) == first
+    stage.overdue()
+    assert stage.take().expires == first.expires
+
+
+@pytest.mark.parametrize("at", ["take", "begin"])
+def test_a_window_older_than_grace_that_never_began_is_missed(new_stage: Callable[..., Stage], at: str) -> None:
+    """A queue of a weekend doesn't all run on Monday: what never began is missed past its grace."""
+    stage = new_stage()
+    stage.load(grace=60.0)
+    _published(stage)
+    stage.overdue()
+    assert (stage.take() if at == "take" else stage.begin()) == Closed("missed")
+    assert stage.counts() == {"missed": 1}
+    assert stage.even()
+
+
+@pytest.mark.parametrize("at", ["take", "begin"])
+def test_a_window_within_its_grace_runs(new_stage: Callable[..., Stage], at: str) -> None:
+    """Within the grace nothing is missed."""
+    stage = new_stage()
+    stage.load(grace=3 * 366 * 86_400.0)
+    _published(stage)
+    stage.overdue()
+    assert isinstance(stage.take() if at == "take" else stage.begin(), Taken if at == "take" else Begun)
+
+
+@pytest.mark.parametrize("how", ["died", "due again", "again"])
+def test_grace_doesnt_end_what_began(new_stage: Callable[..., Stage], how: str) -> None:
+    """Once an execution began, its window isn't missed any more, whatever its age."""
+    stage = new_stage()
+    stage.load()
+    STATES[how](stage)
+    stage.load(grace=1.0)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert isinstance(stage.begin("B", 1), Begun)
+
+
+def test_grace_doesnt_end_a_backfill(new_stage: Callable[..., Stage]) -> None:
+    """What a person orders runs, however old the window is."""
+    stage = new_stage()
+    stage.load(grace=1.0)
+    stage.start = T0 - 60 * MINUTE
+    assert isinstance(stage.backfill(), Claimed)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert isinstance(stage.begin(), Begun)
+
+
+def _milliseconds_ahead(stage: Stage) -> float:
+    return stage.deadline() - stage.now()
+
+
+def test_what_never_began_is_published_again_at_doubling_steps(stage: Stage) -> None:
+    """Its message may only be waiting in a long queue: each publish doubles the time until the next, up to a day."""
+    _published(stage)
+    for factor in (2, 4, 8, 16):
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+        assert stage.confirm() == Confirmed()
+        assert abs(_milliseconds_ahead(stage) - START * 1000 * factor) < 1000
+    for _ in range(40):
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+    assert stage.confirm() == Confirmed()
+    assert abs(_milliseconds_ahead(stage) - 86_400_000) < 1000
+    assert stage.confirm(wait=2 * 86_400.0) == Confirmed()
+    assert abs(_milliseconds_ahead(stage) - 2 * 86_400_000) < 1000
+
+
+def test_the_steps_begin_anew_once_it_began(stage: Stage) -> None:
+    """An execution that died says that messages arrive: the next one is expected in its usual time."""
+    _published(stage)
+    for _ in range(5):
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+    _begin_and_die(stage, 1)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert stage.confirm() == Confirmed()
+    assert abs(_milliseconds_ahead(stage) - START * 1000) < 1000
+
+
+def test_what_could_not_be_published_is_tried_again_soon_and_then_less_often(stage: Stage) -> None:
+    """Without a broker a window is near its deadline at first: after 1 s, 2 s, 4 s, up to publish_timeout."""
+    _claimed(stage)
+    for seconds in (1, 2, 4, 8, PUBLISH, PUBLISH):
+        assert stage.confirm(published=False) == Confirmed()
+        assert abs(_milliseconds_ahead(stage) - seconds * 1000) < 500
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+
+
+def test_a_late_confirm_changes_nothing(stage: Stage) -> None:
+    """A beat that confirms after another took the window doesn't move the other's deadline."""
+    _claimed(stage)
+    turn = stage.turn
+    stage.overdue()
+    assert isinstance(stage.take("beat-2"), Taken)
+    old = stage.deadline()
+    assert isinstance(stage.confirm(turn=turn), Unchanged)
+    assert stage.deadline() == old
+
+
+# --------------------------------------------------------------------------------------------------- fences
+
+
+def test_the_fence_grows_with_every_begin(stage: Stage) -> None:
+    """Over many begins of an entry, of one window or of several, no fence is equal to or below an earlier one."""
+    fences = []
+    for number in range(1, 101):
+        stage.start = nth(number)
+        assert isinstance(stage.claim(since=nth(number - 1)), Claimed)
+        for owner in ("A", "B"):
+            fences.append(stage.begin(owner).fence)
+            assert stage.begin(owner).fence == fences[-1]
+            stage.lapse()
+    assert all(before < after for before, after in itertools.pairwise(fences))
+
+
+def test_the_fence_grows_although_the_store_lost_everything(stage: Stage) -> None:
+    """The server's clock keeps fences growing where the last one is forgotten."""
+    fences = []
+    _published(stage)
+    for number in range(20):
+        # Begins of an entry come slower than one a millisecond; here they have to be made to.
+        wait_until(lambda: not fences or stage.now() > fences[-1], "the clock passes the last fence", 5, 0.001)
+        fences.append(stage.begin(f"owner-{number}").fence)
+        stage.raw.flushall()
+        if number % 2:
+            stage.load()
+    assert all(before < after for before, after in itertools.pairwise(fences))
+
+
+def test_the_fence_grows_while_no_beat_has_loaded_the_entry(new_stage: Callable[..., Stage]) -> None:
+    """Queued windows of an entry that the store doesn't know begin with growing fences as well."""
+    stage = new_stage()
+    fences = []
+    for number in range(100):
+        stage.start = nth(number)
+        fences.append(stage.begin().fence)
+    assert all(before < after for before, after in itertools.pairwise(fences))
+
+
+def test_a_begin_learns_of_the_last_window_that_was_done(stage: Stage) -> None:
+    """last_done is the latest start that ended as done, also if an older window ends after it."""
+    assert isinstance(stage.claim(), Claimed)
+    assert stage.begin().last_done is None
+    stage.start = nth(2)
+    assert isinstance(stage.claim(since=nth(1)), Claimed)
+    stage.begin("B")
+    assert stage.finish("B") == Finished()
+    stage.start = nth(1)
+    assert stage.finish("A") == Finished()
+    stage.start = nth(3)
+    assert isinstance(stage.claim(since=nth(2)), Claimed)
+    assert stage.begin("C").last_done == nth(2)
+    assert stage.finish("C", "failed") == Finished()
+    stage.start = nth(4)
+    assert isinstance(stage.claim(since=nth(3)), Claimed)
+    assert stage.begin("D").last_done == nth(2)
+
+
+# ----------------------------------------------------------------------------------------------- definitions
+
+
+def test_a_new_entry_goes_on_from_now(new_stage: Callable[..., Stage]) -> None:
+    """At first sight the cursor is the server's time: its next window is the first."""
+    stage = new_stage()
+    before = stage.now()
+    loaded = stage.load(known=None)
+    assert loaded.news == "new"
+    assert not loaded.paused
+    assert before <= in_ms(loaded.cursor) <= stage.now()
+    account = stage.store.account(ENTRY)
+    assert account.cursor == account.born == account.since == loaded.cursor
+
+
+def test_the_same_definition_goes_on_where_it_was(stage: Stage) -> None:
+    """A restarted beat finds the cursor as it left it, and no counter changed."""
+    _closed(stage)
+    loaded = stage.load("beat-9", known=None)
+    assert (loaded.cursor, loaded.news) == (nth(1), "same")
+    assert stage.counts() == {"done": 1}
+
+
+def test_a_changed_definition_goes_on_from_now(stage: Stage) -> None:
+    """No early run under a new schedule: the cursor is now, counters start anew, open windows stay open."""
+    _closed(stage)
+    stage.start = nth(2)
+    assert isinstance(stage.claim(since=nth(1)), Claimed)
+    before = stage.now()
+    loaded = stage.load("beat-2", "fingerprint-2", alive=("beat-1", "beat-2"))
+    assert loaded.news == "changed"
+    assert before <= in_ms(loaded.cursor) <= stage.now()
+    account = stage.store.account(ENTRY)
+    assert (account.counts, account.since) == ({}, loaded.cursor)
+    assert stage.even()
+    assert isinstance(stage.begin("B"), Begun)
+    assert stage.finish("B") == Finished()
+    assert (stage.counts(), stage.apart()) == ({}, {"done": 1})
+    assert stage.even()
+
+
+def test_a_changed_definition_never_goes_back(new_stage: Callable[..., Stage]) -> None:
+    """A cursor that is ahead of the clock stays where it is."""
+    stage = new_stage()
+    stage.load()
+    far = datetime(2999, 1, 1, tzinfo=timezone.utc)
+    assert isinstance(stage.claim(start=far), Claimed)
+    loaded = stage.load("beat-2", "fingerprint-2", alive=("beat-1", "beat-2"))
+    assert (loaded.cursor, loaded.news) == (far, "changed")
+
+
+def test_known_counts_only_where_the_store_has_no_cursor(stage: Stage) -> None:
+    """What a beat remembers never moves a cursor; it fills in for one that is lost, if it isn't in the future."""
+    assert isinstance(stage.claim(), Claimed)
+    assert stage.load(known=T0).cursor == nth(1)
+    assert stage.load(known=nth(5)).cursor == nth(1)
+    stage.raw.flushall()
+    assert stage.load(known=nth(1)).cursor == nth(1)
+    stage.raw.flushall()
+    before = stage.now()
+    future = datetime(2999, 1, 1, tzinfo=timezone.utc)
+    assert before <= in_ms(stage.load(known=future).cursor) <= stage.now()
+
+
+def test_of_the_living_the_beat_that_loaded_last_is_right(stage: Stage) -> None:
+    """A later definition supersedes the earlier ones: their loads and claims say by whom, and change nothing."""
+    first = stage.load("beat-1")
+    wait_until(lambda: stage.now() > first.loaded_at, "another millisecond", 5, 0.001)
+    alive = ("beat-1", "beat-2")
+    later = stage.load("beat-2", "fingerprint-2", alive=alive)
+    assert later.news == "changed"
+    old = stage.claim("beat-1", start=later.cursor + MINUTE, since=later.cursor)
+    assert old == Superseded("beat-2")
+    again = stage.load("beat-1", loaded_at=first.loaded_at, alive=alive)
+    assert again == Superseded("beat-2", first.loaded_at)
+    assert stage.store.account(ENTRY).cursor == later.cursor
+    same = stage.load("beat-2", "fingerprint-2", loaded_at=later.loaded_at, alive=alive)
+    assert same == Loaded(later.cursor, later.loaded_at, "same", False)
+    new = stage.claim("beat-2", start=later.cursor + MINUTE, since=later.cursor, mark="fingerprint-2")
+    assert isinstance(new, Claimed)
+
+
+def test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone(stage: Stage) -> None:
+    """A failed rollout doesn't stop the schedule: no window falls between, and the cursor never goes back."""
+    first = stage.load("beat-1")
+    wait_until(lambda: stage.now() > first.loaded_at, "another millisecond", 5, 0.001)
+    later = stage.load("beat-2", "fingerprint-2", alive=("beat-1", "beat-2"))
+    taken_back = stage.load("beat-1", loaded_at=first.loaded_at, alive=("beat-1",))
+    assert isinstance(taken_back, Loaded)
+    assert taken_back.cursor == later.cursor  # nobody claimed since: it goes on where the other began
+    assert stage.load("beat-1", loaded_at=first.loaded_at, alive=("beat-1",)).news == "same"
+    gone = stage.claim("beat-2", start=later.cursor + MINUTE, since=later.cursor, mark="fingerprint-2")
+    assert gone == Superseded("beat-1")
+
+
+def test_taken_back_late_it_goes_on_from_when_the_other_was_last_alive(new_stage: Callable[..., Stage]) -> None:
+    """Where the cursor is older than the other's death can be, the windows since that death are claimed, no older ones."""
+    stage = new_stage()
+    stage.load("beat-2", "fingerprint-2")  # long ago: its cursor is T0
+    before = stage.now()
+    taken_back = stage.load("beat-1", loaded_at=1, alive=("beat-1",))
+    ago = before - in_ms(taken_back.cursor)
+    assert taken_back.news == "changed"
+    assert 15_000 <= ago <= 30_000
+    assert stage.store.account(ENTRY).since == taken_back.cursor
+
+
+def test_a_rolling_deploy_ends_with_the_new_definition(stage: Stage) -> None:
+    """Old and new beats come and go; from the first new one on only the new definition's beats claim."""
+    old = {beat: stage.load(beat, alive=("old-1", "old-2")).loaded_at for beat in ("old-1", "old-2")}
+    wait_until(lambda: stage.now() > max(old.values()), "another millisecond", 5, 0.001)
+    alive = ["old-1", "old-2", "new-1"]
+    new = {"new-1": stage.load("new-1", "fingerprint-2", alive=alive)}
+    assert new["new-1"].news == "changed"
+    for beat, at in old.items():
+        assert isinstance(stage.load(beat, loaded_at=at, alive=alive), Superseded)
+    alive = ["old-2", "new-1", "new-2"]
+    new["new-2"] = stage.load("new-2", "fingerprint-2", alive=alive)
+    assert new["new-2"].news == "same"
+    assert isinstance(stage.load("old-2", loaded_at=old["old-2"], alive=alive), Superseded)
+    alive = ["old-2", "new-2"]  # new-1 ends; new-2 is still right
+    assert isinstance(stage.load("old-2", loaded_at=old["old-2"], alive=alive), Superseded)
+    again = stage.load("new-2", "fingerprint-2", loaded_at=new["new-2"].loaded_at, alive=alive)
+    assert again.news == "same"
+    assert stage.store.account(ENTRY).cursor == new["new-1"].cursor
+
+
+def test_two_definitions_loaded_in_the_same_millisecond_dont_take_turns(stage: Stage) -> None:
+    """All beats agree on which definition is right, whichever looks first and however often."""
+    at = stage.now()
+    alive = ("beat-1", "beat-2")
+    verdicts = set()
+    for _ in range(3):
+        for beat, mark in (("beat-1", MARK), ("beat-2", "fingerprint-2")):
+            reply = stage.load(beat, mark, loaded_at=at, alive=alive)
+            verdicts.add((beat, type(reply).__name__))
+        settled = verdicts
+        verdicts = set()
+    assert sorted(kind for _, kind in settled) == ["Loaded", "Superseded"]
+
+
+# ------------------------------------------------------------------------------------- pause, untracked, passed
+
+
+def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> None:
+    """Pause stops claims, not recovery nor workers; resume goes on from the cursor."""
+    _published(stage)
+    assert stage.store.pause(ENTRY, True) is True
+    assert stage.claim(start=nth(2), since=nth(1)) == Paused()
+    assert stage.load().paused
+    assert stage.store.account(ENTRY).paused
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert isinstance(stage.begin(), Begun)
+    assert stage.finish() == Finished()
+    assert stage.store.pause(ENTRY, False) is True
+    assert not stage.load().paused
+    assert isinstance(stage.claim(start=nth(2), since=nth(1)), Claimed)
+
+
+def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
+    """Recovery is for the beats whose definition is in force; the window stays overdue for them."""
+    _published(stage)
+    stage.overdue()
+    old = stage.deadline()
+    assert isinstance(stage.take("beat-2", "fingerprint-2"), Unchanged)
+    assert stage.deadline() == old
+    assert isinstance(stage.take("beat-1"), Taken)
+
+
+def test_what_doesnt_exist_cant_be_paused(stage: Stage) -> None:
+    """Pausing an unknown entry says so and leaves nothing behind."""
+    assert stage.store.pause("unknown", True) is False
+    assert stage.store.account("unknown") is None
+
+
+def test_an_untracked_window_is_claimed_and_closed_in_one_step(stage: Stage) -> None:
+    """It owes nothing and is never recovered; the run key alone lets one copy of its message begin."""
+    assert isinstance(stage.claim(mode="untracked"), Claimed)
+    assert isinstance(stage.claim(mode="untracked"), Claimed)
+    assert stage.claim("beat-2", mode="untracked") == Moved(nth(1))
+    assert stage.deadline() is None
+    assert stage.counts() == {"untracked": 1}
+    assert stage.even()
+    assert isinstance(stage.begin("A", tracked=False), Begun)
+    assert isinstance(stage.begin("B", tracked=False), Busy)
+    assert stage.renew("A") == Renewed()
+    assert stage.finish("A") == Finished()
+    assert stage.finish("A") == Finished()
+    assert stage.begin("C", tracked=False) == Closed("")
+    assert stage.counts() == {"untracked": 1}
+
+
+def test_a_done_marker_that_alone_decides_lives_for_the_retention(stage: Stage) -> None:
+    """Of an untracked message, or one from before the store's loss, only the marker says that it ran."""
+    assert isinstance(stage.claim(mode="untracked"), Claimed)
+    assert isinstance(stage.begin("A", tracked=False), Begun)
+    assert stage.finish("A") == Finished()
+    untracked = stage.raw.pttl(stage.run_key)
+    stage.start = nth(7)
+    assert isinstance(stage.begin("A"), Begun)
+    assert stage.finish("A") == Finished()
+    ahead = stage.raw.pttl(stage.run_key)
+    settings = stage.store.settings
+    assert settings.retention > settings.marker_ttl
+    assert ahead / 1000 == pytest.approx(settings.retention, abs=5)
+    assert untracked / 1000 == pytest.approx(settings.retention, abs=5)
+
+
+def test_a_done_marker_beside_the_cursor_lives_for_marker_ttl(stage: Stage) -> None:
+    """Where the cursor has passed a window its marker may go soon."""
+    _closed(stage)
+    assert stage.raw.pttl(stage.run_key) / 1000 == pytest.approx(stage.store.settings.marker_ttl, abs=5)
+    assert stage.raw.ttl(stage.history_key) > 0
+
+
+def test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted(stage: Stage) -> None:
+    """Also where the entry's hash is lost and the claim key isn't, every window that the cursor passes has an account."""
+    assert isinstance(stage.claim("beat-1", mode="untracked"), Claimed)
+    stage.raw.delete(stage.entry_key)
+    assert stage.load("beat-2").cursor == T0
+    assert stage.claim("beat-2", mode="untracked") == Moved(nth(1))
+    assert stage.even()
+
+
+def test_a_window_that_is_passed_is_missed(stage: Stage) -> None:
+    """pass: the window that is claimed, and all before it, are counted as missed in one step; repeated, once."""
+    starts = tuple(nth(number) for number in range(1, 6))
+    for _ in range(2):
+        reply = stage.claim(start=nth(5), mode="pass", missed=starts, missed_count=5)
+        assert reply == Claimed(0, None)
+    assert stage.claim("beat-2", start=nth(5), mode="pass", missed=starts, missed_count=5) == Moved(nth(5))
+    assert stage.counts() == {"missed": 5}
+    assert stage.raw.zcard(stage.open_key) == 0
+    assert stage.even()
+    assert stage.begin() == Closed("")
+
+
+def test_windows_that_are_passed_over_are_counted_with_those_not_named(stage: Stage) -> None:
+    """After a long outage only the newest are named; all are counted."""
+    reply = stage.claim(start=nth(1000), missed=(nth(998), nth(999)), missed_count=999)
+    assert isinstance(reply, Claimed)
+    assert stage.counts() == {"missed": 999}
+    assert stage.even()
+
+
+def test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed(stage: Stage) -> None:
+    """Passed over: one that was done counts as done, one that runs or waits becomes open, only the rest is missed."""
+    stage.start = nth(1)
+    stage.begin("done")
+    assert stage.finish("done") == Finished()
+    stage.start = nth(2)
+    running = stage.begin("runs")
+    stage.start = nth(3)
+    stage.begin("waits")
+    assert stage.hand_over("waits", 4) == HandedOver()
+    starts = tuple(nth(number) for number in range(1, 5))
+    assert isinstance(stage.claim(start=nth(5), missed=starts, missed_count=4), Claimed)
+    assert stage.counts() == {"done": 1, "missed": 1}
+    assert set(stage.store.account(ENTRY).open) == {nth(2), nth(3), nth(5)}
+    assert stage.even()
+    stage.start = nth(2)
+    assert abs(_milliseconds_ahead(stage) - (LEASE + MARGIN) * 1000) < 1000
+    assert stage.begin("runs").fence == running.fence
+    assert stage.finish("runs") == Finished()
+    stage.start = nth(3)
+    assert isinstance(stage.begin("other"), Busy)
+    assert isinstance(stage.begin("retry", 4), Begun)
+    assert stage.finish("retry") == Finished()
+    assert stage.counts() == {"done": 3, "missed": 1}
+    assert stage.even()
+
+
+def test_a_taken_over_execution_that_dies_is_recovered(stage: Stage) -> None:
+    """An execution that began before the store lost the claim counts as the window's first."""
+    _ahead(stage)
+    assert stage.claim() == Moved(nth(1))
+    stage.lapse()
+    stage.overdue()
+    assert stage.take().attempts == 1
+    assert stage.begin("B").attempt == 2
+
+
+def test_a_claim_from_a_cursor_that_moved_passes_over_nothing(stage: Stage) -> None:
+    """A beat that was asleep learns where the cursor is, and nobody's windows are counted as missed."""
+    assert isinstance(stage.claim(), Claimed)
+    assert stage.claim("beat-2", start=nth(9), missed=(nth(7), nth(8)), missed_count=8) == Moved(nth(1))
+    assert stage.counts() == {}
+    assert stage.even()
+
+
+# -------------------------------------------------------------------------------------------------- backfill
+
+
+def test_a_backfill_is_counted_apart(stage: Stage) -> None:
+    """A window that ran and runs once more by order changes nothing of what the schedule's account says."""
+    _closed(stage)
+    stage.lapse()
+    assert isinstance(stage.backfill(), Claimed)
+    assert stage.store.account(ENTRY).open == {nth(1): True}
+    assert stage.even()
+    assert isinstance(stage.begin("B"), Begun)
+    assert stage.backfill() == Open()
+    assert stage.finish("B") == Finished()
+    assert (stage.counts(), stage.apart()) == ({"done": 1}, {"done": 1})
+    assert stage.even()
+    assert stage.store.account(ENTRY).cursor == nth(1)
+
+
+def test_a_window_that_was_run_ahead_by_order_isnt_run_again(stage: Stage) -> None:
+    """Backfilled before its time and done: when its time comes, it has its outcome and is accounted for."""
+    assert isinstance(stage.backfill(), Claimed)
+    assert isinstance(stage.begin(), Begun)
+    assert stage.finish() == Finished()
+    assert stage.claim() == Moved(nth(1))
+    assert stage.deadline() is None
+    assert stage.counts() == {"done": 1}
+    assert stage.even()
+
+
+def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules(stage: Stage) -> None:
+    """Backfilled before its time and not yet run: when its time comes, it is one window, not two."""
+    assert isinstance(stage.backfill(), Claimed)
+    assert stage.claim() == Moved(nth(1))
+    assert stage.store.account(ENTRY).open == {nth(1): False}
+    assert isinstance(stage.begin(), Begun)
+    assert stage.finish() == Finished()
+    assert (stage.counts(), stage.apart()) == ({"done": 1}, {})
+    assert stage.even()
+
+
+# ---------------------------------------------------------------------------------------------------- history
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Stage], size: int) -> None:
+    """history_size windows an entry, 0 for none."""
+    stage = new_stage(history_size=size)
+    stage.load()
+    for number in range(1, 8):
+        stage.start = nth(number)
+        assert isinstance(stage.claim(since=nth(number - 1)), Claimed)
+        stage.begin(f"owner-{number}")
+        assert stage.finish(f"owner-{number}") == Finished()
+    lines = stage.raw.lrange(stage.history_key, 0, -1)
+    assert [line.split()[:2] for line in lines] == [[format_instant(nth(7 - n)), "done"] for n in range(size)]
+
+
+def test_refused_copies_are_counted(stage: Stage) -> None:
+    """Each message that a worker refuses leaves its trace in the account."""
+    _running(stage)
+    stage.begin("B")
+    stage.finish("A")
+    stage.begin("C")
+    assert stage.store.account(ENTRY).refused == 2
+
+
+# ---------------------------------------------------------------------------------- what others put in our keys
+
+WINDOW_VERBS = {name: verb for name, verb in VERBS.items() if name != "claim, beat-2"}
+
+
+def answer_or_error(call: Callable[[], Any]) -> Any:
+    """A call's reply, or the error that it raised."""
+    try:
+        return call()
+    except OnceError as exc:
+        return exc
+
+
+@pytest.mark.parametrize("verb", [*WINDOW_VERBS, "load"])
+def test_a_newer_versions_hash_isnt_guessed_at(stage: Stage, verb: str) -> None:
+    """A hash of version 2 is left as it is by every verb, and the error names the key and says what to do."""
+    _running(stage)
+    stage.overdue()
+    stage.raw.hset(stage.entry_key, "v", "2")
+    before = {key: stage.raw.type(key) for key in stage.all_keys()}
+    fields, open_windows = stage.raw.hgetall(stage.entry_key), stage.raw.zrange(stage.open_key, 0, -1, withscores=True)
+    run = stage.raw.get(stage.run_key)
+    reply = answer_or_error(stage.load if verb == "load" else lambda: VERBS[verb](stage))
+    assert isinstance(reply, NewerVersionError)
+    assert stage.entry_key in str(reply)
+    assert "upgrade" in str(reply)
+    assert {key: stage.raw.type(key) for key in stage.all_keys()} == before
+    assert stage.raw.hgetall(stage.entry_key) == fields
+    assert stage.raw.get(stage.run_key) == run
+    if verb != "take overdue":  # which moves the deadline itself, to be overdue
+        assert stage.raw.zrange(stage.open_key, 0, -1, withscores=True) == open_windows
+
+
+@pytest.mark.parametrize("what", ["pause", "account"])
+def test_a_newer_versions_hash_is_neither_paused_nor_read(stage: Stage, what: str) -> None:
+    """What a newer version means by its fields isn't known here, to a person's commands neither."""
+    stage.raw.hset(stage.entry_key, "v", "2")
+    fields = stage.raw.hgetall(stage.entry_key)
+    call = (lambda: stage.store.pause(ENTRY, True)) if what == "pause" else (lambda: stage.store.account(ENTRY))
+    reply = answer_or_error(call)
+    assert isinstance(reply, NewerVersionError)
+    assert stage.raw.hgetall(stage.entry_key) == fields
+
+
+@pytest.mark.parametrize("verb", ["claim", "begin A", "take overdue", "confirm", "finish A", "load"])
+@pytest.mark.parametrize("field", ["v", "fence"])
+def test_a_field_that_is_no_number_is_named(stage: Stage, verb: str, field: str) -> None:
+    """Garbage in the hash is an error that names the key, not a crash."""
+    _published(stage)
+    stage.raw.hset(stage.entry_key, field, "garbage")
+    if (verb, field) == ("load", "fence"):
+        return  # load has no use for it
+    reply = answer_or_error(stage.load if verb == "load" else lambda: VERBS[verb](stage))
+    assert isinstance(reply, StoreDataError)
+    assert stage.entry_key in str(reply)
+
+
+@pytest.mark.parametrize(
+    ("key", "verb"),
+    [
+        *(("entry_key", verb) for verb in ["claim", "confirm", "take", "begin A", "renew A", "hand over A"]),
+        *(("entry_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
+        *(("open_key", verb) for verb in ["claim", "confirm", "take", "begin A", "renew A", "hand over A"]),
+        *(("open_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
+        *(("run_key", verb) for verb in ["claim", "confirm", "take", "begin A", "renew A", "hand over A"]),
+        *(("run_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
+        ("history_key", "expired, n=0"),
+    ],
+)
+def test_a_key_of_another_type_is_named(stage: Stage, key: str, verb: str) -> None:
+    """A foreign key where ours should be: the error says which, what it holds, and what was expected."""
+    if verb != "claim":
+        _published(stage)
+    name = getattr(stage, key)
+    stage.raw.delete(name)
+    stage.raw.sadd(name, "foreign")
+    stage.raw.expire(name, 60)
+    reply = answer_or_error(lambda: VERBS[verb](stage))
+    assert isinstance(reply, StoreDataError)
+    assert name in str(reply)
+    assert "set" in str(reply)
+
+
+@pytest.mark.parametrize("verb", ["load", "pause", "account"])
+def test_an_entrys_hash_of_another_type_is_named_by_verbs_without_a_window(stage: Stage, verb: str) -> None:
+    """load, pause and account say the same of a foreign key."""
+    stage.raw.delete(stage.entry_key)
+    stage.raw.set(stage.entry_key, "foreign", ex=60)
+    calls = {
+        "load": stage.load,
+        "pause": lambda: stage.store.pause(ENTRY, True),
+        "account": lambda: stage.store.account(ENTRY),
+    }
+    reply = answer_or_error(calls[verb])
+    assert isinstance(reply, StoreDataError)
+    assert stage.entry_key in str(reply)
+
+
+@pytest.mark.parametrize("verb", ["heartbeat", "overdue", "leave"])
+def test_a_list_of_beats_of_another_type_is_named(stage: Stage, verb: str) -> None:
+    """once:beats may be foreign as well."""
+    stage.raw.set("once:beats", "foreign", ex=60)
+    calls = {
+        "heartbeat": lambda: stage.store.heartbeat("beat-1"),
+        "leave": lambda: stage.store.leave("beat-1"),
+        "overdue": lambda: stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 10),
+    }
+    reply = answer_or_error(calls[verb])
+    assert isinstance(reply, StoreDataError)
+    assert "once:beats" in str(reply)
+
+
+def test_a_bad_entry_stops_no_other_in_its_pipeline(stage: Stage) -> None:
+    """One entry's foreign key, one's newer hash: the others of the pipeline are claimed."""
+    names = [f"entry-{number}" for number in range(20)]
+    for name in names:
+        stage.load(entry=name)
+    bad, newer = names[3], names[7]
+    stage.raw.delete(stage.store.entry_key(bad))
+    stage.raw.set(stage.store.entry_key(bad), "foreign", ex=60)
+    stage.raw.hset(stage.store.entry_key(newer), "v", "9")
+    replies = stage.store.claim_many("beat-1", [ClaimRequest(WindowKey(n, nth(1)), T0, MARK) for n in names])
+    found = {name: type(reply).__name__ for name, reply in zip(names, replies, strict=True)}
+    assert found.pop(bad) == "StoreDataError"
+    assert found.pop(newer) == "NewerVersionError"
+    assert set(found.values()) == {"Claimed"}
+
+
+def test_a_bad_shard_stops_no_other_from_being_looked_at(stage: Stage) -> None:
+    """Overdue windows of the other shards are found although one shard's key is foreign."""
+    _published(stage)
+    stage.overdue()
+    other = next(
+        key for n in range(SHARDS) if (key := f"once:{{{n}}}:open") != stage.open_key and not stage.raw.exists(key)
+    )
+    stage.raw.set(other, "foreign", ex=60)
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 10)
+    errors = [shard for shard in found.shards if isinstance(shard, OnceError)]
+    assert len(errors) == 1
+    assert isinstance(errors[0], StoreDataError)
+    assert other in str(errors[0])
+    assert [key for shard in found.shards if not isinstance(shard, OnceError) for key in shard] == [stage.window]
+
+
+@pytest.mark.parametrize(
+    "verb", ["claim", "confirm", "take", "begin A", "renew A", "hand over A", "finish A", "backfill"]
+)
+@pytest.mark.parametrize("value", ["garbage", "run:A", "run:A:x", "wait:x:A", ""])
+def test_a_garbage_run_key_is_named(stage: Stage, verb: str, value: str) -> None:
+    """A run key that says nothing of ours isn't guessed at."""
+    if verb != "claim":
+        _published(stage)
+    stage.raw.set(stage.run_key, value, ex=60)
+    reply = answer_or_error(lambda: VERBS[verb](stage))
+    assert isinstance(reply, StoreDataError)
+    assert stage.run_key in str(reply)
+    assert stage.raw.get(stage.run_key) == value
+
+
+@pytest.mark.parametrize(
+    "verb", ["claim", "confirm", "take overdue", "begin A", "finish A", "expired, n=0", "backfill"]
+)
+@pytest.mark.parametrize("text", ["garbage", "1 2 3", "a b c d e f g h i owner beat"])
+def test_a_garbage_account_of_a_window_is_named(stage: Stage, verb: str, text: str) -> None:
+    """An open window's field that isn't ours is an error that names the key and the field."""
+    _published(stage)
+    field = f"w:{format_instant(stage.start)}"
+    stage.raw.hset(stage.entry_key, field, text)
+    reply = answer_or_error(lambda: VERBS[verb](stage))
+    assert isinstance(reply, StoreDataError)
+    assert stage.entry_key in str(reply)
+    assert field in str(reply)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("w:2026-01-01T00:01:00.000000Z", "garbage"),
+        ("w:garbage", "1"),
+        ("c:done", "x"),
+        ("cursor", "x"),
+        ("fence", "x"),
+    ],
+)
+def test_garbage_in_a_hash_that_is_read_is_named(stage: Stage, field: str, value: str) -> None:
+    """What people read says which key is wrong, instead of failing in the reader."""
+    stage.raw.hset(stage.entry_key, field, value)
+    reply = answer_or_error(lambda: stage.store.account(ENTRY))
+    assert isinstance(reply, StoreDataError)
+    assert stage.entry_key in str(reply)
+
+
+@pytest.mark.parametrize("what", ["history", "run key", "account"])
+def test_a_claim_that_fails_has_counted_nothing(stage: Stage, what: str) -> None:
+    """A foreign key that stops a claim halfway leaves no half behind: repeated at each tick, it counts nothing twice."""
+    stage.start = nth(1)
+    stage.begin("A")
+    assert stage.finish("A") == Finished()
+    stage.start = nth(2)
+    if what == "history":
+        stage.raw.delete(stage.history_key)
+        stage.raw.set(stage.history_key, "foreign", ex=60)
+    elif what == "run key":
+        stage.raw.set(stage.run_key, "foreign", ex=60)
+    else:
+        stage.raw.zadd(stage.open_key, {stage.member: 1})
+        stage.raw.expire(stage.open_key, 60)
+        stage.raw.hset(stage.entry_key, f"w:{format_instant(stage.start)}", "foreign")
+    for _ in range(3):
+        reply = stage.claim(start=nth(4), missed=(nth(1), nth(2), nth(3)), missed_count=3)
+        assert isinstance(reply, StoreDataError)
+    assert stage.raw.hget(stage.entry_key, "cursor") == format_instant(T0)
+    assert {name: n for name, n in stage.raw.hgetall(stage.entry_key).items() if name.startswith("c:")} == {}
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if name != "load"])
+@pytest.mark.parametrize("state", ["published", "running", "waiting"])
+def test_no_key_is_left_forever_where_an_entrys_hash_is_lost_alone(stage: Stage, state: str, verb: str) -> None:
+    """An evicted hash isn't replaced by one without expiry, whatever a worker or a beat does next."""
+    STATES[state](stage)
+    stage.raw.delete(stage.entry_key)
+    answer_or_error(lambda: VERBS[verb](stage))
+    forever = [key for key in stage.all_keys() if stage.raw.ttl(key) < 0]
+    stage.raw.flushall()
+    assert forever == []
+
+
+# ------------------------------------------------------------------------------------------------ names of all kinds
+
+NAMES = {
+    "braces": "a{b}c{}{7}",
+    "at": "a@b@2026-01-01T00:00:00.000000Z",
+    "colons": ":run:a:b:",
+    "spaces": " a  b ",
+    "newlines": "a\nb\r\n",
+    "unicode": "ночной отчёт 夜 🌙",
+    "quotes": "a'b\"c\\d%s",
+    "long": "x" * 10_240,
+    "null": "a\x00b",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_an_entry_may_have_any_name(stage: Stage, name: str) -> None:
+    """Whatever stands in a name, a window goes all its way, and the one next to it isn't touched."""
+    store, key, other = stage.store, WindowKey(name, nth(2)), name + "@"
+    for entry in (name, other):
+        assert stage.load(entry=entry).cursor == T0
+    missed = (nth(1),)
+    assert isinstance(stage.claim(entry=name, start=nth(2), missed=missed, missed_count=1), Claimed)
+    found = store.overdue("b", datetime.now(timezone.utc) + timedelta(seconds=PUBLISH + 1), [0] * SHARDS, 10)
+    assert [each for shard in found.shards for each in shard] == [key]
+    begun = store.begin(key, "A", LEASE)
+    assert store.hand_over(key, "A", begun.fence, 1, 0.0, START) == HandedOver()
+    begun = store.begin(key, "B", LEASE, 1)
+    assert store.renew_many([(key, "B", begun.fence, LEASE, True)]) == [Renewed()]
+    assert store.finish(key, "B", begun.fence, "done") == Finished()
+    assert store.account(name).counts == {"missed": 1, "done": 1}
+    assert store.account(name).last_done == nth(2)
+    assert store.account(other).counts == {}
+    assert balance(name, EVERY_MINUTE, store.account(name)).even
+
+
+def test_owners_may_have_odd_names(stage: Stage) -> None:
+    """An owner's colons, braces and digits don't confuse the run key."""
+    for number, owner in enumerate(("w@h:1:2", "run:x:9", "done:", "{1}", "wait:3:x")):
+        stage.start = nth(number + 1)
+        assert isinstance(stage.claim(since=nth(number)), Claimed)
+        begun = stage.begin(owner)
+        assert stage.begin(owner) == begun
+        assert stage.hand_over(owner, 1) == HandedOver()
+        assert stage.hand_over(owner, 1) == HandedOver()
+        assert stage.finish(owner) == Finished()
+        assert stage.finish(owner) == Finished()
+
+
+# ------------------------------------------------------------------------------------------------- a bad network
+
+
+def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
+    """A server that was restarted knows no script; nobody notices."""
+    _published(stage)
+    for verb in (stage.begin, stage.renew, stage.finish):
+        stage.raw.script_flush()
+        assert isinstance(verb(), (Begun, Renewed, Finished))
+
+
+@pytest.mark.parametrize("number", [1, 250, 500])
+def test_scripts_forgotten_in_the_middle_of_a_pipeline(
+    new_stage: Callable[..., Stage], any_server: RedisServer, number: int
+) -> None:
+    """SCRIPT FLUSH between two commands of one pipeline: all 500 windows are claimed."""
+    with Proxy(any_server.port) as proxy:
+        stage = new_stage(proxy.url())
+        requests = load_many(stage, 500)
+        direct = redis.Redis(port=any_server.port)
+        assert isinstance(stage.claim(start=nth(5), entry="entry-0"), Claimed)  # the script is known
+        flushed = []
+        proxy.stop_before(number, lambda: flushed.append(direct.script_flush()))
+        replies = stage.store.claim_many("beat-1", requests[1:])
+        direct.close()
+        assert flushed == [True]
+        assert {type(reply) for reply in replies} == {Claimed}
+
+
+def load_many(stage: Stage, number: int) -> list[ClaimRequest]:
+    """Load entries, and return a claim of each; one more than asked for stands first."""
+    names = [f"entry-{n}" for n in range(number + 1)]
+    limits = {"ttl": 3600.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0}
+    loads = [LoadRequest(entry=name, beat="beat-1", fingerprint=MARK, **limits) for name in names]
+    assert all(isinstance(reply, Loaded) for reply in stage.store.load_many(loads))
+    return [ClaimRequest(WindowKey(name, nth(1)), T0, MARK) for name in names]
+
+
+def count_open(client: redis.Redis) -> int:
+    return sum(client.zcard(f"once:{{{shard}}}:open") for shard in range(SHARDS))
+
+
+@pytest.mark.parametrize("keep", [0, 1000])
+def test_no_claim_is_lost_with_its_reply(new_stage: Callable[..., Stage], any_server: RedisServer, keep: int) -> None:
+    """Of 500 pipelined claims whose reply was cut, none or a part of it having arrived, all 500 are this beat's."""
+    with Proxy(any_server.port) as proxy, any_server.client() as direct:
+        stage = new_stage(proxy.url())
+        requests = load_many(stage, 500)
+        assert isinstance(stage.store.claim_many("beat-1", requests[:1])[0], Claimed)
+        proxy.lose_reply(lambda: count_open(direct) == 501, keep)
+        replies = stage.store.claim_many("beat-1", requests[1:])
+        assert proxy.lost == 1
+        assert len(replies) == 500
+        assert {type(reply) for reply in replies} == {Claimed}
+        others = stage.store.claim_many("beat-2", requests[1:])
+        assert {type(reply) for reply in others} == {Moved}
+
+
+@pytest.mark.parametrize(
+    ("state", "verb"),
+    [
+        ("unseen", "claim"),
+        ("claimed", "confirm"),
+        ("claimed", "unconfirm"),
+        ("published", "begin A"),
+        ("running", "renew A"),
+        ("running", "hand over A"),
+        ("running", "finish A"),
+        ("running", "finish A, again"),
+        ("published", "expired, n=0"),
+        ("closed", "backfill"),
+    ],
+)
+def test_no_verb_is_lost_with_its_reply(
+    new_stage: Callable[..., Stage], any_server: RedisServer, state: str, verb: str
+) -> None:
+    """Its reply cut, a verb is repeated by the client and answers as it did the first time."""
+    plain = new_stage()
+    plain.load()
+    STATES[state](plain)
+    expected = answered(VERBS[verb](plain))
+    plain.raw.flushall()
+    with Proxy(any_server.port) as proxy:
+        stage = new_stage(proxy.url())
+        stage.load()
+        STATES[state](stage)
+        proxy.lose_reply()
+        assert answered(VERBS[verb](stage)) == expected
+        assert proxy.lost == 1
+        assert stage.even()
+
+
+def test_a_store_that_cant_be_reached_says_so_without_its_password(new_stage: Callable[..., Stage]) -> None:
+    """The port is closed: every verb raises StoreUnavailableError, which names host and port and no secret."""
+    port = free_port()
+    stage = new_stage(f"redis://someone:s3cret-word@127.0.0.1:{port}/0")
+    calls = [
+        stage.load, stage.claim, stage.confirm, stage.take, stage.begin, stage.renew, stage.hand_over, stage.finish,
+        stage.discard, stage.backfill, lambda: stage.store.account(ENTRY), lambda: stage.store.pause(ENTRY, True),
+        lambda: stage.store.heartbeat("b"), lambda: stage.store.leave("b"),
+        lambda: stage.store.overdue("b", T0, [0] * SHARDS, 1),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(StoreUnavailableError) as caught:
+            call()
+        assert str(port) in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+        assert not isinstance(caught.value, UncertainWriteError)
+
+
+def test_a_wrong_password_is_unavailable_and_isnt_shown(start_redis: Callable[..., RedisServer]) -> None:
+    """The server refuses us: the error says so, and not with which password."""
+    server = start_redis(args=("--requirepass", "right-word"))
+    stage = Stage(f"redis://:s3cret-word@127.0.0.1:{server.port}/0")
+    with pytest.raises(StoreUnavailableError) as caught:
+        stage.begin()
+    assert "s3cret" not in str(caught.value)
+    stage.close()
+    stage = Stage(f"redis://:right-word@127.0.0.1:{server.port}/0")
+    assert isinstance(stage.load(), Loaded)
+    stage.raw.config_set("requirepass", "")
+    stage.close()
+
+
+@pytest.mark.parametrize("why", ["replica", "memory", "replicas too few"])
+def test_a_server_that_takes_no_writes_is_unavailable(start_redis: Callable[..., RedisServer], why: str) -> None:
+    """A demoted master, a full one, one without the replicas that it wants: nobody's key is wrong, it is to be tried again."""
+    server = start_redis()
+    stage = Stage(server.url())
+    stage.load()
+    _published(stage)
+    assert isinstance(stage.begin("A"), Begun)
+    assert stage.finish("B") == Stale()
+    if why == "replica":
+        stage.raw.replicaof("127.0.0.1", free_port())
+    elif why == "memory":
+        stage.raw.config_set("maxmemory", 1)
+    else:
+        stage.raw.config_set("min-replicas-to-write", 1)
+    try:
+        calls = {
+            "claim": lambda: stage.claim(start=nth(2), since=nth(1)),
+            "begin": lambda: stage.begin("A"),
+            "finish": lambda: stage.finish("A"),
+            "load": stage.load,
+            "heartbeat": lambda: stage.store.heartbeat("beat-1"),
+        }
+        found = {name: type(answer_or_error(call)).__name__ for name, call in calls.items()}
+        assert "StoreDataError" not in found.values()
+        if why != "memory":  # it may find room for small writes
+            assert found == dict.fromkeys(calls, "StoreUnavailableError")
+    finally:
+        stage.raw.config_set("min-replicas-to-write", 0)
+        stage.raw.config_set("maxmemory", 0)
+        stage.raw.replicaof("NO", "ONE")
+        stage.close()
+
+
+# ------------------------------------------------------------------------------------------------- wait_replicas
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for replicas that never come for a moment only."""
+    monkeypatch.setattr("celery_once_beat.store._WAIT_MS", 20)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_write_that_no_replica_has_is_uncertain(new_stage: Callable[..., Stage]) -> None:
+    """What one would act on isn't taken for granted; a refusal is, since nobody acts on it."""
+    certain, stage = new_stage(), new_stage(wait_replicas=1)
+    certain.load()
+    _closed(certain)  # all scripts are known
+    certain.raw.delete(*certain.all_keys())
+    certain.load()
+    assert isinstance(stage.claim(), UncertainWriteError)
+    assert isinstance(certain.claim(), Claimed)  # it had been carried out; asked again, it says so
+    assert isinstance(stage.claim("beat-2"), Moved)
+    with pytest.raises(UncertainWriteError, match="wait_replicas"):
+        stage.begin("A")
+    with pytest.raises(UncertainWriteError):
+        stage.begin("A")
+    stage.fences["A"] = certain.begin("A").fence
+    assert isinstance(stage.begin("B"), Busy)
+    assert stage.finish("B") == Stale()
+    with pytest.raises(UncertainWriteError):
+        stage.finish("A")
+    assert certain.finish("A") == Finished()
+    assert stage.begin("B") == Closed("")
+    assert certain.counts() == {"done": 1}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_is_only_read_needs_no_replica(new_stage: Callable[..., Stage]) -> None:
+    """A beat looks for overdue windows and people read accounts, also while no replica answers."""
+    certain, stage = new_stage(), new_stage(wait_replicas=1)
+    certain.load()
+    _published(certain)
+    certain.overdue()
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 10)
+    assert [key for shard in found.shards for key in shard] == [stage.window]
+    assert stage.store.account(ENTRY).cursor == nth(1)
+    assert stage.store.heartbeat("beat-1").beats == ("beat-1",)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_scripts_are_sent_also_while_no_replica_answers(new_stage: Callable[..., Stage]) -> None:
+    """A new server without a replica: the verb is carried out and uncertain, not for ever unknown."""
+    certain, stage = new_stage(), new_stage(wait_replicas=1)
+    certain.load()
+    certain.claim()
+    certain.raw.script_flush()
+    with pytest.raises(UncertainWriteError):
+        stage.begin("A")
+    assert certain.state() == "running A"
+
+
+def test_a_write_that_a_replica_has_is_certain(start_redis: Callable[..., RedisServer]) -> None:
+    """With a replica that follows, wait_replicas changes no answer."""
+    server = start_redis()
+    replica = start_redis(args=("--replicaof", f"127.0.0.1 {server.port}"))
+    stage = Stage(server.url(), wait_replicas=1)
+    with replica.client() as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows", 20)
+    assert isinstance(stage.load(), Loaded)
+    assert isinstance(stage.claim(), Claimed)
+    assert isinstance(stage.begin(), Begun)
+    assert stage.finish() == Finished()
+    stage.close()
+
+
+# ------------------------------------------------------------------------------------------ beats, threads, chance
+
+
+def test_beats_come_and_go(stage: Stage) -> None:
+    """A beat is alive from its first heartbeat until it leaves, or until it hasn't been heard of for 15 s."""
+    first = stage.store.heartbeat("beat-1")
+    assert (first.beats, first.new) == (("beat-1",), True)
+    assert abs(first.now.timestamp() * 1000 - stage.now()) < 1000
+    assert not stage.store.heartbeat("beat-1").new
+    assert set(stage.store.heartbeat("beat-2").beats) == {"beat-1", "beat-2"}
+    stage.store.leave("beat-1")
+    assert stage.store.heartbeat("beat-2").beats == ("beat-2",)
+    stage.raw.zadd("once:beats", {"silent": stage.now() - 15_001, "lately": stage.now() - 10_000})
+    assert set(stage.store.heartbeat("beat-2").beats) == {"beat-2", "lately"}
+
+
+def test_of_many_at_once_one_claims_and_one_begins(new_stage: Callable[..., Stage]) -> None:
+    """Eight beats claim one window, eight workers begin it, at the same time: one of each does."""
+    stages = [new_stage() for _ in range(8)]
+    stages[0].load()
+    for verb, won in ((lambda n: stages[n].claim(f"beat-{n}"), Claimed), (lambda n: stages[n].begin(f"w-{n}"), Begun)):
+        barrier, replies = threading.Barrier(8), {}
+
+        def run(number: int, verb: Any = verb, barrier: Any = barrier, replies: Any = replies) -> None:
+            barrier.wait(10)
+            replies[number] = verb(number)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert [type(reply) for reply in replies.values()].count(won) == 1
+        assert len(replies) == 8
+
+
+_WINDOW = st.integers(1, 4)
+_BEAT = st.sampled_from(["beat-1", "beat-2"])
+_RETRY = st.integers(0, 2)
+_STEPS = st.one_of(
+    st.tuples(st.just("claim"), _BEAT, _WINDOW, st.sampled_from(["run", "run", "run", "untracked", "pass"])),
+    st.tuples(st.just("confirm"), _WINDOW, st.booleans()),
+    st.tuples(st.just("overdue"), _WINDOW),
+    st.tuples(st.just("take"), _BEAT, _WINDOW),
+    st.tuples(st.just("lapse"), _WINDOW),
+    st.tuples(st.just("begin"), st.sampled_from(["w1", "w2"]), _WINDOW, _RETRY),
+    st.tuples(st.just("renew"), _WINDOW, st.integers(0, 5)),
+    st.tuples(st.just("hand over"), _WINDOW, st.integers(0, 5), _RETRY),
+    st.tuples(st.just("finish"), _WINDOW, st.integers(0, 5), st.sampled_from(["done", "done", "failed", "again"])),
+    st.tuples(st.just("discard"), _WINDOW, st.sampled_from(["expired", "revoked"]), _RETRY),
+    st.tuples(st.just("backfill"), _WINDOW),
+)
+
+
+class Chance:
+    """Two beats and two workers that do anything in any order, and what they were told."""
+
+    def __init__(self, stage: Stage, entry: str) -> None:
+        self.store, self.raw, self.entry = stage.store, stage.raw, entry
+        self.shard = self.store.entry_key(entry).partition("}:")[0] + "}:"
+        stage.load(entry=entry)
+        self.cursors = dict.fromkeys(("beat-1", "beat-2"), T0)
+        self.turns: dict[int, int] = {}
+        self.deliveries: dict[int, list[tuple[str, int]]] = {}
+        self.done: dict[int, set[str]] = {}
+        self.numbers = itertools.count()
+
+    def key(self, number: int) -> WindowKey:
+        return WindowKey(self.entry, nth(number))
+
+    def do(self, verb: str, *given: Any) -> None:
+        getattr(self, "_" + verb.replace(" ", "_"))(*given)
+
+    def _claim(self, beat: str, number: int, mode: str) -> None:
+        cursor = self.cursors[beat]
+        if nth(number) <= cursor:
+            return
+        missed = tuple(nth(n) for n in range(1, number + (mode == "pass")) if nth(n) > cursor)
+        request = ClaimRequest(self.key(number), cursor, MARK, mode, None, missed, len(missed))
+        (reply,) = self.store.claim_many(beat, [request])
+        assert isinstance(reply, (Claimed, Moved)), reply
+        if isinstance(reply, Claimed):
+            self.turns[number] = reply.turn
+        self.cursors[beat] = reply.cursor if isinstance(reply, Moved) else nth(number)
+
+    def _confirm(self, number: int, published: bool) -> None:
+        self.store.confirm_many([(self.key(number), self.turns.get(number, 1), published, START)])
+
+    def _overdue(self, number: int) -> None:
+        self.raw.zadd(self.shard + "open", {f"{self.entry}@{format_instant(nth(number))}": 1}, xx=True)
+
+    def _take(self, beat: str, number: int) -> None:
+        (reply,) = self.store.take_many(beat, [(self.key(number), MARK)])
+        if isinstance(reply, Taken):
+            self.turns[number] = reply.turn
+
+    def _lapse(self, number: int) -> None:
+        run_key = f"{self.shard}run:{self.entry}:{format_instant(nth(number))}"
+        if not (self.raw.get(run_key) or "done:").startswith("done:"):
+            self.raw.delete(run_key)
+
+    def _begin(self, worker: str, number: int, retry: int) -> None:
+        owner = f"{worker}:{next(self.numbers)}"
+        reply = self.store.begin(self.key(number), owner, LEASE, retry)
+        if isinstance(reply, Begun):
+            self.deliveries.setdefault(number, []).append((owner, reply.fence))
+
+    def _delivery(self, number: int, which: int) -> tuple[str, int] | None:
+        known = self.deliveries.get(number)
+        return known[which % len(known)] if known else None
+
+    def _renew(self, number: int, which: int) -> None:
+        if found := self._delivery(number, which):
+            self.store.renew_many([(self.key(number), *found, LEASE, True)])
+
+    def _hand_over(self, number: int, which: int, retry: int) -> None:
+        if found := self._delivery(number, which):
+            self.store.hand_over(self.key(number), *found, retry, DELAY, START)
+
+    def _finish(self, number: int, which: int, outcome: str) -> None:
+        if found := self._delivery(number, which):
+            again_after = DELAY if outcome == "again" else None
+            outcome = "failed" if outcome == "again" else outcome
+            reply = self.store.finish(self.key(number), *found, outcome, again_after)
+            if reply == Finished() and outcome == "done":
+                self.done.setdefault(number, set()).add(found[0])
+
+    def _discard(self, number: int, outcome: str, retry: int) -> None:
+        self.store.close_window(self.key(number), f"main:{next(self.numbers)}", outcome, retry)
+
+    def _backfill(self, number: int) -> None:
+        reply = self.store.backfill(self.key(number), f"cli-{next(self.numbers)}")
+        if isinstance(reply, Claimed):
+            self.done.pop(number, None)
+            self.turns[number] = reply.turn
+
+
+_numbers = itertools.count()
+
+
+@hypothesis_settings(
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@example(steps=[("backfill", 2), ("claim", "beat-1", 2, "untracked")])
+@given(steps=st.lists(_STEPS, min_size=10, max_size=45))
+def test_whatever_happens_every_window_is_accounted_for(stage: Stage, steps: list[tuple[Any, ...]]) -> None:
+    """After any sequence of verbs: the law holds at each step, and no window is done by two executions."""
+    chance = Chance(stage, f"chance-{next(_numbers)}")
+    for step in steps:
+        chance.do(*step)
+        account = chance.store.account(chance.entry)
+        assert balance(chance.entry, EVERY_MINUTE, account).even, account
+        assert all(len(owners) <= 1 for owners in chance.done.values()), chance.done
+        listed = {
+            member[-27:] for member in stage.raw.zrange(chance.shard + "open", 0, -1) if chance.entry + "@" in member
+        }
+        assert listed == {format_instant(start) for start in account.open}

@@ -1,0 +1,191 @@
+"""Redis clients from Celery's URLs. Nothing here connects: what a client would do is read from its pool."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.sentinel import SentinelConnectionPool
+from servers import free_port
+
+from celery_once_beat.clients import connect
+from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+SECRET = "s3cret-word"
+_open: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Every client that a test made is closed."""
+    yield
+    while _open:
+        _open.pop().close()
+
+
+def client_of(url: str, **options: Any) -> Any:
+    client = connect(Settings(redis_url=url, redis_options=options))
+    _open.append(client)
+    return client
+
+
+def arguments(url: str, **options: Any) -> dict[str, Any]:
+    """What each connection of the client is made with."""
+    return client_of(url, **options).connection_pool.connection_kwargs
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h", {"host": "h"}),
+        ("redis://h:7/3", {"host": "h", "port": 7, "db": 3}),
+        ("REDIS://h:7/3", {"host": "h", "port": 7, "db": 3}),
+        ("redis://h:7/0?db=4", {"host": "h", "db": 4}),
+        ("redis://me:p%40ss@h", {"host": "h", "username": "me", "password": "p@ss"}),
+        ("redis://:p%2Fss@h", {"host": "h", "password": "p/ss"}),
+        ("redis://[::1]:7/3", {"host": "::1", "port": 7, "db": 3}),
+        ("redis://h?client_name=a%20b", {"client_name": "a b"}),
+        ("redis+socket:///run/r.sock", {"path": "/run/r.sock", "db": 0}),
+        ("redis+socket:///run/r.sock?virtual_host=3", {"path": "/run/r.sock", "db": 3}),
+        ("redis+socket://:pw@/run/r.sock?virtual_host=3", {"path": "/run/r.sock", "db": 3, "password": "pw"}),
+        ("rediss://h:7/3", {"host": "h", "port": 7, "db": 3}),
+    ],
+)
+def test_a_url_is_read_as_celery_reads_it(url: str, expected: dict[str, Any]) -> None:
+    """Host, port, database, user and password stand where they do in a broker's URL."""
+    found = arguments(url)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("CERT_NONE", ssl.CERT_NONE),
+        ("none", ssl.CERT_NONE),
+        ("CERT_OPTIONAL", ssl.CERT_OPTIONAL),
+        ("optional", ssl.CERT_OPTIONAL),
+        ("CERT_REQUIRED", ssl.CERT_REQUIRED),
+        ("required", ssl.CERT_REQUIRED),
+    ],
+)
+def test_tls_requirements_are_read_in_either_style(written: str, expected: ssl.VerifyMode) -> None:
+    """Celery's URLs say CERT_NONE, redis-py's none."""
+    client = client_of(f"rediss://h:7/3?ssl_cert_reqs={written}&ssl_ca_certs=/ca.pem")
+    connection = client.connection_pool.make_connection()
+    assert isinstance(connection, redis.SSLConnection)
+    assert connection.cert_reqs == expected
+    assert connection.ca_certs == "/ca.pem"
+
+
+@pytest.mark.parametrize("requirement", [ssl.CERT_NONE, ssl.CERT_REQUIRED, "none", "required"])
+def test_tls_options_of_the_broker_make_a_tls_connection(requirement: Any) -> None:
+    """broker_use_ssl with a redis:// URL speaks TLS, with its requirements."""
+    client = client_of("redis://h:7/3", ssl=True, ssl_cert_reqs=requirement)
+    connection = client.connection_pool.make_connection()
+    assert isinstance(connection, redis.SSLConnection)
+    assert connection.cert_reqs == {"none": ssl.CERT_NONE, "required": ssl.CERT_REQUIRED}.get(requirement, requirement)
+
+
+def test_a_client_gives_up_soon() -> None:
+    """A beat must not hang on one server: two seconds a try, and few tries."""
+    found = arguments("redis://h")
+    assert (found["socket_timeout"], found["socket_connect_timeout"]) == (2.0, 2.0)
+    assert found["retry"].get_retries() == 2
+    assert found["decode_responses"] is True
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "redis+socket:///run/r.sock", "sentinel://a;sentinel://b"])
+def test_options_win_over_the_defaults(url: str) -> None:
+    """once_beat_redis_options has the last word."""
+    found = arguments(url, master_name="m", socket_timeout=7, client_name="c")
+    assert (found["socket_timeout"], found["client_name"]) == (7, "c")
+    assert found["socket_connect_timeout"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://:old@h:7/3?socket_timeout=9", {"socket_timeout": 1.5}),
+        ("redis://:old@h:7/3", {"password": "new"}),
+        ("redis://h:7/3", {"db": 5}),
+        ("sentinel://:old@a/3;sentinel://b", {"master_name": "m", "password": "new", "db": 5}),
+    ],
+)
+def test_options_win_over_the_urls(url: str, options: dict[str, Any]) -> None:
+    """Where URL and options both say it, the options count."""
+    found = arguments(url, **options)
+    assert {name: found[name] for name in options if name != "master_name"} == {
+        name: value for name, value in options.items() if name != "master_name"
+    }
+
+
+def test_sentinels_are_all_asked_for_the_master() -> None:
+    """Celery's list of sentinels, with the name of their master; the database is the first one's."""
+    client = client_of(
+        "sentinel://me:pw@a:1/4;sentinel://b;sentinel://c:3", master_name="m", sentinel_kwargs={"password": "s"}
+    )
+    pool = client.connection_pool
+    assert isinstance(pool, SentinelConnectionPool)
+    assert pool.service_name == "m"
+    sentinels = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+    assert [(each["host"], each["port"]) for each in sentinels] == [("a", 1), ("b", 26379), ("c", 3)]
+    assert all(each["password"] == "s" for each in sentinels)
+    assert all(each["socket_timeout"] == 2.0 for each in sentinels)
+    found = pool.connection_kwargs
+    assert (found["db"], found["username"], found["password"]) == (4, "me", "pw")
+    _open.extend(pool.sentinel_manager.sentinels)
+
+
+def test_sentinels_without_a_masters_name_are_an_error() -> None:
+    """The error says what is missing and where it may stand."""
+    with pytest.raises(SettingError, match=r"once_beat_redis_options.*master_name.*broker_transport_options"):
+        client_of(f"sentinel://:{SECRET}@a;sentinel://b")
+
+
+def test_what_only_sentinels_need_disturbs_no_other() -> None:
+    """Options are shared by settings; a plain client leaves master_name aside."""
+    found = arguments("redis://h", master_name="m", sentinel_kwargs={})
+    assert not {"master_name", "sentinel_kwargs"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://h:port/0", {}),
+        ("redis://h:99999999/0", {}),
+        ("redis://h?socket_timeout=soon", {}),
+        ("sentinel://a:port;sentinel://b", {"master_name": "m"}),
+        ("sentinel://a/db;sentinel://b", {"master_name": "m"}),
+        (f"redis://:{SECRET}/with/slashes@h:1/0", {}),
+        (f"redis://me:{SECRET}#hash@h:1/0", {}),
+    ],
+)
+def test_a_url_that_cant_be_understood_is_an_error_of_the_setting(url: str, options: dict[str, Any]) -> None:
+    """It names the setting, and no part of a password, also of one that should have been quoted."""
+    with pytest.raises(SettingError) as caught:
+        client_of(url, **options)
+    assert "once_beat_redis_url" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_an_option_that_no_client_knows_is_an_error_of_the_setting() -> None:
+    """At the latest when the first connection is made; here without one."""
+    store = Store(Settings(redis_url="redis://127.0.0.1:1/0", redis_options={"sokket_timeout": 1}))
+    with pytest.raises(SettingError, match="once_beat_redis_options"):
+        store.heartbeat("beat-1")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_server_that_is_away_is_no_wrong_setting(scheme: str) -> None:
+    """A cluster that is down at start is waited for like any other server, instead of ending beat."""
+    store = Store(Settings(redis_url=f"{scheme}://:{SECRET}@127.0.0.1:{free_port()}"))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError) as caught:
+            store.heartbeat("beat-1")
+        assert SECRET not in str(caught.value)
+    store.close()

@@ -1,0 +1,428 @@
+"""What an entry may set, and which of the windows that have passed run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_once_beat import policy as policy_module
+from celery_once_beat.errors import SettingError
+from celery_once_beat.policy import EntryPolicy, Step, fingerprint, next_steps
+from celery_once_beat.settings import Settings
+
+SETTINGS = Settings(redis_url="redis://h")
+NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+ANCHOR = datetime(2026, 1, 1, 5, tzinfo=timezone.utc)
+
+
+def task(**attributes: Any) -> Any:
+    return SimpleNamespace(**attributes)
+
+
+def of(once: Any = None, for_task: Any = None, settings: Settings = SETTINGS) -> EntryPolicy:
+    return EntryPolicy.of("nightly", once, for_task, settings)
+
+
+# -- what an entry may set
+
+
+def test_an_entry_that_says_nothing_gets_the_settings() -> None:
+    """Without an option and without a task that is known here, the app's settings count."""
+    assert of() == of({}) == of(None, task())
+    found = of()
+    for name in ("catch_up", "grace", "max_catch_up", "tolerance", "start_timeout", "max_attempts"):
+        assert getattr(found, name) == getattr(SETTINGS, name)
+    assert (found.recover, found.anchor, found.tracked) == (True, None, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("catch_up", "all"),
+        ("grace", 5.0),
+        ("max_catch_up", 7),
+        ("start_timeout", 8.0),
+        ("max_attempts", 9),
+        ("anchor", ANCHOR),
+        ("tracked", True),
+        ("tracked", False),
+    ],
+)
+def test_what_an_entry_sets_counts_for_it(key: str, value: Any) -> None:
+    """The option wins over the setting, and touches nothing else."""
+    assert getattr(of({key: value}), key) == value
+    assert replace(of({key: value}), **{key: getattr(of(), key)}) == of()
+
+
+def test_an_entry_may_lift_the_settings_grace() -> None:
+    """None is a value: this entry's windows never get too old."""
+    strict = replace(SETTINGS, grace=60.0)
+    assert of(settings=strict).grace == 60.0
+    assert of({"grace": None}, settings=strict).grace is None
+
+
+def test_an_option_wins_over_its_task_and_a_task_over_the_settings() -> None:
+    """max_attempts may be said in three places; the nearest to the entry counts."""
+    mine = task(once_max_attempts=5)
+    assert of().max_attempts == SETTINGS.max_attempts
+    assert of(None, mine).max_attempts == 5
+    assert of({"max_attempts": 7}, mine).max_attempts == 7
+    assert of(None, task(once_max_attempts=None)).max_attempts == SETTINGS.max_attempts
+
+
+def test_a_task_says_whether_its_windows_are_recovered() -> None:
+    """once_recover is the task's; an entry doesn't know whether its task may run twice."""
+    assert of(None, task(once_recover=False)).recover is False
+    assert of(None, task(once_recover=True)).recover is True
+    with pytest.raises(SettingError, match="unknown key 'recover'"):
+        of({"recover": False})
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"), [("catchup", "catch_up"), ("max_attempt", "max_attempts"), ("Grace", "grace"), ("achor", "anchor")]
+)
+def test_an_unknown_key_is_an_error_with_a_hint(key: str, hint: str) -> None:
+    """It names entry and key, and says what was probably meant."""
+    with pytest.raises(SettingError) as caught:
+        of({key: 1})
+    assert "'nightly'" in str(caught.value)
+    assert f"unknown key {key!r} (did you mean {hint!r}?)" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["qqq", 5, None, ("a",), "lease"])
+def test_an_unknown_key_like_no_other_is_an_error_that_lists_them(key: Any) -> None:
+    """Whatever it is, also no text at all."""
+    with pytest.raises(SettingError) as caught:
+        of({key: 1})
+    assert f"unknown key {key!r}" in str(caught.value)
+    for known in ("catch_up", "grace", "max_catch_up", "start_timeout", "max_attempts", "anchor", "tracked"):
+        assert known in str(caught.value)
+
+
+_NO_SECONDS = ["5", -1, True, float("nan"), []]
+WRONG = [
+    *(("catch_up", value) for value in ("", "newest", None, True, 1)),
+    *(("grace", value) for value in _NO_SECONDS),
+    *(("max_catch_up", value) for value in (-1, 1.0, "5", None, True)),
+    *(("start_timeout", value) for value in (*_NO_SECONDS, None, 0)),
+    *(("max_attempts", value) for value in (0, -1, 1.0, "5", None, True)),
+    *(("anchor", value) for value in ("2026-01-01", 5, ANCHOR.replace(tzinfo=None), ANCHOR.date())),
+    *(("tracked", value) for value in (0, 1, "yes", None)),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG, ids=map(repr, WRONG))
+def test_a_wrong_value_is_named(key: str, value: Any) -> None:
+    """The error names entry and key, what was found and what was expected."""
+    with pytest.raises(SettingError) as caught:
+        of({key: value})
+    text = str(caught.value)
+    assert "'nightly'" in text
+    assert f"once[{key!r}]: found {value!r}" in text
+    assert "expected" in text
+
+
+@pytest.mark.parametrize("once", ["catch_up", 5, True, ["catch_up"], [("catch_up", "all")]])
+def test_an_option_that_is_no_dict_is_named(once: Any) -> None:
+    """Also one that looks nearly like it."""
+    with pytest.raises(SettingError, match="'nightly', option 'once': found .*, expected a dict"):
+        of(once)
+
+
+def test_a_policy_is_frozen() -> None:
+    """Rows compare policies; nobody changes one."""
+    with pytest.raises(FrozenInstanceError):
+        of().grace = 5  # type: ignore[misc]
+
+
+# -- which windows run
+
+
+def limits(**given: Any) -> EntryPolicy:
+    return replace(of(), **given)
+
+
+def ago(*seconds: float) -> list[datetime]:
+    """Starts that lie so many seconds back, in order."""
+    return sorted(NOW - timedelta(seconds=each) for each in seconds)
+
+
+def claims(due: list[datetime], policy: EntryPolicy, now: datetime = NOW) -> Iterator[Step]:
+    """What a beat claims of what is due, until nothing is: it asks anew from where the last claim was."""
+    cursor = None
+    while steps := next_steps((start for start in due if cursor is None or start > cursor), now, policy):
+        yield from steps
+        cursor = steps[-1].start
+
+
+def outcome(due: list[datetime], policy: EntryPolicy) -> tuple[list[float], int]:
+    """How late what runs is, in seconds and in the order of its runs, and how many are missed."""
+    steps = list(claims(due, policy))
+    runs = [(NOW - step.start).total_seconds() for step in steps if step.run]
+    return runs, sum(step.missed_count + (not step.run) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("late", "given", "runs", "missed"),
+    [
+        # nothing due
+        ((), {}, [], 0),
+        # on time: at most tolerance late; all run, in order
+        ((0,), {}, [0], 0),
+        ((60,), {}, [60], 0),
+        ((60, 30, 0), {"catch_up": "none"}, [60, 30, 0], 0),
+        ((60, 30, 0), {"catch_up": "latest"}, [60, 30, 0], 0),
+        # latest: of the late ones the newest, besides all that are on time
+        ((61,), {}, [61], 0),
+        ((3600, 1800, 61), {}, [61], 2),
+        ((3600, 1800, 30, 10), {}, [1800, 30, 10], 1),
+        # all: in order, the newest max_catch_up of them
+        ((3600, 1800, 30), {"catch_up": "all"}, [3600, 1800, 30], 0),
+        ((400, 300, 200, 100, 5), {"catch_up": "all", "max_catch_up": 2}, [200, 100, 5], 2),
+        ((400, 300), {"catch_up": "all", "max_catch_up": 0}, [], 2),
+        # none: no late one
+        ((61,), {"catch_up": "none"}, [], 1),
+        ((400, 300, 30), {"catch_up": "none"}, [30], 2),
+        # older than grace: missed, whatever catch_up says
+        ((400, 300, 200), {"catch_up": "all", "grace": 300.0}, [300, 200], 1),
+        ((400, 300, 200), {"catch_up": "all", "grace": 100.0}, [], 3),
+        ((400,), {"grace": 300.0}, [], 1),
+        ((400, 300), {"grace": 300.0}, [300], 1),
+        ((50, 20), {"grace": 30.0}, [20], 1),
+        # no tolerance: what isn't exactly on time is late
+        ((10, 5, 0), {"tolerance": 0.0, "catch_up": "none"}, [0], 2),
+        ((10, 5, 0), {"tolerance": 0.0}, [5, 0], 1),
+    ],
+)
+def test_which_windows_run(late: tuple[float, ...], given: dict[str, Any], runs: list[float], missed: int) -> None:
+    """Of the windows that have passed, those that run by the entry's catch-up policy, and how many are missed."""
+    assert outcome(ago(*late), limits(**given)) == (runs, missed)
+
+
+def test_a_step_carries_what_is_missed_before_it() -> None:
+    """The windows that a claim passes over go with it, in order."""
+    due = ago(400, 300, 200, 5)
+    first, second = next_steps(due, NOW, limits(catch_up="latest"))
+    assert first == Step(due[2], True, (due[0], due[1]), 2)
+    assert second == Step(due[3], True)
+
+
+def test_a_step_of_which_nothing_runs_is_missed_itself() -> None:
+    """The newest of them moves the cursor, those before it go with it."""
+    due = ago(400, 300, 200)
+    assert next_steps(due, NOW, limits(catch_up="none")) == [Step(due[2], False, (due[0], due[1]), 2)]
+
+
+def test_only_the_newest_missed_are_listed() -> None:
+    """All are counted; of an outage's thousands the newest are named, since older leases have ended."""
+    due = ago(*range(100, 5100))
+    (step,) = next_steps(due, NOW, limits(catch_up="none"))
+    assert step.missed_count == 4999
+    assert step.missed == tuple(due[:-1][-len(step.missed) :])
+    assert len(step.missed) == policy_module._MOST_LISTED
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_a_long_outage_of_a_fast_schedule_is_worked_off(catch_up: str) -> None:
+    """More windows than are looked at in one step: the same ones run as if all had been seen at once."""
+    number = 2 * policy_module._MOST_AT_ONCE + 3500
+    due = ago(*range(61, 61 + number))
+    runs, missed = outcome(due, limits(catch_up=catch_up, max_catch_up=700))
+    expected = {"latest": 1, "all": 700, "none": 0}[catch_up]
+    assert runs == [float(61 + expected - 1 - each) for each in range(expected)]
+    assert missed == number - expected
+
+
+def test_next_steps_doesnt_look_at_more_than_it_needs() -> None:
+    """A schedule of every microsecond that was away for a day is no reason to stand still."""
+    looked = 0
+
+    def starts() -> Iterator[datetime]:
+        nonlocal looked
+        while True:
+            looked += 1
+            yield NOW - timedelta(days=1) + looked * timedelta(microseconds=1)
+
+    assert len(next_steps(starts(), NOW, limits())) == 1
+    assert looked <= policy_module._MOST_AT_ONCE + SETTINGS.max_catch_up + 1
+
+
+LATE = st.lists(st.integers(0, 300).map(float), max_size=40, unique=True)
+POLICIES = st.builds(
+    limits,
+    catch_up=st.sampled_from(["latest", "all", "none"]),
+    grace=st.none() | st.integers(0, 300).map(float),
+    max_catch_up=st.integers(0, 12),
+    tolerance=st.integers(0, 120).map(float),
+)
+
+
+@given(late=LATE, policy=POLICIES)
+def test_every_window_runs_or_is_missed_exactly_once(late: list[float], policy: EntryPolicy) -> None:
+    """The steps split what is due: in order, none left out, none twice."""
+    due = ago(*late)
+    seen: list[datetime] = []
+    for step in claims(due, policy):
+        assert step.missed_count == len(step.missed)
+        seen += [*step.missed, step.start]
+    assert seen == due
+
+
+@given(late=LATE, policy=POLICIES)
+def test_the_policy_is_kept(late: list[float], policy: EntryPolicy) -> None:
+    """On time: runs, unless past grace. Late: the newest that catch_up allows, none past grace."""
+    runs, _ = outcome(ago(*late), policy)
+    too_old = [each for each in late if policy.grace is not None and each > policy.grace]
+    on_time = [each for each in late if each <= policy.tolerance]
+    belated = sorted(each for each in late if each > policy.tolerance)
+    allowed = belated[: {"latest": 1, "all": policy.max_catch_up, "none": 0}[policy.catch_up]]
+    assert runs == sorted({*on_time, *allowed} - {*too_old}, reverse=True)
+
+
+@given(late=LATE, policy=POLICIES, most=st.integers(1, 6), steps=st.integers(1, 6))
+def test_it_doesnt_matter_how_many_are_looked_at_in_one_step(
+    late: list[float], policy: EntryPolicy, most: int, steps: int
+) -> None:
+    """The sizes of steps change nothing of what runs and what is missed."""
+    expected = outcome(ago(*late), policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy_module, "_MOST_AT_ONCE", most)
+        patch.setattr(policy_module, "_MOST_STEPS", steps)
+        assert outcome(ago(*late), policy) == expected
+
+
+# -- fingerprints
+
+
+def app_in(zone: str) -> Celery:
+    app = Celery("tests", set_as_current=False)
+    app.conf.timezone = zone
+    return app
+
+
+UTC, BERLIN = app_in("UTC"), app_in("Europe/Berlin")
+
+
+class Weekly(BaseSchedule):
+    """A user's own schedule, with a repr of its own."""
+
+    def __init__(self, day: int) -> None:
+        super().__init__(app=UTC)
+        self.day = day
+
+    def __repr__(self) -> str:
+        return f"<weekly {self.day}>"
+
+
+class Plain(BaseSchedule):
+    """A user's own schedule with an object's address in its repr."""
+
+    __repr__ = object.__repr__
+
+
+DEFINITIONS: dict[str, tuple[str, Any, datetime | None]] = {
+    "interval": ("t", schedule(30, app=UTC), None),
+    "another interval": ("t", schedule(31, app=UTC), None),
+    "another task": ("u", schedule(30, app=UTC), None),
+    "anchored": ("t", schedule(30, app=UTC), ANCHOR),
+    "anchored elsewhere": ("t", schedule(30, app=UTC), ANCHOR + SECOND),
+    "days": ("t", schedule(86_400, app=UTC), None),
+    "days in another zone": ("t", schedule(86_400, app=BERLIN), None),
+    "crontab": ("t", crontab(minute=0, hour=2, app=UTC), None),
+    "crontab in another zone": ("t", crontab(minute=0, hour=2, app=BERLIN), None),
+    "crontab, another minute": ("t", crontab(minute=1, hour=2, app=UTC), None),
+    "crontab, another hour": ("t", crontab(minute=0, hour=3, app=UTC), None),
+    "crontab, another day": ("t", crontab(minute=0, hour=2, day_of_month=1, app=UTC), None),
+    "crontab, another weekday": ("t", crontab(minute=0, hour=2, day_of_week=1, app=UTC), None),
+    "crontab, another month": ("t", crontab(minute=0, hour=2, month_of_year=1, app=UTC), None),
+    "crontab, every hour": ("t", crontab(minute=0, hour="*", app=UTC), None),
+    "crontab, every hour by number": ("t", crontab(minute=0, hour="0-23", app=UTC), None),
+    "solar": ("t", solar("sunrise", 52.5, 13.4, app=UTC), None),
+    "solar elsewhere": ("t", solar("sunrise", 52.6, 13.4, app=UTC), None),
+    "solar, another event": ("t", solar("sunset", 52.5, 13.4, app=UTC), None),
+    "own": ("t", Weekly(1), None),
+    "own, another day": ("t", Weekly(2), None),
+    "own, without a text": ("t", Plain(app=UTC), None),
+    "odd task": ("t\udc80", schedule(30, app=UTC), None),
+}
+
+
+def test_a_fingerprint_differs_where_the_definition_does() -> None:
+    """Task, kind of schedule, each of its fields, zone and anchor all count."""
+    found = {name: fingerprint(*definition) for name, definition in DEFINITIONS.items()}
+    assert len(set(found.values())) == len(found)
+    assert all(text.isascii() and text.isalnum() for text in found.values())
+
+
+def test_a_fingerprint_is_the_same_for_equal_definitions() -> None:
+    """Another object, another app object, a zone where it plays no part: nothing changes."""
+    again = app_in("UTC")
+    assert fingerprint("t", schedule(30, app=again), None) == fingerprint(*DEFINITIONS["interval"])
+    assert fingerprint("t", schedule(timedelta(seconds=30), app=BERLIN), None) == fingerprint(*DEFINITIONS["interval"])
+    assert fingerprint("t", crontab(minute=0, hour=2, app=again), None) == fingerprint(*DEFINITIONS["crontab"])
+    assert fingerprint("t", Plain(app=UTC), None) == fingerprint("t", Plain(app=again), None)
+    assert fingerprint("t", Weekly(1), None) == fingerprint("t", Weekly(1), None)
+
+
+def test_an_anchor_is_the_instant_and_not_its_zone() -> None:
+    """Two hosts may write the same anchor in different zones."""
+    elsewhere = ANCHOR.astimezone(ZoneInfo("Europe/Berlin"))
+    assert elsewhere == ANCHOR
+    assert fingerprint("t", schedule(30, app=UTC), elsewhere) == fingerprint("t", schedule(30, app=UTC), ANCHOR)
+
+
+_SCRIPT = """
+from datetime import datetime, timezone
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+from celery_once_beat.policy import fingerprint
+app = Celery("elsewhere", set_as_current=False)
+app.conf.timezone = "Europe/Berlin"
+anchor = datetime(2026, 1, 1, 5, tzinfo=timezone.utc)
+for when in (
+    schedule(30, app=app),
+    schedule(86400, app=app),
+    crontab(minute={0, 15, 30, 45}, hour=[2, 3], day_of_week="mon-fri", app=app),
+    crontab(minute={8, 16, 0, 24, 32}, app=app),
+    solar("sunrise", 52.5, 13.4, app=app),
+):
+    print(fingerprint("proj.tasks.report", when, None), fingerprint("proj.tasks.report", when, anchor))
+"""
+
+
+def test_a_fingerprint_is_the_same_in_every_process() -> None:
+    """Beats compare fingerprints across hosts: hash seeds and addresses play no part."""
+    found = set()
+    for seed in ("0", "1", "4711"):
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert len(set(found.pop().split())) == 10
+
+
+def test_the_order_in_which_a_set_was_written_plays_no_part() -> None:
+    """A crontab of the same minutes is the same crontab."""
+    one, two = crontab(minute={0, 8}, app=UTC), crontab(minute={8, 0}, app=UTC)
+    assert one == two
+    assert fingerprint("t", one, None) == fingerprint("t", two, None)

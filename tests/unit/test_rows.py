@@ -1,0 +1,469 @@
+"""Rows: what a beat knows of each entry, and which entries are due."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, schedule
+
+from celery_once_beat.policy import Step
+from celery_once_beat.rows import RETRY_AFTER, Row, Rows
+from celery_once_beat.settings import Settings
+
+APP = Celery("tests", set_as_current=False)
+SETTINGS = Settings(redis_url="redis://h")
+NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+TASK = SimpleNamespace(once_closes_windows=True)
+TASKS = {"proj.task": TASK}
+
+
+class Broken(BaseSchedule):
+    """A schedule that can't say when it starts next."""
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        raise RuntimeError("no idea")
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        raise RuntimeError("no idea")
+
+
+class Weak(BaseSchedule):
+    """Every minute, and broken when it is told to be."""
+
+    broken = False
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        if self.broken:
+            raise RuntimeError("no idea")
+        last = last_run_at.astimezone(timezone.utc)
+        return last.replace(second=0, microsecond=0) + MINUTE - self.now()
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        left = self.remaining_estimate(last_run_at).total_seconds()
+        return left <= 0, max(left, 1.0)
+
+
+def entry(every: Any = 60.0, task: str = "proj.task", **options: Any) -> ScheduleEntry:
+    when = schedule(every, app=APP) if isinstance(every, (int, float)) else every
+    return ScheduleEntry(name="e", task=task, schedule=when, options=options, app=APP)
+
+
+def rows_of(schedule_: dict[str, Any], beat: str = "beat-1", tasks: Any = TASKS) -> Rows:
+    rows = Rows(beat, SETTINGS, tasks)
+    rows.refresh(schedule_)
+    return rows
+
+
+def loaded(rows: Rows, cursor: datetime = NOW, now: datetime = NOW) -> Rows:
+    """Give every row that has none this cursor, as the store would."""
+    for row in rows.unloaded():
+        rows.advance(row, cursor, now)
+    return rows
+
+
+def names(rows: Iterable[Row]) -> list[str]:
+    return [row.name for row in rows]
+
+
+def many(number: int, every: float = 60.0) -> dict[str, Any]:
+    return {f"entry-{n}": entry(every) for n in range(number)}
+
+
+# -- which are due
+
+
+def test_a_row_without_a_cursor_has_to_be_loaded_first() -> None:
+    """It is never due before the store has said where to go on."""
+    rows = rows_of(many(3))
+    assert sorted(names(rows.unloaded())) == ["entry-0", "entry-1", "entry-2"]
+    assert rows.next_due() is None
+    assert rows.due(NOW + 999 * MINUTE, 10) == []
+
+
+def test_a_row_is_due_at_its_next_start_and_not_before() -> None:
+    """The start after its cursor counts, to the microsecond."""
+    rows = loaded(rows_of({"a": entry()}))
+    assert rows.next_due() == NOW + MINUTE
+    assert rows.due(NOW + MINUTE - timedelta(microseconds=1), 10) == []
+    assert names(rows.due(NOW + MINUTE, 10)) == ["a"]
+    assert rows.due(NOW + MINUTE, 10) == []
+
+
+def test_all_that_is_due_comes_out_once_whatever_the_lots() -> None:
+    """A burst larger than one lot is handed out lot by lot, each row once."""
+    rows = loaded(rows_of(many(23)))
+    later = NOW + MINUTE
+    found = [names(rows.due(later, 10)) for _ in range(4)]
+    assert [len(lot) for lot in found] == [10, 10, 3, 0]
+    assert sorted(itertools.chain(*found)) == sorted(many(23))
+
+
+def test_what_of_a_burst_is_left_is_still_due() -> None:
+    """Between two lots the next thing to do is now, not the next start."""
+    rows = loaded(rows_of(many(5)))
+    for row in rows.due(NOW + MINUTE, 3):
+        rows.advance(row, NOW + MINUTE, NOW + MINUTE)
+    assert rows.next_due() == NOW + MINUTE
+    assert len(rows.due(NOW + MINUTE, 10)) == 2
+    assert rows.next_due() == NOW + 2 * MINUTE
+
+
+def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
+    """Load splits by itself: beats go through the same burst in different orders, each always in the same."""
+    orders = {}
+    for beat in ("beat-1", "beat-2", "beat-3"):
+        found = [names(loaded(rows_of(many(50), beat)).due(NOW + MINUTE, 50)) for _ in range(2)]
+        assert found[0] == found[1]
+        orders[beat] = found[0]
+    assert len({tuple(order) for order in orders.values()}) == 3
+    assert len({order[0] for order in orders.values()}) > 1
+
+
+def test_the_earlier_lot_comes_first() -> None:
+    """Rows that became due later don't overtake those that are waiting."""
+    rows = loaded(rows_of({**many(6, 60.0), "late": entry(90.0)}))
+    first = names(rows.due(NOW + MINUTE, 3))
+    rest = names(rows.due(NOW + 90 * SECOND, 10))
+    assert "late" not in first
+    assert rest[-1] == "late"
+
+
+def test_a_row_given_back_is_due_again() -> None:
+    """A claim that couldn't be sent loses nothing."""
+    rows = loaded(rows_of(many(2)))
+    for row in rows.due(NOW + MINUTE, 10):
+        rows.put(row)
+    assert rows.next_due() == NOW + MINUTE
+    assert len(rows.due(NOW + MINUTE, 10)) == 2
+
+
+def test_a_row_that_moved_on_is_due_at_its_new_start_only() -> None:
+    """Another beat's claim moves it; the old start is forgotten."""
+    rows = loaded(rows_of({"a": entry()}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    rows.advance(row, NOW + 5 * MINUTE, NOW + MINUTE)
+    assert rows.next_due() == NOW + 6 * MINUTE
+    assert rows.due(NOW + 5 * MINUTE, 10) == []
+    assert names(rows.due(NOW + 6 * MINUTE, 10)) == ["a"]
+
+
+def test_a_one_off_that_ran_is_never_due_again() -> None:
+    """A schedule without a next start leaves the heap, and not the rows."""
+
+    class Once(BaseSchedule):
+        clocked_time = NOW + MINUTE
+
+        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+            return self.clocked_time - self.now()
+
+        def is_due(self, last_run_at: datetime) -> Any:
+            left = self.remaining_estimate(last_run_at).total_seconds()
+            return left <= 0, left
+
+    rows = loaded(rows_of({"a": entry(Once(app=APP))}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    rows.advance(row, NOW + MINUTE, NOW + MINUTE)
+    assert rows.next_due() is None
+    assert rows.get("a") is row
+
+
+# -- when all is forgotten
+
+
+def test_after_a_restart_every_row_is_loaded_anew_with_what_was_known() -> None:
+    """The store lost its data: cursors are asked for again, and this beat's own are offered."""
+    rows = loaded(rows_of(many(3)))
+    rows.restart()
+    assert len(rows.unloaded()) == 3
+    assert {row.known for row in rows.unloaded()} == {NOW}
+    assert rows.due(NOW + 999 * MINUTE, 10) == []
+
+
+def test_a_restart_in_the_middle_of_a_burst_leaves_nothing_due_without_a_cursor() -> None:
+    """What waits for its turn has to be loaded too before it can be claimed."""
+    rows = loaded(rows_of(many(6)))
+    rows.due(NOW + MINUTE, 2)
+    rows.restart()
+    assert len(rows.unloaded()) == 6
+    assert all(row.cursor is not None for row in rows.due(NOW + 2 * MINUTE, 10))
+
+
+def test_a_restart_in_the_middle_of_a_burst_makes_no_row_due_twice() -> None:
+    """Loaded again, each row is due once: twice would publish each of its windows twice from then on."""
+    rows = loaded(rows_of(many(6)))
+    rows.due(NOW + MINUTE, 2)
+    rows.restart()
+    loaded(rows)
+    found = names(rows.due(NOW + MINUTE, 20))
+    assert sorted(found) == sorted(many(6))
+
+
+# -- rest
+
+
+def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
+    """It is asked for again from the store's cursor, after its time and not before."""
+    rows = loaded(rows_of(many(2)))
+    row, _ = rows.due(NOW + MINUTE, 10)
+    rows.rest(row, NOW, 5.0, "broken")
+    assert row not in rows.unloaded()
+    assert rows.next_due() == NOW + 5 * SECOND
+    rows.wake(NOW + 4 * SECOND)
+    assert row not in rows.unloaded()
+    rows.wake(NOW + 5 * SECOND)
+    assert rows.unloaded() == [row]
+    assert row.known == NOW
+
+
+def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """One line when it begins, one when it is another, one when it ends; nothing while it lasts."""
+    caplog.set_level(logging.INFO, "celery_once_beat.rows")
+    rows = loaded(rows_of({"a": entry()}))
+    row = rows.get("a")
+    assert row is not None
+    for reason in ("broken", "broken", "worse", "worse"):
+        rows.rest(row, NOW, 5.0, reason)
+        rows.wake(NOW + MINUTE)
+    for _ in range(2):
+        rows.advance(row, NOW, NOW)
+    actions = [(record.action, record.entry) for record in caplog.records]  # type: ignore[attr-defined]
+    assert actions == [("entry_rests", "a"), ("entry_rests", "a"), ("entry_goes_on", "a")]
+
+
+def test_a_schedule_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Its row rests and is tried again later; the others are due."""
+    rows = rows_of({"broken": entry(Broken(app=APP)), "good": entry()})
+    loaded(rows)
+    assert names(rows.due(NOW + MINUTE, 10)) == ["good"]
+    assert rows.unloaded() == []
+    assert "no idea" in caplog.text
+    assert "'broken'" in caplog.text
+    rows.wake(NOW + timedelta(seconds=RETRY_AFTER))
+    assert names(rows.unloaded()) == ["broken"]
+
+
+def test_a_schedule_that_recovers_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether it fails at its first start or later, it is back once it answers."""
+    caplog.set_level(logging.INFO, "celery_once_beat.rows")
+    when = Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(when)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    when.broken = True
+    rows.advance(row, NOW + MINUTE, NOW + MINUTE)
+    assert rows.due(NOW + 5 * MINUTE, 10) == []
+    when.broken = False
+    rows.wake(NOW + 5 * MINUTE)
+    loaded(rows, NOW + MINUTE, NOW + 5 * MINUTE)
+    assert names(rows.due(NOW + 5 * MINUTE, 10)) == ["a"]
+    assert [record.action for record in caplog.records] == ["entry_rests", "entry_goes_on"]  # type: ignore[attr-defined]
+
+
+def test_a_row_without_an_end_still_names_its_window() -> None:
+    """A window that is claimed has to run, also if its schedule can't say when the next one starts."""
+    when = Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(when)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    assert row.window(NOW + MINUTE).end == NOW + 2 * MINUTE
+    when.broken = True
+    window = row.window(NOW + MINUTE, attempt=2)
+    assert (window.entry, window.start, window.end, window.attempt, window.tracked) == (
+        "a",
+        NOW + MINUTE,
+        None,
+        2,
+        True,
+    )
+
+
+# -- changes of the schedule
+
+
+def test_a_refresh_keeps_cursors() -> None:
+    """Entries that are as they were go on where they are, also those that were waiting for their turn."""
+    table = many(5)
+    rows = loaded(rows_of(table))
+    rows.due(NOW + MINUTE, 2)
+    rows.refresh(table)
+    assert rows.unloaded() == []
+    assert sorted(names(rows.due(NOW + MINUTE, 10))) == sorted(table)
+
+
+def test_a_refresh_with_entries_made_anew_keeps_cursors() -> None:
+    """A reload of the schedule makes new entry objects; equal ones change nothing but the object."""
+    rows = loaded(rows_of({"a": entry()}))
+    fresh = entry()
+    rows.refresh({"a": fresh})
+    assert rows.unloaded() == []
+    row = rows.get("a")
+    assert row is not None
+    assert row.entry is fresh
+    assert rows.next_due() == NOW + MINUTE
+
+
+def test_a_changed_definition_is_loaded_as_a_new_one() -> None:
+    """Another schedule: no cursor, nothing known, and no time at which it was loaded."""
+    rows = loaded(rows_of({"a": entry(60.0)}))
+    old = rows.get("a")
+    assert old is not None
+    old.loaded_at = 5
+    rows.refresh({"a": entry(90.0)})
+    (row,) = rows.unloaded()
+    assert (row.cursor, row.known, row.loaded_at) == (None, None, 0)
+    assert row.fingerprint != old.fingerprint
+    assert rows.due(NOW + 999 * MINUTE, 10) == []
+
+
+def test_changed_limits_are_loaded_under_the_same_definition() -> None:
+    """Other limits: loaded anew, since the store has to know them, but not as a later definition."""
+    rows = loaded(rows_of({"a": entry()}))
+    old = rows.get("a")
+    assert old is not None
+    old.loaded_at = 5
+    rows.refresh({"a": entry(once={"max_attempts": 9})})
+    (row,) = rows.unloaded()
+    assert (row.cursor, row.known, row.loaded_at) == (None, NOW, 5)
+    assert row.fingerprint == old.fingerprint
+    assert row.policy.max_attempts == 9
+
+
+def test_an_entry_that_left_is_forgotten() -> None:
+    """Wherever its row was: in the heap, waiting for its turn, resting, or out to be claimed."""
+    table = many(4)
+    rows = loaded(rows_of(table))
+    out, waits, rests, _ = rows.due(NOW + MINUTE, 4)
+    rows.put(waits)
+    rows.rest(rests, NOW, 5.0, "broken")
+    rows.refresh({})
+    rows.put(out)
+    rows.advance(out, NOW + MINUTE, NOW)
+    rows.wake(NOW + MINUTE)
+    assert rows.next_due() is None
+    assert rows.unloaded() == []
+    assert rows.due(NOW + 999 * MINUTE, 10) == []
+    assert all(rows.get(name) is None for name in table)
+
+
+def test_a_row_that_rests_goes_on_resting_over_a_refresh() -> None:
+    """A schedule that is reloaded every few seconds doesn't end a rest."""
+    table = {"a": entry()}
+    rows = loaded(rows_of(table))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    rows.rest(row, NOW, 30.0, "broken")
+    rows.refresh({"a": entry()})
+    assert rows.unloaded() == []
+    assert rows.next_due() == NOW + 30 * SECOND
+
+
+def test_entries_that_come_and_go_are_noticed() -> None:
+    """Also where nobody says so, as long as their number shows it."""
+    rows = rows_of(many(2))
+    assert not rows.changed(many(2))
+    assert rows.changed(many(3))
+    assert rows.changed({})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("a", entry(once={"catchup": "all"})),
+        ("a", entry(once="all")),
+        ("a", entry(once={"grace": "1h"})),
+        ("", entry()),
+        ("x" * 70_000, entry()),
+        ("a\udc80", entry()),
+        ("a", SimpleNamespace(task="proj.task", options=None)),
+    ],
+)
+def test_a_wrong_entry_is_left_out_and_said_once(name: str, wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The others go on; it is named when it is first seen, and again once it has been right in between."""
+    good = entry()
+    rows = loaded(rows_of({name: wrong, "good": good}))
+    rows.refresh({name: wrong, "good": good})
+    assert rows.get(name) is None
+    assert names(rows.due(NOW + MINUTE, 10)) == ["good"]
+    assert [record.action for record in caplog.records] == ["entry_wrong"]  # type: ignore[attr-defined]
+    if name == "a":
+        rows.refresh({name: entry(), "good": good})
+        assert rows.get(name) is not None
+        rows.refresh({name: wrong, "good": good})
+        assert [record.action for record in caplog.records] == ["entry_wrong"] * 2  # type: ignore[attr-defined]
+
+
+def test_untracked_entries_are_named_once_together(caplog: pytest.LogCaptureFixture) -> None:
+    """Those whose task isn't an OnceTask or isn't known; what an entry says itself isn't questioned."""
+    tasks = {**TASKS, "proj.plain": SimpleNamespace()}
+    table = {
+        "once": entry(),
+        "plain": entry(task="proj.plain"),
+        "unknown": entry(task="proj.unknown"),
+        "accepted": entry(task="proj.plain", once={"tracked": False}),
+        "insisted": entry(task="proj.unknown", once={"tracked": True}),
+    }
+    rows = rows_of(table, tasks=tasks)
+    rows.refresh(table)
+    (record,) = caplog.records
+    assert record.entries == ["plain", "unknown"]  # type: ignore[attr-defined]
+    tracked = {name: rows.get(name).tracked for name in table}  # type: ignore[union-attr]
+    assert tracked == {"once": True, "plain": False, "unknown": False, "accepted": False, "insisted": True}
+    rows.refresh({**table, "another": entry(task="proj.plain")})
+    assert caplog.records[-1].entries == ["another"]  # type: ignore[attr-defined]
+
+
+# -- the plan of one row
+
+
+def test_a_row_plans_what_to_claim_and_goes_through_it() -> None:
+    """Each step is planned once and stays until the cursor has passed it."""
+    rows = loaded(rows_of({"a": entry(once={"catch_up": "all"})}))
+    now = NOW + 3 * MINUTE
+    (row,) = rows.due(now, 10)
+    for number in (1, 2, 3):
+        expected = Step(NOW + number * MINUTE, True)
+        assert row.step(now) == row.step(now) == expected
+        row.move(expected.start)
+    assert row.step(now) is None
+
+
+def test_a_plan_is_dropped_when_another_beat_claimed() -> None:
+    """What was to be passed over isn't the same any more; nobody else's windows are counted as missed."""
+    rows = loaded(rows_of({"a": entry()}))
+    now = NOW + 30 * MINUTE
+    (row,) = rows.due(now, 10)
+    step = row.step(now)
+    assert step is not None
+    assert (step.start, step.missed_count) == (NOW + 28 * MINUTE, 27)
+    row.move(NOW + 10 * MINUTE)
+    step = row.step(now)
+    assert step is not None
+    assert (step.start, step.missed_count) == (NOW + 28 * MINUTE, 17)
+    assert step.missed[0] == NOW + 11 * MINUTE
+    row.move(NOW + 29 * MINUTE)
+    assert row.step(now) == Step(NOW + 30 * MINUTE, True)
+
+
+def test_an_entry_is_remembered_for_thirty_days_or_three_intervals() -> None:
+    """A yearly entry isn't forgotten between two windows."""
+    day = 86_400.0
+    table = {"minute": entry(60.0), "week": entry(7 * day), "half a year": entry(182 * day)}
+    rows = rows_of(table)
+    found = {name: rows.get(name).ttl(NOW) / day for name in table}  # type: ignore[union-attr]
+    assert found["minute"] == found["week"] == 30
+    assert found["half a year"] >= 3 * 182
+
+
+def test_the_life_of_a_broken_entry_is_known_too() -> None:
+    """Its definition can be loaded although its schedule fails."""
+    rows = rows_of({"a": entry(Broken(app=APP))})
+    row = rows.get("a")
+    assert row is not None
+    assert row.ttl(NOW) == 30 * 86_400

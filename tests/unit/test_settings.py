@@ -1,0 +1,378 @@
+"""Settings: read from an app's conf once, each validated, a wrong one named."""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.settings import Settings
+
+REDIS = "redis://localhost:6379/3"
+SECRET = "s3cret-word"
+
+# name, default, other values that are right, values that are wrong
+_SECONDS = [-1, -0.001, "10", None, True, float("nan"), float("inf"), 1e12, [], "ten"]
+TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
+    ("key_prefix", "once:", ["x", "app-1/once:", "ключ:"], ["", "a b", "a{b", "}", "a\nb", None, 1, "x" * 129]),
+    ("publish_timeout", 10.0, [0.1, 1, 60.5], [*_SECONDS, 0, 0.09]),
+    ("recovery_interval", 2.0, [0.1, 1, 60.5], [*_SECONDS, 0, 0.09]),
+    ("start_timeout", 600.0, [0.1, 1, 86_400], [*_SECONDS, 0, 0.09]),
+    ("lease", 30.0, [0.5, 1, 3600], [*_SECONDS, 0, 0.49]),
+    ("max_attempts", 3, [1, 2, 1_000_000], [0, -1, 1.0, "3", None, True, 1_000_001]),
+    ("marker_ttl", 600.0, [1, 2.5], [*_SECONDS, 0, 0.9]),
+    ("retention", 86_400.0, [1, 2.5], [*_SECONDS, 0, 0.9]),
+    ("catch_up", "latest", ["all", "none"], ["", "newest", None, True, 1, ["all"]]),
+    ("grace", None, [0, 1.5, 3600, None], [each for each in _SECONDS if each is not None]),
+    ("max_catch_up", 1000, [0, 1, 5000], [-1, 1.5, "3", None, False]),
+    ("tolerance", 60.0, [0, 1, 3600], _SECONDS),
+    ("publish_without_store", False, [True], [None, 0, 1, "yes", "False"]),
+    ("run_without_store", False, [True], [None, 0, 1, "yes", "False"]),
+    ("wait_replicas", 0, [1, 5], [-1, 1.0, "1", None, True]),
+    ("history_size", 50, [0, 1, 5000], [-1, 1.0, "1", None, True]),
+]
+RIGHT = [(name, value) for name, _, values, _ in TABLE for value in values]
+WRONG = [(name, value) for name, _, _, values in TABLE for value in values]
+
+
+def app_with(**conf: Any) -> Celery:
+    """An app with this configuration; its broker is a Redis if nothing else is said."""
+    app = Celery("tests", set_as_current=False)
+    app.conf.update({"broker_url": REDIS, **conf})
+    return app
+
+
+def read(**conf: Any) -> Settings:
+    return Settings.from_app(app_with(**conf))
+
+
+@pytest.mark.parametrize(("name", "default"), [row[:2] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_a_setting_has_its_documented_default(name: str, default: Any) -> None:
+    """An app that says nothing gets the defaults."""
+    found = getattr(read(), name)
+    assert found == default
+    assert type(found) is type(default)
+
+
+def test_the_table_names_every_setting() -> None:
+    """No setting is without a test; the two about Redis have their own."""
+    names = {f.name for f in dataclasses.fields(Settings)}
+    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options"}
+
+
+@pytest.mark.parametrize(("name", "value"), RIGHT, ids=map(repr, RIGHT))
+def test_a_right_value_is_taken(name: str, value: Any) -> None:
+    """What fits is taken as it is; seconds become floats."""
+    assert getattr(read(**{f"once_beat_{name}": value}), name) == value
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=map(repr, WRONG))
+def test_a_wrong_value_is_named(name: str, value: Any) -> None:
+    """The error says which setting, what was found and what was expected."""
+    with pytest.raises(SettingError) as caught:
+        read(**{f"once_beat_{name}": value})
+    text = str(caught.value)
+    assert text.startswith(f"once_beat_{name}: found ")
+    assert repr(value)[:80] in text
+    assert "expected" in text
+
+
+def test_a_setting_error_is_an_error_of_ours_and_a_value_error() -> None:
+    """Callers may catch either."""
+    assert issubclass(SettingError, OnceError)
+    assert issubclass(SettingError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("once_beat_leese", "once_beat_lease"), ("once_beat_key_prefx", "once_beat_key_prefix")]
+)
+def test_a_misspelt_setting_is_an_error_with_a_hint(name: str, hint: str) -> None:
+    """A misspelt name would otherwise be silence."""
+    with pytest.raises(SettingError, match=f"{name}.*{hint}"):
+        read(**{name: 5})
+
+
+def test_a_name_like_no_other_is_an_error_without_a_hint() -> None:
+    """No hint where there is nothing near."""
+    with pytest.raises(SettingError) as caught:
+        read(once_beat_qqq=5)
+    assert "once_beat_qqq" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_settings_are_frozen() -> None:
+    """Read once: nothing changes them later, neither a caller nor the app's configuration."""
+    app = app_with(once_beat_lease=5)
+    settings = Settings.from_app(app)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.lease = 7.0  # type: ignore[misc]
+    app.conf.once_beat_lease = 9
+    assert settings.lease == 5.0
+
+
+def test_the_options_of_the_app_arent_ours_to_change() -> None:
+    """redis_options is a copy: what a caller does to it doesn't reach the app's configuration."""
+    mine = {"socket_timeout": 1}
+    settings = read(once_beat_redis_options=mine)
+    assert settings.redis_options == mine
+    assert settings.redis_options is not mine
+
+
+# -- namespaces
+
+
+class _Django:
+    CELERY_BROKER_URL = REDIS
+    CELERY_ONCE_BEAT_LEASE = 7
+    CELERY_ONCE_BEAT_KEY_PREFIX = "shop:"
+    ONCE_BEAT_LEASE = 99
+
+
+class _DjangoMisspelt:
+    CELERY_BROKER_URL = REDIS
+    CELERY_ONCE_BEAT_LEESE = 7
+
+
+class _DjangoWrong:
+    CELERY_BROKER_URL = REDIS
+    CELERY_ONCE_BEAT_LEASE = "7"
+
+
+class _DjangoOther:
+    CELERY_BROKER_URL = REDIS
+    BILLING_ONCE_BEAT_REPORTS = True
+
+
+def configured(source: type) -> Celery:
+    """An app as Django's documentation of Celery sets it up."""
+    app = Celery("tests", set_as_current=False)
+    app.config_from_object(source, namespace="CELERY")
+    return app
+
+
+def test_settings_are_found_in_djangos_namespace() -> None:
+    """CELERY_ONCE_BEAT_LEASE is once_beat_lease."""
+    settings = Settings.from_app(configured(_Django))
+    assert (settings.lease, settings.key_prefix, settings.redis_url) == (7.0, "shop:", REDIS)
+
+
+def test_a_misspelt_setting_is_found_in_djangos_namespace() -> None:
+    """The error names it as it stands there."""
+    with pytest.raises(SettingError, match="CELERY_ONCE_BEAT_LEESE.*once_beat_lease"):
+        Settings.from_app(configured(_DjangoMisspelt))
+
+
+def test_a_wrong_value_is_named_in_djangos_namespace() -> None:
+    """The usual name is said."""
+    with pytest.raises(SettingError, match="once_beat_lease: found '7', expected a number"):
+        Settings.from_app(configured(_DjangoWrong))
+
+
+def test_other_apps_settings_are_none_of_ours() -> None:
+    """A project's own setting may have our words in it."""
+    assert Settings.from_app(configured(_DjangoOther)).lease == 30.0
+
+
+def test_without_a_namespace_a_name_in_lower_case_counts() -> None:
+    """As Celery's own settings."""
+    app = Celery("tests", set_as_current=False)
+    app.config_from_object({"broker_url": REDIS, "once_beat_lease": 7})
+    assert Settings.from_app(app).lease == 7.0
+
+
+def test_without_a_namespace_a_name_in_capitals_isnt_silence() -> None:
+    """It counts, or it is an error that says how to write it."""
+    app = Celery("tests", set_as_current=False)
+    app.config_from_object({"BROKER_URL": REDIS, "ONCE_BEAT_LEASE": 7})
+    try:
+        assert Settings.from_app(app).lease == 7.0
+    except SettingError as exc:
+        assert "once_beat_lease" in str(exc)
+
+
+# -- grace
+
+
+def test_beats_starting_deadline_is_the_default_of_grace() -> None:
+    """What stock beat has for it counts, in seconds, unless grace says otherwise."""
+    assert read(beat_cron_starting_deadline=120).grace == 120.0
+    assert read(beat_cron_starting_deadline=120, once_beat_grace=5).grace == 5.0
+    assert read(beat_cron_starting_deadline=120, once_beat_grace=0).grace == 0.0
+
+
+@pytest.mark.parametrize("value", ["soon", [], -5])
+def test_a_wrong_starting_deadline_is_named(value: Any) -> None:
+    """It comes from another's setting; the error says from which."""
+    with pytest.raises(SettingError, match="beat_cron_starting_deadline"):
+        read(beat_cron_starting_deadline=value)
+
+
+# -- where Redis is found
+
+
+def test_an_explicit_url_counts_before_all_others() -> None:
+    """And then neither broker nor backend have a say, nor their options."""
+    settings = read(
+        once_beat_redis_url="redis://other:1/2",
+        result_backend="redis://third:1/0",
+        broker_transport_options={"master_name": "m"},
+        broker_use_ssl=True,
+    )
+    assert settings.redis_url == "redis://other:1/2"
+    assert settings.redis_options == {}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:6379/0",
+        "rediss://h:6379/0?ssl_cert_reqs=CERT_NONE",
+        "redis+socket:///run/redis.sock?virtual_host=1",
+        "sentinel://a:26379;sentinel://b:26379",
+        "redis+cluster://h:7000",
+        "REDIS://h",
+    ],
+)
+def test_every_kind_of_redis_url_is_taken(url: str) -> None:
+    """The five schemes, in any case."""
+    assert read(once_beat_redis_url=url).redis_url == url
+
+
+def test_the_broker_is_taken_if_it_is_redis() -> None:
+    """The usual case needs no setting."""
+    assert read(broker_url="redis://b:1/0", result_backend="redis://r:1/0").redis_url == "redis://b:1/0"
+
+
+def test_the_brokers_url_for_writing_counts() -> None:
+    """broker_write_url is where messages are sent."""
+    assert read(broker_read_url="redis://r:1/0", broker_write_url="redis://w:1/0").redis_url == "redis://w:1/0"
+
+
+def test_the_result_backend_is_taken_if_the_broker_is_none() -> None:
+    """RabbitMQ and Redis together are common."""
+    settings = read(broker_url="amqp://guest@b//", result_backend="redis://r:1/0")
+    assert settings.redis_url == "redis://r:1/0"
+
+
+def test_sentinels_are_taken_from_the_broker_with_their_options() -> None:
+    """The broker's master_name and sentinel_kwargs are needed to find the same master."""
+    sentinel = {"password": SECRET}
+    settings = read(
+        broker_url="sentinel://a:26379;sentinel://b:26379",
+        broker_transport_options={"master_name": "m", "sentinel_kwargs": sentinel, "visibility_timeout": 60},
+    )
+    assert settings.redis_url == "sentinel://a:26379;sentinel://b:26379"
+    assert settings.redis_options == {"master_name": "m", "sentinel_kwargs": sentinel}
+
+
+def test_sentinels_given_as_a_list_are_taken() -> None:
+    """A broker's URLs may be a list."""
+    urls = ["sentinel://a:26379", "sentinel://b:26379"]
+    settings = read(broker_url=urls, broker_transport_options={"master_name": "m"})
+    assert settings.redis_url == ";".join(urls)
+
+
+def test_a_failover_list_of_redis_brokers_isnt_one_redis() -> None:
+    """Two servers that know nothing of each other can't coordinate: the result backend is taken, else it's an error."""
+    several = "redis://a:1/0;redis://b:1/0"
+    assert read(broker_url=several, result_backend="redis://r:1/0").redis_url == "redis://r:1/0"
+    with pytest.raises(SettingError, match="once_beat_redis_url"):
+        read(broker_url=several)
+
+
+def test_options_of_our_own_win_over_the_brokers() -> None:
+    """once_beat_redis_options adds to what is found, and has the last word."""
+    settings = read(
+        broker_transport_options={"master_name": "m", "client_name": "c"},
+        once_beat_redis_options={"master_name": "mine", "socket_timeout": 1},
+    )
+    assert settings.redis_options == {"master_name": "mine", "client_name": "c", "socket_timeout": 1}
+
+
+def test_the_brokers_tls_is_taken() -> None:
+    """broker_use_ssl says how to speak to it."""
+    tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/ca.pem"}
+    assert read(broker_use_ssl=tls).redis_options == {"ssl": True, **tls}
+    assert read(broker_use_ssl=True).redis_options == {"ssl": True}
+    assert read(broker_use_ssl=False).redis_options == {}
+
+
+def test_the_backends_tls_and_options_are_taken_with_it() -> None:
+    """Its own, and not the broker's."""
+    tls = {"ssl_cert_reqs": "none"}
+    settings = read(
+        broker_url="amqp://b//",
+        broker_use_ssl={"ca_certs": "/amqp.pem"},
+        broker_transport_options={"client_name": "broker"},
+        result_backend="redis://r:1/0",
+        redis_backend_use_ssl=tls,
+        result_backend_transport_options={"client_name": "backend"},
+    )
+    assert settings.redis_options == {"ssl": True, "client_name": "backend", **tls}
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"broker_url": f"amqp://me:{SECRET}@b//"},
+        {"broker_url": f"amqp://me:{SECRET}@b//;amqp://me:{SECRET}@c//"},
+        {"broker_url": f"amqp://me:{SECRET}@b//", "result_backend": f"db+postgresql://me:{SECRET}@d/x"},
+        {"broker_url": "memory://"},
+        {"broker_url": None},
+    ],
+)
+def test_without_any_redis_the_error_says_what_to_set(conf: dict[str, Any]) -> None:
+    """It names the setting and shows a URL; never a password."""
+    with pytest.raises(SettingError) as caught:
+        read(**conf)
+    assert str(caught.value).startswith("once_beat_redis_url: ")
+    assert "redis://" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://me:{SECRET}@h:1/0",
+        f"amqp://me:{SECRET}@h:1//",
+        f"//me:{SECRET}@h",
+        f"me:{SECRET}@h",
+        f"redis:/me:{SECRET}@h",
+        f"sentinels://:{SECRET}@a:1;sentinels://:{SECRET}@b:1",
+        "",
+        "localhost",
+        5,
+        ["redis://h"],
+        {"url": f"redis://:{SECRET}@h"},
+    ],
+)
+def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
+    """Also one that isn't whole, or of a scheme that nobody knows."""
+    with pytest.raises(SettingError) as caught:
+        read(once_beat_redis_url=url)
+    text = str(caught.value)
+    assert text.startswith("once_beat_redis_url: found ")
+    assert "redis+cluster" in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", ["a"]])
+def test_wrong_options_are_named(value: Any) -> None:
+    """once_beat_redis_options is a dict."""
+    with pytest.raises(SettingError, match="once_beat_redis_options: found .* expected a dict"):
+        read(once_beat_redis_options=value)
+
+
+def test_no_password_is_shown_by_a_settings_repr() -> None:
+    """Settings stand in logs and tracebacks; what may hold a secret doesn't."""
+    settings = read(
+        once_beat_redis_url=f"redis://me:{SECRET}@h:1/0",
+        once_beat_redis_options={"password": SECRET, "sentinel_kwargs": {"password": SECRET}},
+    )
+    assert SECRET in settings.redis_url
+    assert SECRET not in repr(settings)
+    assert SECRET not in str(settings)
