@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 from kombu.utils.url import url_to_parts
-from redis.backoff import ExponentialBackoff
+from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -29,11 +29,11 @@ def connect(settings: Settings) -> Any:
         "decode_responses": True,
         # A foreign key may hold any bytes: it is passed over, not stumbled on.
         "encoding_errors": "surrogateescape",
-        # A process that beats must not hang on one: two seconds, three tries, then it is told.
+        # A process that beats must not hang on one: two seconds a try; the store tries again itself, since what
+        # redis-py repeats, and when, differs with its release.
         "socket_timeout": 2.0,
         "socket_connect_timeout": 2.0,
-        "retry": Retry(ExponentialBackoff(cap=0.5, base=0.05), 2),
-        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
+        "retry": Retry(NoBackoff(), 0),
     }
     given = dict(settings.redis_options)
     scheme = settings.redis_url.partition("://")[0].lower()
@@ -120,7 +120,7 @@ def _cluster(url: str, options: dict[str, Any]) -> Any:
     for option, value in (("username", parts.username), ("password", parts.password)):
         if value is not None:
             options.setdefault(option, value)
-    for unknown in ("master_name", "sentinel_kwargs", "retry_on_error"):
+    for unknown in ("master_name", "sentinel_kwargs"):
         options.pop(unknown, None)
     try:
         return RedisCluster(host=parts.hostname or "localhost", port=parts.port or 6379, **options)

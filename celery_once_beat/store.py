@@ -60,7 +60,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from redis.backoff import ExponentialBackoff
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+from redis.retry import Retry
 
 from . import replies as r
 from .clients import connect
@@ -193,6 +195,8 @@ class Store:
         self.settings = settings
         self._given = client
         self._lazy: Any = None
+        # Three tries in all: every verb may be repeated, since it answers its owner as it did the first time.
+        self._retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
 
     @property
     def _client(self) -> Any:
@@ -520,13 +524,17 @@ class Store:
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> tuple[list[Any], int | None]:
         """Return the replies, and how many replicas have what was written; None where nobody has to know."""
         wait = self.settings.wait_replicas
-        try:
+
+        def send() -> list[Any]:
             with self._client.pipeline(transaction=False) as pipe:
                 for command in commands:
                     pipe.execute_command(*command)
                 if wait:
                     pipe.execute_command("WAIT", wait, _WAIT_MS)
-                raw: list[Any] = pipe.execute(raise_on_error=False)
+                return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
+
+        try:
+            raw = self._retry.call_with_retry(send, lambda error: None)
         except _UNREACHABLE as exc:
             raise _unavailable(exc) from exc
         if not wait:

@@ -92,10 +92,10 @@ def test_tls_options_of_the_broker_make_a_tls_connection(requirement: Any) -> No
 
 
 def test_a_client_gives_up_soon() -> None:
-    """A beat must not hang on one server: two seconds a try, and few tries."""
+    """A beat must not hang on one server: two seconds a try; redis-py adds none, the store tries again itself."""
     found = arguments("redis://h")
     assert (found["socket_timeout"], found["socket_connect_timeout"]) == (2.0, 2.0)
-    assert found["retry"].get_retries() == 2
+    assert found["retry"]._retries == 0
     assert found["decode_responses"] is True
 
 
