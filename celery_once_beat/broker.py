@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
 
-__all__ = ("is_alive", "transport_options")
+__all__ = ("is_alive", "is_to_blame", "transport_options")
 
 logger = get_logger(__name__)
 
@@ -42,6 +43,18 @@ def is_alive(connection: Any) -> bool:
     except Exception as exc:
         logger.debug("once: the broker doesn't answer: %s", exc)
         return False
+
+
+def is_to_blame(error: BaseException, producer: Any) -> bool:
+    """Whether a publish failed for the broker or the way to it, and not for what was to be published."""
+    connection = producer.connection if producer is not None else None
+    of_transport = (*connection.connection_errors, *connection.channel_errors) if connection is not None else ()
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (OperationalError, OSError, *of_transport)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _look_for_close(connection: Any) -> None:

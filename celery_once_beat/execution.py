@@ -22,7 +22,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from . import signals
-from .errors import NewerVersionError, StoreUnavailableError
+from .errors import NewerVersionError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of
 from .replies import Again, Begun, Closed, Stale
 from .store import Store, WindowKey, store_of
@@ -105,8 +105,7 @@ class Execution:
     # -- begin ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> Lease:
-        sent = time.monotonic()
-        reply = self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked)
+        sent, reply = self._ask_to_begin()
         if not isinstance(reply, Begun):
             self._refuse(reply)
         _said.clear()
@@ -115,6 +114,31 @@ class Execution:
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=lease.held
         )
         return lease
+
+    def _ask_to_begin(self) -> tuple[float, Any]:
+        """Return when the request was sent that was answered, time.monotonic(), and its answer."""
+        give_up = time.monotonic() + self.length / 2
+        while True:
+            sent = time.monotonic()
+            try:
+                reply = self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked)
+            except UncertainWriteError:
+                # It has begun, but a failover could undo it: the same owner asks again, which writes again.
+                if time.monotonic() > give_up:
+                    self._give_back()
+                    raise
+                time.sleep(0.1)
+            else:
+                return sent, reply
+
+    def _give_back(self) -> None:
+        # No execution died here: without this the window would be abandoned while a replica is away.
+        try:
+            self.store.hand_over(
+                self.key, self.owner, 0, self.retry, 0.0, self.store.settings.start_timeout, tracked=self.window.tracked
+            )
+        except StoreUnavailableError as exc:
+            self._log(logger.debug, "window_kept", "not given back: %s", exc)
 
     def _refuse(self, reply: Any) -> NoReturn:
         if isinstance(reply, Closed) and reply.outcome:
@@ -134,8 +158,7 @@ class Execution:
             result = body()
         except Retry:
             # Raised by hand, without retry(), nothing will come again.
-            if not self.handed_over:
-                self._finish("failed")
+            self._finish("failed")
             raise
         except Reject as exc:
             self._end_rejected(exc)
@@ -155,10 +178,10 @@ class Execution:
     def _end_rejected(self, exc: Reject) -> None:
         if self.stale:
             self._raise_stale()
-        if self.handed_over:
-            return  # the retry wasn't published, or perhaps not: the window is open, a beat will do it
         if not exc.requeue:
             self._finish("failed")
+            return
+        if self.handed_over:
             return
         # The same message comes again: no death, so it hands over to its own retry number.
         self._patiently(lambda: self._hand_over(self.retry, 0.0))
@@ -169,7 +192,9 @@ class Execution:
         """Give the window to the retry that is about to be published with these ``apply_async`` options."""
         self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
         if self.stale:
-            self._raise_stale()
+            raise Ignore("stale")  # retry() makes a Reject of it, which tells it
+        # Also where the store didn't answer: the retry goes out, and whoever runs it finishes the window.
+        self.handed_over = True
 
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None
@@ -182,7 +207,13 @@ class Execution:
         leases_of(self.store).release(self.lease)
 
     def _finish(self, outcome: str, again_after: float | None = None) -> bool:
-        """Record the outcome; returns whether it is certain, raises Ignore where this execution is stale."""
+        """Record the outcome; returns whether it is certain, raises Ignore where this execution is stale.
+
+        A window that was handed over to a retry is the retry's to finish, also if the body goes on after
+        ``retry(throw=False)``.
+        """
+        if self.handed_over:
+            return False
         assert self.lease is not None
         fence = self.lease.fence
         recorded = False

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
 
-from .errors import OnceError
 from .replies import Renewed, Stale
 from .store import Store, WindowKey
 
@@ -95,7 +94,7 @@ class Leases:
             replies = self._store.renew_many(
                 (lease.window, lease.owner, lease.fence, lease.length, lease.tracked) for lease in leases
             )
-        except OnceError as exc:
+        except Exception as exc:  # whatever it is: this thread must not end while bodies run
             replies = [exc] * len(leases)
         answered = True
         for lease, reply in zip(leases, replies, strict=True):

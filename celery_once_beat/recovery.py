@@ -15,7 +15,7 @@ from . import signals
 from .clock import ServerClock
 from .errors import OnceError, StoreUnavailableError
 from .replies import Closed, Taken
-from .store import SHARDS, Store, WindowKey
+from .store import Store, WindowKey
 from .windows import Window, format_instant
 
 __all__ = ("Recovery",)
@@ -24,6 +24,8 @@ logger = get_logger(__name__)
 
 #: Overdue windows read of each shard at a time.
 _MOST = 100
+#: Seconds for which an overdue window of an entry that left the schedule is put off.
+_PUT_OFF = 3600.0
 
 
 class Recovery:
@@ -34,7 +36,6 @@ class Recovery:
         self._beat = beat
         self._clock = clock
         self._next = 0.0
-        self._offsets = [0] * SHARDS
         self.alive: tuple[str, ...] = ()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
@@ -46,18 +47,16 @@ class Recovery:
     def look(self) -> list[WindowKey]:
         """Say that this beat lives, learn the time and who else lives, and return what is overdue."""
         sent = time.monotonic()
-        found = self._store.overdue(self._beat, self._clock.now(), self._offsets, _MOST)
+        found = self._store.overdue(self._beat, self._clock.now(), _MOST)
         self._clock.measured(found.heartbeat.now, sent, time.monotonic())
         self.forgotten = found.heartbeat.new and bool(self.alive)
         self.alive = found.heartbeat.beats
         self._next = sent + self._store.settings.recovery_interval
         windows = []
-        for shard, members in enumerate(found.shards):
+        for members in found.shards:
             if isinstance(members, OnceError):
                 logger.error("once: %s", members, extra={"action": "shard_unreadable"})
                 continue
-            # What no beat takes, since its entry left the schedule, must not hide what comes behind it.
-            self._offsets[shard] = self._offsets[shard] + _MOST if len(members) == _MOST else 0
             windows += [window for window in members if window is not None]
         return windows
 
@@ -66,6 +65,7 @@ class Recovery:
     ) -> list[tuple[WindowKey, Taken]]:
         """Take those whose entries this beat knows; returns what it has to publish."""
         known = [(window, mark) for window in windows if (mark := fingerprint_of(window.entry))]
+        self._put_off([window for window in windows if not fingerprint_of(window.entry)])
         taken = []
         for (window, _), reply in zip(known, self._store.take_many(self._beat, known), strict=True):
             if isinstance(reply, Taken):
@@ -77,6 +77,17 @@ class Recovery:
             elif isinstance(reply, OnceError):
                 logger.error("once: %s", reply, extra={"action": "window_unreadable", "entry": window.entry})
         return taken
+
+    def _put_off(self, windows: list[WindowKey]) -> None:
+        # Its entry left the schedule, or is another app's: a worker may still get to its message.
+        for window, reply in zip(windows, self._store.postpone_many(windows, _PUT_OFF), strict=True):
+            if reply == "postponed":
+                logger.warning(
+                    "once: window %s of %r is overdue, and this beat's schedule has no such entry",
+                    format_instant(window.start),
+                    window.entry,
+                    extra={"action": "window_unknown", "entry": window.entry},
+                )
 
     def _ended(self, window: WindowKey, outcome: str) -> None:
         start = format_instant(window.start)

@@ -11,7 +11,7 @@ from celery.worker.request import Request
 
 from .errors import OnceError
 from .execution import DELIVERY, new_owner
-from .replies import Closed, Finished
+from .replies import Again, Closed, Finished
 from .store import WindowKey, store_of
 from .windows import Window, decode_headers, find_headers, format_instant
 
@@ -36,7 +36,8 @@ class OnceRequest(Request):
             keeps = task.acks_on_failure_or_timeout
         if soft or state.should_terminate or (task.acks_late and not keeps):
             return  # where the broker delivers it again, it is for recovery to run it again
-        _end(self.app, self.request_dict, "failed", killed=True)
+        again = getattr(task, "once_retry_failed_after", None)
+        _end(self.app, self.request_dict, "failed", killed=True, again_after=again)
 
 
 @task_revoked.connect(weak=False)
@@ -45,14 +46,14 @@ def _on_revoked(sender: Any, request: Any, terminated: bool, expired: bool, **_:
         _end(sender.app, vars(request), "expired" if expired else "revoked", killed=terminated)
 
 
-def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> None:
+def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
     """Record ``outcome`` of the delivery ``request``; where the store doesn't answer, recovery sees to it."""
     try:
         headers = find_headers(request, request.get("headers"))
         window = decode_headers(headers) if headers else None
         if window is None or not window.tracked:
             return
-        if _record(app, request, window, outcome, killed=killed):
+        if _record(app, request, window, outcome, killed=killed, again_after=again_after):
             start = format_instant(window.start)
             logger.info(
                 "once: window %s of %r is %s",
@@ -65,11 +66,15 @@ def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> No
         logger.error("once: %s not recorded: %s", outcome, exc, extra={"action": "window_unrecorded"})
 
 
-def _record(app: Any, request: dict[str, Any], window: Window, outcome: str, *, killed: bool) -> bool:
+def _record(
+    app: Any, request: dict[str, Any], window: Window, outcome: str, *, killed: bool, again_after: float | None
+) -> bool:
     store, key = store_of(app), WindowKey(window.entry, window.start)
     owner = request.get(DELIVERY) or new_owner(request.get("hostname"))
-    if killed and isinstance(store.finish(key, owner, 0, outcome), Finished):
-        return True
+    if killed:
+        reply = store.finish(key, owner, 0, outcome, again_after)
+        if isinstance(reply, (Finished, Again)):
+            return isinstance(reply, Finished)
     # Not begun by this delivery. A copy that nobody runs closes the window, unless it is an older one.
     retry = request.get("retries") or 0
     return isinstance(store.close_window(key, owner, outcome, retry), Closed)

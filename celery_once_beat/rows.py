@@ -6,8 +6,8 @@ so that a tick costs what is due, not what exists.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
-import zlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,6 +49,8 @@ class Row:
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
     plan: deque[Step] = field(default_factory=deque)
+    #: Given out by :meth:`Rows.due`, and not yet given back.
+    out: bool = False
     #: Why it can't go on, said once; '' while it can.
     trouble: str = ""
 
@@ -93,15 +95,18 @@ class Row:
 class Rows:
     """All rows of one beat."""
 
-    def __init__(self, beat: str, settings: Settings, tasks: Mapping[str, Any]) -> None:
+    def __init__(self, beat: str, settings: Settings, tasks: Mapping[str, Any], *, eager: bool = False) -> None:
         self._beat = beat
         self._settings = settings
         self._tasks = tasks
+        #: Under ``task_always_eager`` the body runs in beat, and no worker closes its window.
+        self._eager = eager
         self._rows: dict[str, Row] = {}
         self._unloaded: set[Row] = set()
-        self._heap: list[tuple[datetime, int, Row]] = []
+        # Names, not rows: they have an order of their own where instants are the same.
+        self._heap: list[tuple[datetime, str]] = []
         self._due: deque[Row] = deque()
-        self._resting: list[tuple[datetime, int, Row]] = []
+        self._resting: list[tuple[datetime, str]] = []
         self._size = -1
         self._named_untracked: set[str] = set()
         self._named_wrong: dict[str, str] = {}
@@ -134,13 +139,12 @@ class Rows:
             elif old is not None and old.fingerprint == row.fingerprint:
                 row.loaded_at, row.known = old.loaded_at, old.known  # other limits, the same definition
             self._rows[name] = row
-        self._heap = [(row.next, row.order, row) for row in self._rows.values() if row.next]
+            row.out = False
+        self._heap = [(row.next, row.name) for row in self._rows.values() if row.next]
         heapq.heapify(self._heap)
         self._due.clear()
-        self._resting = [rest for rest in self._resting if self._current(rest[2])]
-        heapq.heapify(self._resting)
-        resting = {row for _, _, row in self._resting}
-        self._unloaded = {row for row in self._rows.values() if row.cursor is None and row not in resting}
+        resting = {name for _, name in self._resting}
+        self._unloaded = {row for row in self._rows.values() if row.cursor is None and row.name not in resting}
         self._name_untracked()
 
     def _make(self, name: str, entry: Any) -> Row | None:
@@ -151,7 +155,7 @@ class Rows:
             policy = EntryPolicy.of(name, (entry.options or {}).get("once"), task, self._settings)
             tracked = policy.tracked
             if tracked is None:
-                tracked = getattr(task, "once_closes_windows", False)
+                tracked = getattr(task, "once_closes_windows", False) and not self._eager
             mark = fingerprint(entry.task, entry.schedule, policy.anchor)
         except (OnceError, UnicodeEncodeError, AttributeError) as exc:
             if self._named_wrong.get(name) != str(exc):
@@ -159,7 +163,7 @@ class Rows:
                 logger.error("once: %s; the entry is left out", exc, extra={"action": "entry_wrong", "entry": name})
             return None
         self._named_wrong.pop(name, None)
-        order = zlib.crc32(f"{self._beat}\x00{name}".encode())
+        order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
         return Row(name, entry, policy, mark, tracked, order)
 
     def _name_untracked(self) -> None:
@@ -185,25 +189,42 @@ class Rows:
         """Take up to ``most`` rows that are due at ``now``, in this beat's own order; give them back by :meth:`put`."""
         fresh = []
         while self._heap and self._heap[0][0] <= now:
-            start, _, row = heapq.heappop(self._heap)
-            if self._current(row) and row.next == start:
+            start, name = heapq.heappop(self._heap)
+            row = self._rows.get(name)
+            if row is not None and row.next == start and not row.out:
+                row.out = True
                 fresh.append(row)
         if fresh:
             self._due.extend(sorted(fresh, key=lambda row: row.order))
         return [self._due.popleft() for _ in range(min(most, len(self._due)))]
 
+    def adopt(self, row: Row, entry: Any) -> bool:
+        """Take ``entry`` as the row's, where a base makes a new one at each access; False if it says another thing."""
+        if entry is row.entry:
+            return True
+        same = (
+            entry is not None
+            and (entry.options or {}) == (row.entry.options or {})
+            and fingerprint(entry.task, entry.schedule, row.policy.anchor) == row.fingerprint
+        )
+        if same:
+            row.entry = entry
+        return same
+
     def put(self, row: Row) -> None:
         """Give a row back, to be due at its next start."""
+        row.out = False
         if row.next is not None and self._current(row):
-            heapq.heappush(self._heap, (row.next, row.order, row))
+            heapq.heappush(self._heap, (row.next, row.name))
 
     def rest(self, row: Row, now: datetime, seconds: float = RETRY_AFTER, reason: object = "") -> None:
         """Look at a row that can't go on again after ``seconds``, from the store's cursor on."""
         self.say(row, str(reason))
         row.cursor = row.next = None
         row.plan.clear()
+        row.out = False
         self._unloaded.discard(row)
-        heapq.heappush(self._resting, (now + timedelta(seconds=seconds), row.order, row))
+        heapq.heappush(self._resting, (now + timedelta(seconds=seconds), row.name))
 
     def say(self, row: Row, trouble: str) -> None:
         """Log why a row can't go on, once a state change."""
@@ -216,16 +237,15 @@ class Rows:
     def wake(self, now: datetime) -> None:
         """End the rest of rows whose time has come."""
         while self._resting and self._resting[0][0] <= now:
-            row = heapq.heappop(self._resting)[2]
-            if self._current(row):
+            row = self._rows.get(heapq.heappop(self._resting)[1])
+            if row is not None and row.cursor is None:
                 self._unloaded.add(row)
 
     def next_due(self) -> datetime | None:
-        """When something is to do: aware UTC, None if never."""
+        """When a row is due: aware UTC, None if none will be. Rows that rest are for the next look."""
         if self._due:
             return self._due[0].next
-        starts = [queue[0][0] for queue in (self._heap, self._resting) if queue]
-        return min(starts) if starts else None
+        return self._heap[0][0] if self._heap else None
 
     def _current(self, row: Row) -> bool:
         return self._rows.get(row.name) is row
@@ -235,7 +255,10 @@ class Rows:
         for row in self._rows.values():
             row.cursor = row.next = None
             row.plan.clear()
+            row.out = False
         self._due.clear()
+        self._heap.clear()
+        self._resting.clear()
         self._unloaded = set(self._rows.values())
 
     def advance(self, row: Row, cursor: datetime, now: datetime) -> None:

@@ -15,9 +15,9 @@ import re
 import socket
 import time
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.beat import Scheduler
 from celery.utils.log import get_logger
@@ -28,7 +28,7 @@ from .clock import ServerClock
 from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError
 from .policy import Step
 from .recovery import Recovery
-from .replies import Claimed, Loaded, Moved, Paused, Superseded, Unknown
+from .replies import Claimed, Closed, Loaded, Moved, Paused, Superseded, Unknown
 from .rows import RETRY_AFTER, Row, Rows
 from .settings import Settings
 from .store import ClaimRequest, LoadRequest, Store, WindowKey
@@ -42,7 +42,25 @@ logger = get_logger(__name__)
 _CHUNK = 500
 #: Seconds between two tries to reach Redis or the broker: at first, at most.
 _BACKOFF = (0.5, 5.0)
+#: Windows that are taken, published and confirmed together.
+_SLICE = 100
+#: Seconds of a tick for finding out what is to be claimed.
+_PLANNING = 0.5
+#: A cursor is the start of a window that was claimed: one that lies further ahead than clocks differ is wrong.
+_AHEAD = timedelta(seconds=60)
 _NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
+
+
+class _Job(NamedTuple):
+    """A window to publish: claimed, or with ``again`` taken since it was overdue."""
+
+    row: Row
+    start: datetime
+    turn: int
+    expires: datetime | None
+    retry: int = 0
+    attempt: int = 1
+    again: bool = False
 
 
 def task_id(prefix: str, entry: str, start: datetime) -> str:
@@ -59,7 +77,7 @@ class OnceSchedulerMixin(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._ticking = False
-        self._published = False
+        self._published = 0
         self._changed = True
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
@@ -80,7 +98,8 @@ class OnceSchedulerMixin(Scheduler):
         self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._recovery = Recovery(self._once, self._beat_id, self._clock)
         super().setup_schedule()
-        self._rows = Rows(self._beat_id, self._once.settings, self.app.tasks)
+        eager = bool(self.app.conf.task_always_eager)
+        self._rows = Rows(self._beat_id, self._once.settings, self.app.tasks, eager=eager)
 
     # -- changes of the schedule ------------------------------------------------------------------------------
 
@@ -104,7 +123,7 @@ class OnceSchedulerMixin(Scheduler):
         try:
             self._refresh()
             delay = self._tick()
-        except StoreUnavailableError as exc:
+        except OnceError as exc:
             return self._store_away(exc)
         finally:
             self._ticking = False
@@ -179,6 +198,15 @@ class OnceSchedulerMixin(Scheduler):
                 format_instant(reply.cursor),
                 extra={"action": "entry_" + reply.news, "entry": row.name},
             )
+        if reply.cursor > now + _AHEAD:
+            logger.error(
+                "once: the cursor of entry %r stands at %s, in the future: nothing of it is claimed until then. Was "
+                "the Redis server's clock wrong? Delete the key %s to go on from now",
+                row.name,
+                format_instant(reply.cursor),
+                self._once.entry_key(row.name),
+                extra={"action": "cursor_ahead", "entry": row.name},
+            )
         self._rows.advance(row, reply.cursor, now)
 
     def _superseded(self, row: Row, reply: Superseded, now: datetime) -> None:
@@ -199,25 +227,23 @@ class OnceSchedulerMixin(Scheduler):
         """Claim a chunk of what is due, and publish what was won."""
         claims: list[tuple[Row, Step]] = []
         schedule = self.schedule
+        began = time.monotonic()
         for row in self._rows.due(now, _CHUNK):
-            if schedule.get(row.name) is not row.entry:
+            if not self._rows.adopt(row, schedule.get(row.name)):
                 self._changed = True  # replaced behind our back: made anew at the next tick
                 self._rows.put(row)
-                continue
-            try:
-                step = row.step(now)
-            except ScheduleError as exc:
-                self._rows.rest(row, now, reason=exc)
-                continue
-            if step is not None:
-                claims.append((row, step))
+            elif time.monotonic() - began > _PLANNING:
+                self._rows.put(row)  # after a long outage there is much to look through
+            else:
+                self._plan(row, now, claims)
+        sent = time.monotonic()
         try:
             replies = self._once.claim_many(self._beat_id, (self._claim_request(row, step) for row, step in claims))
         except StoreUnavailableError:
             for row, _ in claims:
                 self._rows.put(row)
             raise
-        won = []
+        won: list[_Job] = []
         away: StoreUnavailableError | None = None
         for (row, step), reply in zip(claims, replies, strict=True):
             if isinstance(reply, StoreUnavailableError):
@@ -225,11 +251,25 @@ class OnceSchedulerMixin(Scheduler):
                 self._rows.put(row)
                 continue
             if isinstance(reply, Claimed):
-                won.append((row, step, reply))
+                self._tell_missed(row, step)
+                if step.run:
+                    won.append(_Job(row, step.start, reply.turn, reply.expires))
             self._claimed(row, step, reply, now)
-        self._publish_won(won)
+        self._publish(won, sent)
         if away is not None:
             raise away
+
+    def _plan(self, row: Row, now: datetime, claims: list[tuple[Row, Step]]) -> None:
+        assert row.cursor is not None
+        try:
+            step = row.step(now)
+        except ScheduleError as exc:
+            self._rows.rest(row, now, reason=exc)
+            return
+        if step is None:
+            self._rows.advance(row, row.cursor, now)  # its schedule says another thing than before
+        else:
+            claims.append((row, step))
 
     def _claim_request(self, row: Row, step: Step) -> ClaimRequest:
         assert row.cursor is not None
@@ -248,9 +288,6 @@ class OnceSchedulerMixin(Scheduler):
         """Move a row on by what the store answered to its claim."""
         if isinstance(reply, Claimed):
             self._rows.advance(row, step.start, now)
-            missed = step.missed_count + (not step.run)
-            if missed:
-                self._tell_missed(row, step, missed)
         elif isinstance(reply, Moved):
             self._reserve(row)
             self._rows.advance(row, reply.cursor, now)
@@ -264,7 +301,10 @@ class OnceSchedulerMixin(Scheduler):
         else:
             self._troubled(row, reply, now)
 
-    def _tell_missed(self, row: Row, step: Step, count: int) -> None:
+    def _tell_missed(self, row: Row, step: Step) -> None:
+        count = step.missed_count + (not step.run)
+        if not count:
+            return
         newest = step.start if not step.run else step.missed[-1]
         logger.warning(
             "once: %d windows of %r up to %s are missed",
@@ -286,93 +326,125 @@ class OnceSchedulerMixin(Scheduler):
         row.entry = self.schedule.get(row.name, entry)
         return entry
 
-    def _publish_won(self, won: list[tuple[Row, Step, Claimed]]) -> None:
-        confirmations = []
-        for row, step, claimed in won:
-            if not step.run:
-                continue
-            window = row.window(step.start)
-            signals.window_claimed.send(sender=self, window=window)
-            published = self._publish(self._reserve(row), window, claimed.expires)
-            if row.tracked:
-                key = WindowKey(row.name, step.start)
-                confirmations.append((key, claimed.turn, published, self._start_timeout(row)))
-        self._confirm(confirmations)
-
     # -- recovery ---------------------------------------------------------------------------------------------
 
     def _recover(self, overdue: list[WindowKey]) -> None:
-        confirmations = []
-        for key, taken in self._recovery.take(overdue, self._fingerprint_of):
-            row = self._rows.get(key.entry)
-            assert row is not None
-            window = row.window(key.start, attempt=taken.attempts + 1)
-            signals.window_overdue.send(sender=self, window=window)
-            logger.warning(
-                "once: window %s of %r is overdue, published again",
-                format_instant(key.start),
-                key.entry,
-                extra={
-                    "action": "window_overdue",
-                    "entry": key.entry,
-                    "start": format_instant(key.start),
-                    "attempt": window.attempt,
-                },
-            )
-            published = self._publish(row.entry, window, taken.expires, taken.retry, again=True)
-            confirmations.append((key, taken.turn, published, self._start_timeout(row)))
-        self._confirm(confirmations)
+        """Take and publish what is overdue, as much as there is time for until the next look."""
+        began = time.monotonic()
+        for position in range(0, len(overdue), _SLICE):
+            if time.monotonic() - began > self._once.settings.recovery_interval:
+                return
+            sent = time.monotonic()
+            jobs = []
+            for key, taken in self._recovery.take(overdue[position : position + _SLICE], self._fingerprint_of):
+                row = self._rows.get(key.entry)
+                assert row is not None
+                jobs.append(
+                    _Job(row, key.start, taken.turn, taken.expires, taken.retry, taken.attempts + 1, again=True)
+                )
+                logger.warning(
+                    "once: window %s of %r is overdue, published again",
+                    format_instant(key.start),
+                    key.entry,
+                    extra={
+                        "action": "window_overdue",
+                        "entry": key.entry,
+                        "start": format_instant(key.start),
+                        "attempt": taken.attempts + 1,
+                    },
+                )
+                signals.window_overdue.send(sender=self, window=row.window(key.start, taken.attempts + 1))
+            self._publish(jobs, sent)
 
     def _fingerprint_of(self, entry: str) -> str | None:
         row = self._rows.get(entry)
         return row.fingerprint if row is not None and row.tracked else None
 
-    def _confirm(self, confirmations: list[tuple[WindowKey, int, bool, float]]) -> None:
-        # What can't be confirmed is overdue after publish_timeout; the worker refuses the second copy.
-        for reply in self._once.confirm_many(confirmations) if confirmations else ():
-            if isinstance(reply, StoreUnavailableError):
-                raise reply
-
     # -- the publish ------------------------------------------------------------------------------------------
 
-    def _publish(
-        self, entry: Any, window: Window, expires: datetime | None, retry: int = 0, *, again: bool = False
-    ) -> bool:
-        """Publish through the base's ``apply_entry``, which logs and swallows a failure; returns whether it went out."""
+    def _publish(self, jobs: list[_Job], claimed_at: float) -> None:
+        """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice.
+
+        What there is no time for is left to recovery: after ``publish_timeout`` another beat may have taken it.
+        """
+        timeout = self._once.settings.publish_timeout
+        confirmations: list[tuple[WindowKey, int, int, float]] = []
+        confirmed_at = time.monotonic()
+        for job in jobs:
+            row = job.row
+            if row.tracked and time.monotonic() - claimed_at > timeout / 2:
+                continue
+            window = row.window(job.start, job.attempt)
+            if job.again:
+                entry = row.entry
+            else:
+                signals.window_claimed.send(sender=self, window=window)
+                entry = self._reserve(row)
+            published = self._send(entry, window, job)
+            if row.tracked:
+                confirmations.append((WindowKey(row.name, job.start), job.turn, published, self._start_timeout(row)))
+            if len(confirmations) >= _SLICE or time.monotonic() - confirmed_at > timeout / 4:
+                self._confirm(confirmations)
+                confirmations, confirmed_at = [], time.monotonic()
+        self._confirm(confirmations)
+
+    def _confirm(self, confirmations: list[tuple[WindowKey, int, int, float]]) -> None:
+        # What can't be confirmed is overdue after publish_timeout; the worker refuses the second copy.
+        replies = self._once.confirm_many(confirmations) if confirmations else []
+        for (key, *_), reply in zip(confirmations, replies, strict=True):
+            if isinstance(reply, StoreUnavailableError):
+                raise reply
+            if isinstance(reply, Closed):
+                logger.error(
+                    "once: window %s of %r is failed: it can't be published, see the error above",
+                    format_instant(key.start),
+                    key.entry,
+                    extra={"action": "window_failed", "entry": key.entry, "start": format_instant(key.start)},
+                )
+
+    def _send(self, entry: Any, window: Window, job: _Job) -> int:
+        """Publish through the base's ``apply_entry``, which logs and swallows a failure.
+
+        Returns 1 if the message went out, 0 if not or perhaps not, -1 if it can't: the broker isn't to blame.
+        """
         if self._broker_down:
-            return False
+            return 0
         options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
         # Celery writes into the headers of the options: a copy of its own for each message.
         options["headers"] = {**(options.get("headers") or {}), **encode_headers(window)}
         options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
         # A broker that takes messages and confirms none (RabbitMQ in its memory alarm) must not hold a beat.
         options.setdefault("confirm_timeout", self._once.settings.publish_timeout)
-        if expires is not None:
-            options["expires"] = expires
-        if retry:
-            options["retries"] = retry
+        if job.expires is not None:
+            options["expires"] = job.expires
+        if job.retry:
+            options["retries"] = job.retry
         # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
         message = object.__new__(type(entry))
         message.__dict__.update(vars(entry), options=options)
-        self._published = False
+        self._published = 0
         try:
             producer = self.producer
         except Exception as exc:
             logger.debug("once: no producer: %s", exc)
         else:
             self.apply_entry(message, producer=producer)
-        if self._published:
+        if self._published == 1:
             self._broker_seen = time.monotonic()
-            signals.window_published.send(sender=self, window=window, again=again)
-        else:
+            signals.window_published.send(sender=self, window=window, again=job.again)
+        elif self._published == 0:
             self._broker_seen = 0.0
             self._broker_ready()
         return self._published
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        """As the base's; notes that it came back without an error."""
-        result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
-        self._published = True
+        """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
+        try:
+            result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        except Exception as exc:
+            self._published = 0 if broker.is_to_blame(exc, producer) else -1
+            raise
+        self._published = 1
         return result
 
     def _expires_after(self, row: Row) -> float | None:
@@ -425,7 +497,7 @@ class OnceSchedulerMixin(Scheduler):
         except Exception as exc:
             logger.debug("once: the broken connection couldn't be released: %s", exc)
 
-    def _store_away(self, error: StoreUnavailableError) -> float:
+    def _store_away(self, error: OnceError) -> float:
         if self._store_down_since is None:
             self._store_down_since = time.monotonic()
             logger.error(
@@ -461,7 +533,7 @@ class OnceSchedulerMixin(Scheduler):
             try:
                 step = row.step(now)
                 if step is not None and step.run:
-                    self._publish(self._reserve(row), row.window(step.start), None)
+                    self._send(self._reserve(row), row.window(step.start), _Job(row, step.start, 0, None))
                 self._rows.advance(row, step.start if step else now, now)
             except ScheduleError as exc:
                 self._rows.rest(row, now, reason=exc)

@@ -41,7 +41,7 @@ Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys sha
     once:{7}:entry:<name>            hash   cursor, born, definition, fence, open windows' accounts, counters
     once:{7}:open                    zset   <name>@<start> → deadline, server ms
     once:{7}:claim:<name>:<start>    string the beat that claimed it                      marker_ttl
-    once:{7}:run:<name>:<start>      string run:<owner>:<fence> | wait:<n>:<owner> | done:<owner>
+    once:{7}:run:<name>:<start>      string run:<owner>:<fence> | wait:<n>:<owner> | done:<outcome>:<owner>
     once:{7}:history:<name>          list   the last windows' outcomes
     once:beats                       zset   live beats → last seen, server ms
 
@@ -80,13 +80,14 @@ SHARDS = 16
 BEAT_TTL = 15.0
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
-#: What a client raises where it has no answer of the server; the cluster's is no RedisError.
-_UNREACHABLE = (RedisError, RedisClusterException, OSError)
+#: What a client raises where it has no answer of the server; the cluster's is no
+#: RedisError, and for a node that goes away in the middle of a pipeline it is a ValueError.
+_UNREACHABLE = (RedisError, RedisClusterException, OSError, ValueError)
 #: How the text of an error begins that a script itself made, not a command in it.
 _SCRIPT_FAILED = ("user_script:", "Error running script")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-_OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill")
+_OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
 _ALONE = ("load", "heartbeat", "pause")
 #: Answers on which somebody acts; with wait_replicas they must not be undone by a failover.
 _ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.HandedOver, r.Finished, r.Again)
@@ -297,11 +298,20 @@ class Store:
             [self._claim_key(q.window), *(f"{shard}run:{q.window.entry}:{start}" for start in starts)],
         )
 
-    def confirm_many(self, confirmations: Iterable[tuple[WindowKey, int, bool, float]]) -> list[Any]:
-        """Say of each (window, turn, published, start_timeout in seconds) whether its message went out."""
+    def confirm_many(self, confirmations: Iterable[tuple[WindowKey, int, int, float]]) -> list[Any]:
+        """Say of each (window, turn, published, start_timeout in seconds) whether its message went out.
+
+        ``published`` is 1, 0 (no, or perhaps not), or -1: it can't be; then the window fails after max_attempts.
+        Returns for each :class:`Confirmed`, :class:`Closed` (it failed), :class:`Unchanged` or an error.
+        """
 
         def read(reply: list[Any]) -> Any:
-            return r.Confirmed() if reply[0] == "confirmed" else r.Unchanged()
+            match reply[0]:
+                case "confirmed":
+                    return r.Confirmed()
+                case "failed":
+                    return r.Closed("failed")
+            return r.Unchanged()
 
         publish_timeout = _ms(self.settings.publish_timeout)
         return self._run(
@@ -334,17 +344,22 @@ class Store:
             ]
         )
 
-    def overdue(self, beat: str, now: datetime, offsets: Sequence[int], most: int) -> Overdue:
+    def postpone_many(self, windows: Iterable[WindowKey], seconds: float) -> list[Any]:
+        """Put off overdue windows of entries that this beat doesn't know; see ``lua/postpone.lua``."""
+        return self._run(
+            [self._about("postpone", window, [_ms(seconds)], lambda reply: reply[0]) for window in windows]
+        )
+
+    def overdue(self, beat: str, now: datetime, most: int) -> Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
-        ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``offsets`` says
-        how many to pass over in each shard.
+        ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again.
         """
         calls = [self._heartbeat(beat)]
         until = _server_ms(now)
         commands: list[tuple[Any, ...]] = [
-            ("ZRANGEBYSCORE", f"{self.settings.key_prefix}{{{shard}}}:open", "-inf", until, "LIMIT", offset, most)
-            for shard, offset in enumerate(offsets)
+            ("ZRANGEBYSCORE", f"{self.settings.key_prefix}{{{shard}}}:open", "-inf", until, "LIMIT", 0, most)
+            for shard in range(SHARDS)
         ]
         heartbeat, *shards = self._run(calls, commands)
         for reply in (heartbeat, *shards):
@@ -535,6 +550,8 @@ class Store:
 
         try:
             raw = self._retry.call_with_retry(send, lambda error: None)
+        except OnceError:
+            raise
         except _UNREACHABLE as exc:
             raise _unavailable(exc) from exc
         if not wait:

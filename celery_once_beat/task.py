@@ -7,6 +7,8 @@ Everything happens in ``__call__``: users override ``before_start``, ``on_succes
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from celery import Task, current_task
@@ -35,7 +37,7 @@ class OnceTask(Task):
 
     A window's execution is refused (``Ignore``, no trace in the result) while another one runs, and after it has
     its outcome. A direct call, an eager one and a message without window headers just run and don't ask Redis.
-    A subclass that defines ``__call__`` calls ``super().__call__(*args, **kwargs)``.
+    A subclass may define ``__call__``: it then runs within the window's execution.
     """
 
     abstract = True
@@ -71,6 +73,8 @@ class OnceTask(Task):
             check(f"task {cls.name!r}, {name}", getattr(cls, name))
         if cls.once_max_attempts is not None:
             check_count(1)(f"task {cls.name!r}, once_max_attempts", cls.once_max_attempts)
+        if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "once_wrapped"):
+            cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]
         if cls.track_started:
             cls.once_track_started, cls.track_started = True, False
 
@@ -81,13 +85,20 @@ class OnceTask(Task):
         return execution.window if execution is not None else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._begin_and_call(partial(super().__call__, *args, **kwargs))
+
+    def _begin_and_call(self, call: Callable[[], Any]) -> Any:
+        """Execute the window of the request around ``call``; without one, or within it already, just call."""
         request = self.request_stack.top
         if request is None or request.called_directly or request.is_eager or request._protected:
-            return super().__call__(*args, **kwargs)
+            return call()
+        if getattr(request, "_once_called", False):
+            return call()
+        request._once_called = True
 
         def body() -> Any:
             self._store_started(request)
-            return super(OnceTask, self).__call__(*args, **kwargs)
+            return call()
 
         headers = find_headers(vars(request), request.headers)
         try:
@@ -135,6 +146,21 @@ class OnceTask(Task):
             headers.pop(DELIVERY, None)
             signature.set(headers=headers)
         return signature
+
+
+def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
+    """A subclass's ``__call__``, within the window's execution.
+
+    Such bases (an application context around ``self.run()``, say) often don't call ``super()``; their windows would
+    be executed without a begin.
+    """
+
+    @wraps(override)
+    def __call__(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
+        return self._begin_and_call(partial(override, self, *args, **kwargs))
+
+    __call__.once_wrapped = True  # type: ignore[attr-defined]
+    return __call__
 
 
 def current_window() -> Window | None:

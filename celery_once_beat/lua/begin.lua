@@ -52,6 +52,9 @@ if not open then
 end
 
 local window = read_window()
+if window.released == 2 then
+  return refuse('busy', 'waiting to run again')
+end
 if RETRY < window.retry then
   return refuse('busy', 'handed over to retry ' .. int(window.retry))
 end

@@ -59,7 +59,7 @@ local function look_at(run_key, start, member)
   end
   local kind, owner, number = run_state(run_key)
   if kind == 'done' then
-    return {}
+    return {outcome = number}
   elseif kind then
     local window = new_window(BEAT, 0)
     -- Not this beat's to publish: a claim that is repeated must not find turn 1.
@@ -79,7 +79,7 @@ local function take_over(found)
   if found.window then
     write_window(found.window, found.deadline, found.start, found.member)
   else
-    count('done', 1)
+    count(found.outcome, 1)
   end
 end
 

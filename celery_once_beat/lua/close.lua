@@ -12,6 +12,10 @@ if not is_open() then
   return kind == 'done' and owner == ARGV[6] and {'closed', ARGV[7]} or {'unchanged'}
 end
 local window = read_window()
+if ARGV[7] == 'expired' and NOW < window.expires then
+  -- By a worker's clock that is ahead. Its copy is gone; the window becomes overdue.
+  return {'unchanged'}
+end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
 local idle = not kind and (window.fence == 0 or window.released == 1 or ARGV[7] == 'revoked')
 if (idle or kind == 'wait') and window.retry == tonumber(ARGV[8]) then

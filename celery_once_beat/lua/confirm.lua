@@ -1,10 +1,12 @@
 -- confirm: a beat says whether the message of a window that it claimed or took went out.
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
--- ARGV[6] turn, of the claim or take   ARGV[7] 1 published, 0 not, or perhaps not
+-- ARGV[6] turn, of the claim or take   ARGV[7] 1 published, 0 not, or perhaps not; -1 it can't be (its arguments,
+-- say): after max_attempts such publishes the window has failed
 -- ARGV[8] start_timeout ms, with the message's own delay   ARGV[9] publish_timeout ms
 --
--- returns {'confirmed'}   the deadline has moved: to when a worker should have begun, doubling with each time
+-- returns {'failed'}
+--         {'confirmed'}   the deadline has moved: to when a worker should have begun, doubling with each time
 --                         that it is published again; or near, if it has to be published again
 --         {'unchanged'}   it was begun, taken or closed since
 
@@ -15,6 +17,11 @@ end
 local window = read_window()
 if window.turn ~= tonumber(ARGV[6]) then
   return {'unchanged'}
+end
+local most = tonumber(redis.call('HGET', ENTRY, 'max_attempts') or math.huge)
+if ARGV[7] == '-1' and window.publishes >= most then
+  close_window(window, 'failed', window.beat)
+  return {'failed'}
 end
 local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
 local delay

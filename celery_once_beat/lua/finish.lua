@@ -29,14 +29,15 @@ if not hold(OWNER, ARGV[7], ARGV[10] == '1') then
   return {'stale'}
 end
 if not open then
-  mark_done(OWNER, true)
+  mark_done(OWNER, OUTCOME, true)
   return {'finished'}
 end
 local window = read_window()
 local most = tonumber(redis.call('HGET', ENTRY, 'max_attempts') or math.huge)
 if AGAIN > 0 and window.attempts < most then
   redis.call('DEL', RUN)
-  window.released, window.publishes, window.turn = 2, 0, window.turn + 1
+  -- Its own retries are its again too.
+  window.released, window.retry, window.publishes, window.turn = 2, 0, 0, window.turn + 1
   write_window(window, NOW + AGAIN)
   return {'again'}
 end

@@ -47,7 +47,7 @@ local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end
 
--- What the run key says: its kind (nil, 'run', 'wait' or 'done'), the owner, and the fence or retry number.
+-- What the run key says: its kind (nil, 'run', 'wait' or 'done'), the owner, and the fence, retry number or outcome.
 local function run_state(key)
   local value = redis.call('GET', key or RUN)
   if not value then
@@ -62,9 +62,10 @@ local function run_state(key)
   if retry then
     return 'wait', owner, tonumber(retry)
   end
-  owner = string.match(value, '^done:(.*)$')
-  if owner then
-    return 'done', owner
+  local outcome
+  outcome, owner = string.match(value, '^done:(%a+):(.*)$')
+  if outcome then
+    return 'done', owner, outcome
   end
   error('BADDATA ' .. (key or RUN) .. ' is neither run:, wait: nor done:')
 end
@@ -77,7 +78,8 @@ local function keep_entry()
 end
 
 -- An open window's account. `turn` changes with each claim, take, begin and hand over, so that a late confirm
--- is seen to be late. `released` says that its last owner gave it back: 1 to a retry, 2 to run again later.
+-- is seen to be late. `released` says that its last owner gave it back: 1 to a retry, 2 to run again
+-- later, 3 once that has come.
 -- `taken` is 1 from a take until its confirm.
 local NUMBERS = {
   'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released', 'taken',
@@ -154,8 +156,8 @@ local function remember(text)
 end
 
 -- A done marker that alone decides lives for the retention, one beside the cursor for the marker_ttl.
-local function mark_done(owner, alone)
-  redis.call('SET', RUN, 'done:' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
+local function mark_done(owner, outcome, alone)
+  redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
 end
 
 -- History: start, outcome, closed at, claimed at, last fence (about when it began), attempts, beat, owner.
@@ -163,7 +165,7 @@ local function close_window(window, outcome, owner)
   look_at_history()
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
-  mark_done(owner, not passed())
+  mark_done(owner, outcome, not passed())
   local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
   count(outcome, 1, apart)
   if outcome == 'done' and START > (entry.last_done or '') then
@@ -189,11 +191,11 @@ local function limit_reached(window)
   return nil
 end
 
--- Any verb that meets an open window whose run key says done closes it as done. Returns the run state.
+-- Any verb that meets an open window whose run key says done closes it as that says. Returns the run state.
 local function settle()
   local kind, owner, number = run_state()
   if kind == 'done' and is_open() then
-    close_window(read_window(), 'done', owner)
+    close_window(read_window(), number, owner)
   end
   return kind, owner, number
 end

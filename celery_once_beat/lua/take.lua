@@ -38,5 +38,8 @@ if outcome then
 end
 window.turn, window.taken, window.beat = window.turn + 1, 1, ARGV[6]
 window.publishes = window.publishes + 1
+if window.released == 2 then
+  window.released = 3
+end
 write_window(window, NOW + ARGV[8])
 return taken()

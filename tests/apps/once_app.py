@@ -132,6 +132,9 @@ def ending(self, how):
         raise Ignore
     if how == "replaces":
         raise self.replace(plain.si())
+    if how == "throwless" and self.request.retries == 0:
+        self.retry(throw=False, countdown=0)
+        return
     if how == "sleeps":
         time.sleep(60)
     note("finish", current_window())
@@ -140,3 +143,24 @@ def ending(self, how):
 @app.task(base=Task)
 def plain():
     note("start", None, name="plain")
+
+
+class ContextTask(OnceTask):
+    """As many apps have one: a context around the body, without super()."""
+
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        note("context", self.window)
+        return self.run(*args, **kwargs)
+
+
+@app.task(bind=True, base=ContextTask)
+def in_context(self):
+    note("start", self.window)
+    note("finish", self.window)
+
+
+@app.task(bind=True, typing=True)
+def no_arguments(self):
+    note("start", self.window)

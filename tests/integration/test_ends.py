@@ -63,6 +63,14 @@ def test_a_retry_is_no_death(system: System) -> None:
     assert fences == sorted(set(fences))
 
 
+def test_a_retry_that_is_not_thrown(system: System) -> None:
+    """After retry(throw=False) the body goes on to its end; the retry is still the one that finishes the window."""
+    one_window(system, "ending", args=["throwless"])
+    assert system.outcomes() == {"done": 1}
+    assert [event["retries"] for event in system.ledger.read("start")] == [0, 1]
+    assert len(system.ledger.read("recorded")) == 1
+
+
 def test_retries_that_run_out_are_a_failure(system: System) -> None:
     """A task that gives up after its own retries has failed; nothing of it runs again."""
     one_window(system, "retrying", args=[99])
@@ -126,6 +134,45 @@ def test_a_hard_time_limit(system: System) -> None:
     one_window(system, "ending", args=["sleeps"], options={"time_limit": 1})
     assert system.outcomes() == {"failed": 1}
     assert len(system.ledger.read("start")) == 1
+
+
+def test_a_hard_time_limit_runs_again_as_any_failure(system: System) -> None:
+    """once_retry_failed_after counts for a hard limit too."""
+    system.task = {"once_retry_failed_after": 0.5, "once_max_attempts": 2}
+    one_window(system, "ending", args=["sleeps"], options={"time_limit": 1}, timeout=30)
+    assert system.outcomes() == {"failed": 1}
+    assert len(system.ledger.read("start")) == 2
+
+
+def test_a_base_with_a_call_of_its_own(system: System) -> None:
+    """A base whose __call__ runs the body itself, as for an app context, executes its windows once like any other."""
+    one_window(system, "in_context")
+    assert system.outcomes() == {"done": 1}
+    (context,) = system.ledger.read("context")
+    assert context["attempt"] == 1, "the window is known within the context"
+    assert len(system.ledger.read("finish")) == 1
+
+
+def test_a_message_that_can_not_be_made(system: System) -> None:
+    """A window whose arguments the task refuses ends as failed after max_attempts; others go on meanwhile."""
+    start = one_window(system, "no_arguments", args=[1, 2], worker=False)
+    wait_until(lambda: system.outcomes() == {"failed": 1}, f"window {start} is failed", 30)
+
+
+def test_a_worker_without_its_replica_gives_windows_back(system: System) -> None:
+    """A begin that no replica confirmed isn't acted on, and isn't counted as an execution that died."""
+    system.settings = {"once_beat_lease": 3.0, "once_beat_max_attempts": 1}
+    one_window(system, "work", worker=False)
+    worker = system.worker(pool="solo", env={"settings": {"once_beat_wait_replicas": 1}})
+    worker.wait_log("put back for")
+    received = len(worker.log)
+    for _ in range(3):
+        received = worker.wait_log("received", timeout=20, since=received).end()
+    assert not system.ledger.read("start")
+    assert system.outcomes() == {}
+    worker.stop()
+    system.worker("whole", pool="solo").wait_ready()
+    wait_until(lambda: system.outcomes() == {"done": 1}, "it is done where nobody waits for a replica", 20)
 
 
 def test_a_soft_time_limit(system: System) -> None:

@@ -315,7 +315,7 @@ def _lost(stage: Stage) -> None:
 
 def _met_done(stage: Stage) -> None:
     _published(stage)
-    stage.raw.set(stage.run_key, "done:A", px=600_000)
+    stage.raw.set(stage.run_key, "done:done:A", px=600_000)
 
 
 STATES: dict[str, Callable[[Stage], None]] = {
@@ -511,7 +511,7 @@ TABLE = """
   again       | confirm          | Unchanged                   | open       | same
   again       | take             | Unchanged                   | open       | same
   again       | take overdue     | Taken retry=0 attempts=1    | open       | 10
-  again       | begin B          | Begun attempt=2             | running B  | 31
+  again       | begin B          | Busy                        | open       | same
   again       | renew A          | Stale                       | open       | same
   again       | hand over A      | Stale                       | open       | same
   again       | finish A, again  | Again                       | open       | same
@@ -665,8 +665,8 @@ def test_overdue_windows_are_found_in_every_shard(stage: Stage) -> None:
         stage.load(entry=name)
         assert isinstance(stage.claim(entry=name), Claimed)
     now = stage.store.heartbeat("beat-1").now
-    assert not any(stage.store.overdue("beat-1", now, [0] * SHARDS, 100).shards)
-    later = stage.store.overdue("beat-1", now + timedelta(seconds=PUBLISH + 1), [0] * SHARDS, 100)
+    assert not any(stage.store.overdue("beat-1", now, 100).shards)
+    later = stage.store.overdue("beat-1", now + timedelta(seconds=PUBLISH + 1), 100)
     assert sorted(key.entry for shard in later.shards for key in shard) == sorted(names)
     assert later.heartbeat.beats == ("beat-1",)
 
@@ -676,7 +676,7 @@ def test_a_member_that_nobody_of_ours_put_there_is_passed_over(stage: Stage) -> 
     _published(stage)
     stage.overdue()
     stage.raw.zadd(stage.open_key, {"foreign": 1, "@": 1, "x@2026-99-99T00:00:00.000000Z": 1})
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 100)
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 100)
     assert [key for shard in found.shards for key in shard if key] == [stage.window]
 
 
@@ -686,7 +686,7 @@ def test_a_member_that_is_no_text_is_passed_over(stage: Stage) -> None:
     stage.overdue()
     with redis.Redis.from_url(stage.url) as raw:
         raw.zadd(stage.open_key, {b"\xff\xfe@foreign": 1})
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 100)
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 100)
     readable = [shard for shard in found.shards if not isinstance(shard, OnceError)]
     assert len(readable) >= SHARDS - 1
 
@@ -758,9 +758,10 @@ def test_a_failure_that_is_to_run_again_is_no_death(new_stage: Callable[..., Sta
     stage = new_stage()
     stage.load(recover=False)
     _again(stage)
-    if at == "take":
-        stage.overdue()
-        assert isinstance(stage.take(), Taken)
+    if at == "begin":
+        assert isinstance(stage.begin("B"), Busy)  # a copy that comes before its time
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
     assert stage.begin("B").attempt == 2
     assert stage.finish("B") == Finished()
     assert stage.counts() == {"done": 1}
@@ -772,6 +773,8 @@ def test_a_retry_after_a_failure_that_ran_again_is_no_death_either(new_stage: Ca
     stage = new_stage()
     stage.load(recover=False)
     _again(stage)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
     assert stage.begin("B").attempt == 2
     assert stage.hand_over("B", 1) == HandedOver()
     stage.lapse()
@@ -791,6 +794,8 @@ def test_running_again_ends_at_max_attempts(new_stage: Callable[..., Stage]) -> 
         assert stage.begin(f"owner-{number}").attempt == number + 1
         replies.append(stage.finish(f"owner-{number}", "failed", DELAY))
         assert stage.finish(f"owner-{number}", "failed", DELAY) == replies[-1]
+        stage.overdue()
+        stage.take()
     assert replies == [Again(), Again(), Finished()]
     assert stage.counts() == {"failed": 1}
     assert stage.even()
@@ -1437,7 +1442,7 @@ def test_a_list_of_beats_of_another_type_is_named(stage: Stage, verb: str) -> No
     calls = {
         "heartbeat": lambda: stage.store.heartbeat("beat-1"),
         "leave": lambda: stage.store.leave("beat-1"),
-        "overdue": lambda: stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 10),
+        "overdue": lambda: stage.store.overdue("beat-1", datetime.now(timezone.utc), 10),
     }
     reply = answer_or_error(calls[verb])
     assert isinstance(reply, StoreDataError)
@@ -1468,7 +1473,7 @@ def test_a_bad_shard_stops_no_other_from_being_looked_at(stage: Stage) -> None:
         key for n in range(SHARDS) if (key := f"once:{{{n}}}:open") != stage.open_key and not stage.raw.exists(key)
     )
     stage.raw.set(other, "foreign", ex=60)
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 10)
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 10)
     errors = [shard for shard in found.shards if isinstance(shard, OnceError)]
     assert len(errors) == 1
     assert isinstance(errors[0], StoreDataError)
@@ -1582,7 +1587,7 @@ def test_an_entry_may_have_any_name(stage: Stage, name: str) -> None:
         assert stage.load(entry=entry).cursor == T0
     missed = (nth(1),)
     assert isinstance(stage.claim(entry=name, start=nth(2), missed=missed, missed_count=1), Claimed)
-    found = store.overdue("b", datetime.now(timezone.utc) + timedelta(seconds=PUBLISH + 1), [0] * SHARDS, 10)
+    found = store.overdue("b", datetime.now(timezone.utc) + timedelta(seconds=PUBLISH + 1), 10)
     assert [each for shard in found.shards for each in shard] == [key]
     begun = store.begin(key, "A", LEASE)
     assert store.hand_over(key, "A", begun.fence, 1, 0.0, START) == HandedOver()
@@ -1708,7 +1713,7 @@ def test_a_store_that_cant_be_reached_says_so_without_its_password(new_stage: Ca
         stage.load, stage.claim, stage.confirm, stage.take, stage.begin, stage.renew, stage.hand_over, stage.finish,
         stage.discard, stage.backfill, lambda: stage.store.account(ENTRY), lambda: stage.store.pause(ENTRY, True),
         lambda: stage.store.heartbeat("b"), lambda: stage.store.leave("b"),
-        lambda: stage.store.overdue("b", T0, [0] * SHARDS, 1),
+        lambda: stage.store.overdue("b", T0, 1),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(StoreUnavailableError) as caught:
@@ -1807,7 +1812,7 @@ def test_what_is_only_read_needs_no_replica(new_stage: Callable[..., Stage]) -> 
     certain.load()
     _published(certain)
     certain.overdue()
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), [0] * SHARDS, 10)
+    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 10)
     assert [key for shard in found.shards for key in shard] == [stage.window]
     assert stage.store.account(ENTRY).cursor == nth(1)
     assert stage.store.heartbeat("beat-1").beats == ("beat-1",)
@@ -1996,3 +2001,47 @@ def test_whatever_happens_every_window_is_accounted_for(stage: Stage, steps: lis
             member[-27:] for member in stage.raw.zrange(chance.shard + "open", 0, -1) if chance.entry + "@" in member
         }
         assert listed == {format_instant(start) for start in account.open}
+
+
+def test_a_failure_that_the_cursor_did_not_know_of_is_no_success(stage: Stage) -> None:
+    """A window that ran and failed beyond the cursor is counted by its own outcome when a claim comes to it."""
+    stage.start = nth(1)
+    assert isinstance(stage.begin("A"), Begun)
+    assert stage.finish("A", "failed") == Finished()
+    assert isinstance(stage.claim(start=nth(2), missed=(nth(1),), missed_count=1), Claimed)
+    assert stage.counts() == {"failed": 1}
+
+
+def test_what_can_not_be_published_fails_after_max_attempts(new_stage: Callable[..., Stage]) -> None:
+    """A window whose message can't be made is tried max_attempts times and ends as failed, instead of piling up."""
+    stage = new_stage()
+    stage.load(max_attempts=2)
+    assert isinstance(stage.claim(), Claimed)
+    assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Confirmed()]
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Closed("failed")]
+    assert stage.counts() == {"failed": 1}
+    assert stage.even()
+
+
+def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage: Stage) -> None:
+    """It doesn't hide what is overdue behind it; once its entry has expired, it goes too."""
+    _published(stage)
+    assert stage.store.postpone_many([stage.window], 60.0) == ["no"]
+    stage.overdue()
+    assert stage.store.postpone_many([stage.window], 60.0) == ["postponed"]
+    assert not any(stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
+    stage.overdue()
+    stage.raw.delete(stage.entry_key)
+    assert stage.store.postpone_many([stage.window], 60.0) == ["forgotten"]
+    assert stage.deadline() is None
+
+
+def test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing(stage: Stage) -> None:
+    """The server's clock says whether a window has expired."""
+    stage.load()
+    request = ClaimRequest(stage.window, T0, MARK, expires=60.0)
+    assert isinstance(stage.store.claim_many("beat-1", [request])[0], Claimed)
+    assert stage.store.close_window(stage.window, "A", "expired", 0) == Unchanged()
+    assert stage.deadline() is not None
