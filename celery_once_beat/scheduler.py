@@ -389,11 +389,17 @@ class OnceSchedulerMixin(Scheduler):
         self._confirm(confirmations)
 
     def _confirm(self, confirmations: list[tuple[WindowKey, int, int, float]]) -> None:
-        # What can't be confirmed is overdue after publish_timeout; the worker refuses the second copy.
-        replies = self._once.confirm_many(confirmations) if confirmations else []
+        """Confirm as far as the store answers.
+
+        What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy; what has been
+        claimed is to be published all the same. The next tick finds out whether the store is away.
+        """
+        try:
+            replies = self._once.confirm_many(confirmations) if confirmations else []
+        except StoreUnavailableError as exc:
+            logger.debug("once: not confirmed: %s", exc)
+            return
         for (key, *_), reply in zip(confirmations, replies, strict=True):
-            if isinstance(reply, StoreUnavailableError):
-                raise reply
             if isinstance(reply, Closed):
                 logger.error(
                     "once: window %s of %r is failed: it can't be published, see the error above",

@@ -22,6 +22,8 @@ RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_publishe
 
 def goes_on(system: System, point: str, action: str) -> None:
     """Run a pair until one of it stands at the point, and see that the others go on, and it too if it was frozen."""
+    # Frozen for longer than every timeout: that of the markers too.
+    system.settings = {"once_beat_marker_ttl": 2.0, "once_beat_retention": 4.0}
     system.kill_point = f"{point}:{action}"
     beats, workers = system.pair()
     fired = system.wait_fired()
@@ -32,12 +34,20 @@ def goes_on(system: System, point: str, action: str) -> None:
         timeout=40,
     )
     if action == "STOP":
+        if fired in beats:
+            wait_until(lambda: len(living_beats(system)) == 1, "the frozen beat counts as gone", 30)
         fired.resume()
         system.wait_done(2)
     left = [proc for proc in (*beats, *workers) if proc is not fired]
     assert all(proc.alive for proc in left), "a bystander ended"
     assert fired.alive == (action == "STOP")
     system.settle([beat for beat in beats if beat.alive])
+
+
+def living_beats(system: System) -> list[bytes]:
+    """The beats that the store counts as alive."""
+    with system.client() as client:
+        return client.zrange("once:beats", 0, -1)
 
 
 def overdue(system: System) -> bool:

@@ -1,0 +1,186 @@
+"""The scheduler among Celery's own ways: built lazily, wrapped by others, closed twice, its entries looked at."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery import Celery, beat
+from celery.app.task import Context
+from celery.schedules import crontab, schedule
+from kombu import Connection
+from processes import wait_until
+from servers import free_port
+
+from celery_once_beat import OnceScheduler, OnceTask
+from celery_once_beat.windows import decode_headers, encode_headers, find_headers
+
+QUEUE = "scheduler"
+
+
+def tick() -> None:
+    """A task that no worker of these tests runs."""
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    """An app with one entry that is due each 100 ms, whose options are shared and hold headers."""
+    with Celery("tests", broker=redis_url, set_as_current=False, task_cls=OnceTask) as app:
+        app.conf.update(task_default_queue=QUEUE, once_beat_recovery_interval=0.2)
+        app.conf.beat_schedule = {
+            "tick": {
+                "task": "tests.tick",
+                "schedule": timedelta(milliseconds=100),
+                "options": {"headers": {"mine": 1}, "once": {"catch_up": "all"}},
+            }
+        }
+        app.task(tick, name="tests.tick")
+        yield app
+
+
+@pytest.fixture
+def schedulers(app: Celery) -> Iterator[Callable[[], OnceScheduler]]:
+    """Make schedulers, and close them at the end."""
+    made: list[OnceScheduler] = []
+
+    def make(cls: type[OnceScheduler] = OnceScheduler) -> OnceScheduler:
+        made.append(cls(app))
+        return made[-1]
+
+    yield make
+    for scheduler in made:
+        scheduler.close()
+
+
+def messages(url: str) -> int:
+    with Connection(url) as connection:
+        return connection.SimpleQueue(QUEUE).qsize()
+
+
+def tick_until(scheduler: OnceScheduler, done: Callable[[], object], what: str) -> None:
+    wait_until(lambda: scheduler.tick() is not None and done(), what, 15, every=0.01)
+
+
+def test_a_lazy_scheduler_does_no_io() -> None:
+    """Beat's banner builds one only to describe it: nothing listens where Redis and broker should be."""
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    with Celery("tests", broker=url, set_as_current=False) as app:
+        scheduler = OnceScheduler(app, lazy=True)
+        assert "once -> redis://:**@127.0.0.1" in scheduler.info
+        assert "secret" not in scheduler.info + repr(scheduler)
+        scheduler.close()
+
+
+def test_setting_up_does_not_wait_for_redis() -> None:
+    """A standby that starts while Redis is away must not look dead: setting up and a tick come back at once."""
+    with Celery("tests", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False) as app:
+        scheduler = OnceScheduler(app)
+        assert scheduler.tick() > 0
+        assert scheduler.tick() > 0
+        scheduler.close()
+        scheduler.close()
+
+
+def test_others_may_wrap_apply_entry(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """Sentry and Datadog wrap Scheduler.apply_entry and unpack exactly (scheduler, entry): once a window, the winner's."""
+    seen = []
+    original = beat.Scheduler.apply_entry
+
+    def wrapper(*args: object, **kwargs: object) -> object:
+        scheduler, entry = args
+        seen.append((scheduler, entry.name, entry.schedule))  # type: ignore[attr-defined]
+        return original(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(beat.Scheduler, "apply_entry", wrapper)
+    pair = [schedulers(), schedulers()]
+    tick_until(pair[0], lambda: pair[1].tick() is not None and len(seen) >= 6, "six windows are published")
+    assert len(seen) == messages(redis_url)
+    assert {name for _, name, _ in seen} == {"tick"}
+
+
+def test_entries_stay_as_celery_knows_them(schedulers: Callable[[], OnceScheduler]) -> None:
+    """Shared options aren't written into, no attribute is added, and winners and losers keep last_run_at."""
+    pair = [schedulers(), schedulers()]
+    before = datetime.now(timezone.utc)
+    tick_until(
+        pair[0],
+        lambda: pair[1].tick() is not None and all(s.schedule["tick"].total_run_count >= 3 for s in pair),
+        "both have seen three windows pass",
+    )
+    for scheduler in pair:
+        entry = scheduler.schedule["tick"]
+        assert entry.options == {"headers": {"mine": 1}, "once": {"catch_up": "all"}}
+        assert next(entry).total_run_count == entry.total_run_count + 1
+        assert entry.last_run_at >= before
+
+
+def test_a_reloading_base_is_noticed(schedulers: Callable[..., OnceScheduler]) -> None:
+    """A base that makes new entries at each access goes on; one that reloads says so by another heap."""
+
+    class Reloading(OnceScheduler):
+        def get_schedule(self) -> dict[str, object]:
+            return {name: self.Entry(**dict(entry)) for name, entry in self.data.items()}
+
+        schedule = property(get_schedule, OnceScheduler.set_schedule)
+
+        def reserve(self, entry: object) -> object:
+            return next(entry)  # type: ignore[call-overload]
+
+    scheduler = schedulers(Reloading)
+    # Its schedule is a copy, so what the base put there at its setting up is gone.
+    scheduler.data.update(OnceScheduler(scheduler.app).data)
+    scheduler._heap = []  # as DatabaseScheduler says that it reloaded
+    once = scheduler._once
+    tick_until(scheduler, lambda: (found := once.account("tick")) and len(found.open) >= 3, "three windows are claimed")
+    scheduler.data["more"] = scheduler.Entry(name="more", task="tests.tick", schedule=schedule(0.1), app=scheduler.app)
+    del scheduler.data["tick"]
+    scheduler._heap = []
+    tick_until(scheduler, lambda: once.account("more"), "the new entry is loaded")
+
+
+def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) -> None:
+    """Celery closes a scheduler in its signal handler and once more: the second finds nothing left to do."""
+    first, second = schedulers(), schedulers()
+    tick_until(first, lambda: second.tick() is not None and len(first._recovery.alive) == 2, "both live")
+    second.close()
+    second.close()
+    assert len(first._once.heartbeat(first._beat_id).beats) == 1
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
+    """Also where another tool nests headers, so that Celery would forget those at the top."""
+    task = app.tasks["tests.tick"]
+    start = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    from celery_once_beat import Window
+
+    window = Window("tick", start, start + timedelta(hours=1))
+    message = {"id": "1", "task": task.name, "args": (), "kwargs": {}, **encode_headers(window), "once_delivery": "me"}
+    if nested:
+        message["headers"] = {"trace": "1"}
+    signature = task.signature_from_request(Context(message), retries=1)
+    headers = signature.options["headers"]
+    assert decode_headers(find_headers(headers)) == window
+    assert ("trace" in headers) == nested
+    assert "once_delivery" not in headers
+
+
+def test_the_package_is_lazy() -> None:
+    """``celery --help`` with the package installed imports neither redis nor the store."""
+    code = "import celery_once_beat, sys; print([m for m in sys.modules if m in ('redis', 'celery_once_beat.store')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_crontabs_are_scheduled_in_their_zone(app: Celery) -> None:
+    """An app's time zone counts for its crontabs, as in stock beat."""
+    from celery_once_beat.windows import next_start
+
+    app.conf.timezone = "Europe/Berlin"
+    when = crontab(hour=2, minute=0, app=app)
+    assert next_start(when, datetime(2026, 7, 1, tzinfo=timezone.utc)) == datetime(2026, 7, 2, 0, tzinfo=timezone.utc)
