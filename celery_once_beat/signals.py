@@ -21,25 +21,25 @@ __all__ = (
     "window_succeeded",
 )
 
-_arguments = {"window"}
+_arguments = ["window"]
 
 #: In beat: this beat won the window.
 window_claimed = Signal(name="window_claimed", providing_args=_arguments)
 #: In beat: its message went to the broker; ``again`` is True where it was recovered.
-window_published = Signal(name="window_published", providing_args=_arguments | {"again"})
+window_published = Signal(name="window_published", providing_args=[*_arguments, "again"])
 #: In beat: windows were passed over; ``window`` is the newest of them, ``count`` how many.
-window_missed = Signal(name="window_missed", providing_args=_arguments | {"count"})
+window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count"])
 #: In beat: something that should have happened didn't, and this beat sees to it.
 window_overdue = Signal(name="window_overdue", providing_args=_arguments)
 #: In beat or worker: a limit was reached; ``outcome`` is abandoned, dropped, expired or missed.
-window_abandoned = Signal(name="window_abandoned", providing_args=_arguments | {"outcome"})
+window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
 #: In the worker's child: a copy of the message was refused; ``reason`` is busy or closed.
-window_refused = Signal(name="window_refused", providing_args=_arguments | {"reason"})
+window_refused = Signal(name="window_refused", providing_args=[*_arguments, "reason"])
 #: In the worker's child: the body starts.
 window_started = Signal(name="window_started", providing_args=_arguments)
 #: In the worker's child: recorded as done.
 window_succeeded = Signal(name="window_succeeded", providing_args=_arguments)
 #: In the worker's child: recorded as failed; ``exception`` is what the body raised.
-window_failed = Signal(name="window_failed", providing_args=_arguments | {"exception"})
+window_failed = Signal(name="window_failed", providing_args=[*_arguments, "exception"])
 #: In the worker's child: this execution came back after it had lost its lease; nothing was recorded.
 window_stale = Signal(name="window_stale", providing_args=_arguments)
