@@ -93,8 +93,10 @@ class Execution:
             if not self.store.settings.run_without_store:
                 put_back(self.task, self.request, exc)
             self._log(logger.warning, "window_unguarded", "runs without the store: %s", exc)
+            self.request._once_execution = self
             return body()
         self.lease = lease
+        self.request._once_execution = self
         leases = leases_of(self.store)
         leases.hold(lease)
         try:
@@ -152,7 +154,6 @@ class Execution:
     # -- the body and its end ---------------------------------------------------------------------------------
 
     def _run(self, body: Callable[[], Any]) -> Any:
-        self.request._once_execution = self
         signals.window_started.send(sender=self.task, window=self.window)
         try:
             result = body()
@@ -190,6 +191,8 @@ class Execution:
 
     def hand_over(self, options: dict[str, Any]) -> None:
         """Give the window to the retry that is about to be published with these ``apply_async`` options."""
+        if self.lease is None:
+            return  # runs without the store
         self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
         if self.stale:
             raise Ignore("stale")  # retry() makes a Reject of it, which tells it

@@ -146,7 +146,9 @@ def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool
     worker = system.worker(pool="solo").wait_ready()
     if run_without:
         worker.wait_log("runs without the store")
-        wait_until(lambda: system.ledger.read("finish"), "the body ran", 15)
+        (finish, *_) = wait_until(lambda: system.ledger.read("finish"), "the body ran", 15)
+        assert _timestamp(finish["start"]) == start.timestamp(), "it knows its window"
+        assert finish["held"] is False
         system.check_law = False
         return
     worker.wait_log("put back for")
