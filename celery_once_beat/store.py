@@ -1,4 +1,4 @@
-"""The only module that talks to Redis: keys, verbs, and what each of them answers.
+"""The verbs of windows: keys, what each verb is asked and answers. ``roundtrip`` sends them, ``lua/`` decides.
 
 Who decides
 -----------
@@ -51,22 +51,16 @@ count what is outside it: backfills, and windows of an earlier definition.
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
-from redis.retry import Retry
-
 from . import replies as r
-from .clients import connect
-from .errors import NewerVersionError, OnceError, StoreDataError, StoreUnavailableError, UncertainWriteError
+from .errors import OnceError, StoreDataError, StoreUnavailableError
+from .requests import ClaimRequest, EntryAccount, Heartbeat, LoadRequest, Overdue, WindowKey
+from .roundtrip import Call, RoundTrip, newer
 from .settings import Settings
 from .windows import INSTANT_WIDTH, format_instant, parse_instant
 
@@ -78,111 +72,7 @@ __all__ = ("SHARDS", "ClaimRequest", "EntryAccount", "Heartbeat", "LoadRequest",
 SHARDS = 16
 #: A beat that hasn't been heard of for this long counts as gone, seconds.
 BEAT_TTL = 15.0
-#: How long WAIT waits for replicas, milliseconds.
-_WAIT_MS = 1000
-#: What a client raises where it has no answer of the server; the cluster's is no
-#: RedisError, and for a node that goes away in the middle of a pipeline it is a ValueError.
-_UNREACHABLE = (RedisError, RedisClusterException, OSError, ValueError)
-#: How the text of an error begins that a script itself made, not a command in it.
-_SCRIPT_FAILED = ("user_script:", "Error running script")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-_OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
-_ALONE = ("load", "heartbeat", "pause")
-#: Answers on which somebody acts; with wait_replicas they must not be undone by a failover.
-_ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.HandedOver, r.Finished, r.Again)
-
-
-def _read_scripts() -> dict[str, str]:
-    folder = files(__package__) / "lua"
-    prelude = (folder / "prelude.lua").read_text()
-    scripts = {verb: prelude + (folder / f"{verb}.lua").read_text() for verb in _OF_A_WINDOW}
-    scripts.update({verb: (folder / f"{verb}.lua").read_text() for verb in _ALONE})
-    return scripts
-
-
-_SCRIPTS = _read_scripts()
-_SHAS = {verb: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for verb, text in _SCRIPTS.items()}
-
-
-@dataclass(frozen=True)
-class WindowKey:
-    """Names a window: its entry and its start (aware UTC)."""
-
-    entry: str
-    start: datetime
-
-
-@dataclass(frozen=True)
-class LoadRequest:
-    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
-
-    entry: str
-    beat: str
-    fingerprint: str
-    #: How long the entry is remembered after the last contact.
-    ttl: float
-    max_attempts: int
-    recover: bool
-    grace: float | None
-    #: The beats alive; what vanished beats loaded doesn't count.
-    alive: Sequence[str] = ()
-    loaded_at: int = 0
-    #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
-    known: datetime | None = None
-
-
-@dataclass(frozen=True)
-class ClaimRequest:
-    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``."""
-
-    window: WindowKey
-    from_cursor: datetime
-    fingerprint: str
-    #: ``run``, ``untracked``, or ``pass``: the window itself is missed.
-    mode: str = "run"
-    #: Seconds from now after which the message expires; None for never.
-    expires: float | None = None
-    #: The newest of the windows passed over, in order, and how many there are in all.
-    missed: Sequence[datetime] = ()
-    missed_count: int = 0
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """The server's time (aware UTC), the beats alive, and whether the server hadn't known of this one."""
-
-    now: datetime
-    beats: tuple[str, ...]
-    new: bool
-
-
-@dataclass(frozen=True)
-class Overdue:
-    """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
-
-    shards: list[list[WindowKey | None] | OnceError]
-    heartbeat: Heartbeat
-
-
-@dataclass(frozen=True)
-class EntryAccount:
-    """What the store knows of an entry; instants are aware UTC."""
-
-    cursor: datetime
-    born: datetime
-    since: datetime
-    last_done: datetime | None
-    paused: bool
-    fence: int
-    #: Copies of messages that begin has refused.
-    refused: int
-    #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
-    counts: dict[str, int]
-    #: By outcome: backfills, and windows of an earlier definition.
-    apart: dict[str, int]
-    #: Start of each open window → whether it is a backfill.
-    open: dict[datetime, bool] = field(default_factory=dict)
 
 
 class Store:
@@ -194,22 +84,11 @@ class Store:
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
         self.settings = settings
-        self._given = client
-        self._lazy: Any = None
-        # Three tries in all: every verb may be repeated, since it answers its owner as it did the first time.
-        self._retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
-
-    @property
-    def _client(self) -> Any:
-        if self._lazy is None:
-            self._lazy = self._given if self._given is not None else connect(self.settings)
-        return self._lazy
+        self._trip = RoundTrip(settings, client)
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
-        client, self._lazy = self._lazy, None
-        if client is not None and self._given is None:
-            client.close()
+        self._trip.close()
 
     # -- keys -------------------------------------------------------------------------------------------------
 
@@ -243,9 +122,9 @@ class Store:
 
         Returns for each :class:`Loaded`, :class:`Superseded`, or the error that concerns that entry alone.
         """
-        return self._run([self._load(request) for request in requests])
+        return self._trip.run([self._load(request) for request in requests])
 
-    def _load(self, q: LoadRequest) -> _Call:
+    def _load(self, q: LoadRequest) -> Call:
         def read(reply: list[Any]) -> Any:
             if reply[0] == "superseded":
                 return r.Superseded(reply[1], int(reply[2]))
@@ -255,7 +134,7 @@ class Store:
         limits = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
         back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
         arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, known, *q.alive]
-        return _Call("load", [self.entry_key(q.entry)], arguments, read)
+        return Call("load", [self.entry_key(q.entry)], arguments, read)
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[Any]:
         """Claim windows in one pipeline; see ``lua/claim.lua``.
@@ -263,9 +142,9 @@ class Store:
         Returns for each :class:`Claimed`, :class:`Moved`, :class:`Paused`, :class:`Superseded`,
         :class:`Unknown`, or the error that concerns that entry alone.
         """
-        return self._run([self._claim(beat, request) for request in requests])
+        return self._trip.run([self._claim(beat, request) for request in requests])
 
-    def _claim(self, beat: str, q: ClaimRequest) -> _Call:
+    def _claim(self, beat: str, q: ClaimRequest) -> Call:
         def read(reply: list[Any]) -> Any:
             match reply[0]:
                 case "claimed":
@@ -314,7 +193,7 @@ class Store:
             return r.Unchanged()
 
         publish_timeout = _ms(self.settings.publish_timeout)
-        return self._run(
+        return self._trip.run(
             [
                 self._about("confirm", window, [turn, int(published), _ms(wait), publish_timeout], read)
                 for window, turn, published, wait in confirmations
@@ -337,7 +216,7 @@ class Store:
             return r.Unchanged(reply[1])
 
         publish_timeout = _ms(self.settings.publish_timeout)
-        return self._run(
+        return self._trip.run(
             [
                 self._about("take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], read)
                 for window, fingerprint in windows
@@ -346,7 +225,7 @@ class Store:
 
     def postpone_many(self, windows: Iterable[WindowKey], seconds: float) -> list[Any]:
         """Put off overdue windows of entries that this beat doesn't know; see ``lua/postpone.lua``."""
-        return self._run(
+        return self._trip.run(
             [self._about("postpone", window, [_ms(seconds)], lambda reply: reply[0]) for window in windows]
         )
 
@@ -361,7 +240,7 @@ class Store:
             ("ZRANGEBYSCORE", f"{self.settings.key_prefix}{{{shard}}}:open", "-inf", until, "LIMIT", 0, most)
             for shard in range(SHARDS)
         ]
-        heartbeat, *shards = self._run(calls, commands)
+        heartbeat, *shards = self._trip.run(calls, commands)
         for reply in (heartbeat, *shards):
             if isinstance(reply, StoreUnavailableError):
                 raise reply
@@ -371,18 +250,18 @@ class Store:
 
     def heartbeat(self, beat: str) -> Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
-        return self._one(self._heartbeat(beat))  # type: ignore[no-any-return]
+        return self._trip.one(self._heartbeat(beat))  # type: ignore[no-any-return]
 
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends, so that nobody waits for it to be missed."""
-        self._one(self._heartbeat(beat, leaving=True))
+        self._trip.one(self._heartbeat(beat, leaving=True))
 
-    def _heartbeat(self, beat: str, *, leaving: bool = False) -> _Call:
+    def _heartbeat(self, beat: str, *, leaving: bool = False) -> Call:
         def read(reply: list[Any]) -> Any:
             now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
             return Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
 
-        return _Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), int(leaving)], read)
+        return Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), int(leaving)], read)
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
         """Open a window once more, by order; see ``lua/backfill.lua``."""
@@ -396,11 +275,11 @@ class Store:
             return r.Unknown()
 
         arguments = [beat, _ms(self.settings.publish_timeout)]
-        return self._one(self._about("backfill", window, arguments, read, [self._claim_key(window)]))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("backfill", window, arguments, read, [self._claim_key(window)]))  # type: ignore[no-any-return]
 
     def pause(self, entry: str, paused: bool) -> bool:
         """Stop claiming the entry's windows, or go on; returns False where there is no such entry."""
-        return self._one(_Call("pause", [self.entry_key(entry)], [int(paused)], lambda reply: reply[0])) == "done"
+        return self._trip.one(Call("pause", [self.entry_key(entry)], [int(paused)], lambda reply: reply[0])) == "done"
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
@@ -419,7 +298,7 @@ class Store:
             return r.Busy(reply[1])
 
         arguments = [owner, _ms(lease), retry, int(tracked), _server_ms(window.start)]
-        return self._one(self._about("begin", window, arguments, read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("begin", window, arguments, read))  # type: ignore[no-any-return]
 
     def renew_many(self, leases: Iterable[tuple[WindowKey, str, int, float, bool]]) -> list[Any]:
         """Renew each (window, owner, fence, lease in seconds, tracked).
@@ -430,7 +309,7 @@ class Store:
         def read(reply: list[Any]) -> Any:
             return r.Renewed() if reply[0] == "renewed" else r.Stale()
 
-        return self._run(
+        return self._trip.run(
             [
                 self._about("renew", window, [owner, fence, _ms(lease), int(tracked)], read)
                 for window, owner, fence, lease, tracked in leases
@@ -454,7 +333,7 @@ class Store:
             return r.HandedOver() if reply[0] == "handed over" else r.Stale()
 
         arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout), int(tracked)]
-        return self._one(self._about("hand_over", window, arguments, read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("hand_over", window, arguments, read))  # type: ignore[no-any-return]
 
     def finish(
         self,
@@ -472,7 +351,7 @@ class Store:
             return {"finished": r.Finished, "again": r.Again}.get(reply[0], r.Stale)()
 
         again = 0 if again_after is None else max(_ms(again_after), 1)
-        return self._one(self._about("finish", window, [owner, fence, outcome, again, int(tracked)], read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("finish", window, [owner, fence, outcome, again, int(tracked)], read))  # type: ignore[no-any-return]
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
         """Record that a message was discarded (``expired`` or ``revoked``) before its task could see it."""
@@ -480,20 +359,20 @@ class Store:
         def read(reply: list[Any]) -> Any:
             return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
 
-        return self._one(self._about("close", window, [owner, outcome, retry], read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("close", window, [owner, outcome, retry], read))  # type: ignore[no-any-return]
 
     # -- reading ----------------------------------------------------------------------------------------------
 
     def account(self, entry: str) -> EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
         key = self.entry_key(entry)
-        fields = self._run([], [("HGETALL", key)])[0]
+        fields = self._trip.run([], [("HGETALL", key)])[0]
         if isinstance(fields, OnceError):
             raise fields
         if isinstance(fields, list):  # a pipeline without redis-py's own reading of replies
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
         if fields.get("v", "1") != "1":
-            raise _newer(key, fields["v"])
+            raise newer(key, fields["v"])
         if "cursor" not in fields:
             return None
         try:
@@ -510,102 +389,11 @@ class Store:
         arguments: Sequence[Any],
         read: Callable[[list[Any]], Any],
         more_keys: Sequence[str] = (),
-    ) -> _Call:
+    ) -> Call:
         start = format_instant(window.start)
         s = self.settings
         first = [start, f"{window.entry}@{start}", _ms(s.marker_ttl), _ms(s.retention), s.history_size]
-        return _Call(verb, [*self._window_keys(window), *more_keys], [*first, *arguments], read)
-
-    def _one(self, call: _Call) -> Any:
-        reply = self._run([call])[0]
-        if isinstance(reply, OnceError):
-            raise reply
-        return reply
-
-    def _run(self, calls: Sequence[_Call], commands: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
-        """Send all in one pipeline; an error that concerns one call stands in its place."""
-        raw, acknowledged = self._send([*(call.command() for call in calls), *commands])
-        missing = [position for position, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
-        if missing:
-            self._load_scripts({calls[position].verb for position in missing})
-            again, acknowledged = self._send([calls[position].command() for position in missing])
-            for position, reply in zip(missing, again, strict=True):
-                raw[position] = reply
-        results = [self._read(call, reply, acknowledged) for call, reply in zip(calls, raw, strict=False)]
-        for command, reply in zip(commands, raw[len(calls) :], strict=True):
-            results.append(self._error(reply, [command[1]]) if isinstance(reply, Exception) else reply)
-        return results
-
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> tuple[list[Any], int | None]:
-        """Return the replies, and how many replicas have what was written; None where nobody has to know."""
-        wait = self.settings.wait_replicas
-
-        def send() -> list[Any]:
-            with self._client.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                if wait:
-                    pipe.execute_command("WAIT", wait, _WAIT_MS)
-                return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
-
-        try:
-            raw = self._retry.call_with_retry(send, lambda error: None)
-        except OnceError:
-            raise
-        except _UNREACHABLE as exc:
-            raise _unavailable(exc) from exc
-        if not wait:
-            return raw, None
-        acknowledged = raw.pop()
-        return raw, acknowledged if isinstance(acknowledged, int) else 0
-
-    def _load_scripts(self, verbs: Iterable[str]) -> None:
-        try:
-            for verb in sorted(verbs):
-                self._client.script_load(_SCRIPTS[verb])
-        except _UNREACHABLE as exc:
-            raise _unavailable(exc) from exc
-
-    def _read(self, call: _Call, reply: Any, acknowledged: int | None) -> Any:
-        if isinstance(reply, Exception):
-            return self._error(reply, call.keys)
-        if isinstance(reply, list) and reply and reply[0] == "newer":
-            return _newer(call.keys[0], reply[1])
-        try:
-            result = call.read(reply)
-        except (ValueError, IndexError, TypeError) as exc:
-            return StoreDataError(f"{call.keys[0]}: {call.verb} answered {reply!r:.120}: {exc}")
-        if acknowledged is not None and acknowledged < self.settings.wait_replicas and isinstance(result, _ACTED_ON):
-            return UncertainWriteError(
-                f"{call.verb}: {acknowledged} of {self.settings.wait_replicas} replicas have it "
-                "(once_beat_wait_replicas); a failover could undo it"
-            )
-        return result
-
-    def _error(self, error: Exception, keys: Sequence[str]) -> OnceError:
-        text = str(error)
-        if "WRONGTYPE" in text:
-            wrapped: OnceError = StoreDataError(self._wrong_type(keys) or text)
-        elif "BADDATA" in text or (type(error) is ResponseError and text.startswith(_SCRIPT_FAILED)):
-            wrapped = StoreDataError(text)
-        else:
-            # READONLY, NOREPLICAS, OOM, MISCONF, LOADING, NOPERM: the server's state, not the key's.
-            wrapped = _unavailable(error)
-        wrapped.__cause__ = error
-        return wrapped
-
-    def _wrong_type(self, keys: Sequence[str]) -> str | None:
-        """Name the key whose type isn't the one that its name says, for the message of an error."""
-        expected = {"entry": "hash", "open": "zset", "beats": "zset", "history": "list"}
-        for key in keys:
-            kind = key.removeprefix(self.settings.key_prefix).split(":")
-            wanted = expected.get(kind[1] if kind[0].startswith("{") else kind[0], "string")
-            (found,), _ = self._send([("TYPE", key)])
-            if found not in ("none", wanted):
-                return (
-                    f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
-                )
-        return None
+        return Call(verb, [*self._window_keys(window), *more_keys], [*first, *arguments], read)
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
@@ -617,26 +405,6 @@ def store_of(app: Celery) -> Store:
     if store is None:
         store = _stores[app] = Store(Settings.from_app(app))
     return store
-
-
-@dataclass(frozen=True)
-class _Call:
-    verb: str
-    keys: list[str]
-    arguments: list[Any]
-    read: Callable[[list[Any]], Any]
-
-    def command(self) -> tuple[Any, ...]:
-        return ("EVALSHA", _SHAS[self.verb], len(self.keys), *self.keys, *self.arguments)
-
-
-def _unavailable(error: Exception) -> StoreUnavailableError:
-    # The text of redis-py's errors names host and port, never the password.
-    return StoreUnavailableError(f"Redis: {type(error).__name__}: {error}")
-
-
-def _newer(key: str, version: object) -> NewerVersionError:
-    return NewerVersionError(f"{key} was written by version {version} of the protocol, this is 1; upgrade this process")
 
 
 def _read_account(fields: dict[str, str]) -> EntryAccount:

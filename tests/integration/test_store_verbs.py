@@ -1777,7 +1777,7 @@ def test_a_server_that_takes_no_writes_is_unavailable(start_redis: Callable[...,
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for replicas that never come for a moment only."""
-    monkeypatch.setattr("celery_once_beat.store._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
 
 
 @pytest.mark.usefixtures("impatient")
