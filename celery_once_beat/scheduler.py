@@ -4,8 +4,7 @@ Any number of beats run it side by side. A tick is one of: a look at what is ove
 publishes that they win. What if the process dies, or sleeps for an hour:
 
 - before a claim: another beat claims the window, at once;
-- between claim and publish: it is overdue after ``publish_timeout``; another beat takes it;
-- between publish and confirm: the same, and the worker refuses the second copy.
+- after it: see ``publishing``.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ import socket
 import time
 import uuid
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.beat import Scheduler
 from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
-from . import broker, signals
+from . import signals
 from .clock import ServerClock
 from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError
 from .policy import Step
+from .publishing import SLICE, Job, Publishing, task_id
 from .recovery import Recovery
-from .replies import Claimed, Closed, Loaded, Moved, Paused, Superseded, Unknown
+from .replies import Claimed, Loaded, Moved, Paused, Superseded, Unknown
 from .rows import RETRY_AFTER, Row, Rows
 from .settings import Settings
 from .store import ClaimRequest, LoadRequest, Store, WindowKey
-from .windows import Window, encode_headers, format_instant
+from .windows import Window, format_instant
 
 __all__ = ("OnceScheduler", "OnceSchedulerMixin", "task_id")
 
@@ -42,33 +41,13 @@ logger = get_logger(__name__)
 _CHUNK = 500
 #: Seconds between two tries to reach Redis or the broker: at first, at most.
 _BACKOFF = (0.5, 5.0)
-#: Windows that are taken, published and confirmed together.
-_SLICE = 100
 #: Seconds of a tick for finding out what is to be claimed.
 _PLANNING = 0.5
 #: A cursor is the start of a window that was claimed: one that lies further ahead than clocks differ is wrong.
 _AHEAD = timedelta(seconds=60)
-_NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 
 
-class _Job(NamedTuple):
-    """A window to publish: claimed, or with ``again`` taken since it was overdue."""
-
-    row: Row
-    start: datetime
-    turn: int
-    expires: datetime | None
-    retry: int = 0
-    attempt: int = 1
-    again: bool = False
-
-
-def task_id(prefix: str, entry: str, start: datetime) -> str:
-    """The id of a window's task: duplicates share it, and anyone can look up a window's result."""
-    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
-
-
-class OnceSchedulerMixin(Scheduler):
+class OnceSchedulerMixin(Publishing):
     """For any ``celery.beat.Scheduler``: put it first among the bases.
 
     ``schedule``, ``reserve``, ``apply_entry`` and ``sync`` stay the base's; when a window is due, and whether this
@@ -77,13 +56,10 @@ class OnceSchedulerMixin(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._ticking = False
-        self._published = 0
         self._changed = True
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         self._backoff = _BACKOFF[0]
-        self._broker_down = False
-        self._broker_seen = 0.0
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -243,7 +219,7 @@ class OnceSchedulerMixin(Scheduler):
             for row, _ in claims:
                 self._rows.put(row)
             raise
-        won: list[_Job] = []
+        won: list[Job] = []
         away: StoreUnavailableError | None = None
         for (row, step), reply in zip(claims, replies, strict=True):
             if isinstance(reply, StoreUnavailableError):
@@ -253,7 +229,7 @@ class OnceSchedulerMixin(Scheduler):
             if isinstance(reply, Claimed):
                 self._tell_missed(row, step)
                 if step.run:
-                    won.append(_Job(row, step.start, reply.turn, reply.expires))
+                    won.append(Job(row, step.start, reply.turn, reply.expires))
             self._claimed(row, step, reply, now)
         self._publish(won, sent)
         if away is not None:
@@ -316,32 +292,20 @@ class OnceSchedulerMixin(Scheduler):
         window = Window(row.name, newest, None)
         signals.window_missed.send(sender=self, window=window, count=count)
 
-    def _reserve(self, row: Row) -> Any:
-        """Advance the base's entry, for those who look at ``last_run_at``; returns the entry as it was."""
-        entry = row.entry
-        try:
-            self.reserve(entry)
-        except Exception:
-            logger.exception("once: entry %r: last_run_at not kept", row.name)
-        row.entry = self.schedule.get(row.name, entry)
-        return entry
-
     # -- recovery ---------------------------------------------------------------------------------------------
 
     def _recover(self, overdue: list[WindowKey]) -> None:
         """Take and publish what is overdue, as much as there is time for until the next look."""
         began = time.monotonic()
-        for position in range(0, len(overdue), _SLICE):
+        for position in range(0, len(overdue), SLICE):
             if time.monotonic() - began > self._once.settings.recovery_interval:
                 return
             sent = time.monotonic()
             jobs = []
-            for key, taken in self._recovery.take(overdue[position : position + _SLICE], self._fingerprint_of):
+            for key, taken in self._recovery.take(overdue[position : position + SLICE], self._fingerprint_of):
                 row = self._rows.get(key.entry)
                 assert row is not None
-                jobs.append(
-                    _Job(row, key.start, taken.turn, taken.expires, taken.retry, taken.attempts + 1, again=True)
-                )
+                jobs.append(Job(row, key.start, taken.turn, taken.expires, taken.retry, taken.attempts + 1, again=True))
                 logger.warning(
                     "once: window %s of %r is overdue, published again",
                     format_instant(key.start),
@@ -360,99 +324,6 @@ class OnceSchedulerMixin(Scheduler):
         row = self._rows.get(entry)
         return row.fingerprint if row is not None and row.tracked else None
 
-    # -- the publish ------------------------------------------------------------------------------------------
-
-    def _publish(self, jobs: list[_Job], claimed_at: float) -> None:
-        """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice.
-
-        What there is no time for is left to recovery: after ``publish_timeout`` another beat may have taken it.
-        """
-        timeout = self._once.settings.publish_timeout
-        confirmations: list[tuple[WindowKey, int, int, float]] = []
-        confirmed_at = time.monotonic()
-        for job in jobs:
-            row = job.row
-            if row.tracked and time.monotonic() - claimed_at > timeout / 2:
-                continue
-            window = row.window(job.start, job.attempt)
-            if job.again:
-                entry = row.entry
-            else:
-                signals.window_claimed.send(sender=self, window=window)
-                entry = self._reserve(row)
-            published = self._send(entry, window, job)
-            if row.tracked:
-                confirmations.append((WindowKey(row.name, job.start), job.turn, published, self._start_timeout(row)))
-            if len(confirmations) >= _SLICE or time.monotonic() - confirmed_at > timeout / 4:
-                self._confirm(confirmations)
-                confirmations, confirmed_at = [], time.monotonic()
-        self._confirm(confirmations)
-
-    def _confirm(self, confirmations: list[tuple[WindowKey, int, int, float]]) -> None:
-        """Confirm as far as the store answers.
-
-        What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy; what has been
-        claimed is to be published all the same. The next tick finds out whether the store is away.
-        """
-        try:
-            replies = self._once.confirm_many(confirmations) if confirmations else []
-        except StoreUnavailableError as exc:
-            logger.debug("once: not confirmed: %s", exc)
-            return
-        for (key, *_), reply in zip(confirmations, replies, strict=True):
-            if isinstance(reply, Closed):
-                logger.error(
-                    "once: window %s of %r is failed: it can't be published, see the error above",
-                    format_instant(key.start),
-                    key.entry,
-                    extra={"action": "window_failed", "entry": key.entry, "start": format_instant(key.start)},
-                )
-
-    def _send(self, entry: Any, window: Window, job: _Job) -> int:
-        """Publish through the base's ``apply_entry``, which logs and swallows a failure.
-
-        Returns 1 if the message went out, 0 if not or perhaps not, -1 if it can't: the broker isn't to blame.
-        """
-        if self._broker_down:
-            return 0
-        options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
-        # Celery writes into the headers of the options: a copy of its own for each message.
-        options["headers"] = {**(options.get("headers") or {}), **encode_headers(window)}
-        options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
-        # A broker that takes messages and confirms none (RabbitMQ in its memory alarm) must not hold a beat.
-        options.setdefault("confirm_timeout", self._once.settings.publish_timeout)
-        if job.expires is not None:
-            options["expires"] = job.expires
-        if job.retry:
-            options["retries"] = job.retry
-        # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
-        message = object.__new__(type(entry))
-        message.__dict__.update(vars(entry), options=options)
-        self._published = 0
-        try:
-            producer = self.producer
-        except Exception as exc:
-            logger.debug("once: no producer: %s", exc)
-        else:
-            self.apply_entry(message, producer=producer)
-        if self._published == 1:
-            self._broker_seen = time.monotonic()
-            signals.window_published.send(sender=self, window=window, again=job.again)
-        elif self._published == 0:
-            self._broker_seen = 0.0
-            self._broker_ready()
-        return self._published
-
-    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
-        try:
-            result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
-        except Exception as exc:
-            self._published = 0 if broker.is_to_blame(exc, producer) else -1
-            raise
-        self._published = 1
-        return result
-
     def _expires_after(self, row: Row) -> float | None:
         """Seconds after the claim at which the entry's messages expire; None for never."""
         options = row.entry.options or {}
@@ -463,45 +334,7 @@ class OnceSchedulerMixin(Scheduler):
             return max((expires - self._clock.now()).total_seconds(), 0.0)
         return float(expires) if isinstance(expires, (int, float)) else None
 
-    def _start_timeout(self, row: Row) -> float:
-        countdown = (row.entry.options or {}).get("countdown")
-        return row.policy.start_timeout + (countdown if isinstance(countdown, (int, float)) else 0)
-
     # -- what is outside --------------------------------------------------------------------------------------
-
-    @cached_property
-    def connection(self) -> Any:
-        return self.app.connection_for_write(transport_options=broker.transport_options(self.app))
-
-    def _ensure_connected(self) -> Any:
-        # The base tries a hundred times, and nothing else happens meanwhile.
-        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-
-    def _broker_ready(self) -> bool:
-        """Whether the broker answers; asked at most once a second. A beat that can't reach it claims nothing."""
-        if time.monotonic() - self._broker_seen < 1.0:
-            return not self._broker_down
-        alive = broker.is_alive(self.connection)
-        self._broker_seen = time.monotonic()
-        if alive == self._broker_down:
-            log = logger.info if alive else logger.error
-            log(
-                "once: the broker answers again" if alive else "once: the broker doesn't answer, nothing is claimed",
-                extra={"action": "broker_back" if alive else "broker_away"},
-            )
-        self._broker_down = not alive
-        if not alive:
-            self._drop_broker()
-        return alive
-
-    def _drop_broker(self) -> None:
-        self.__dict__.pop("producer", None)
-        connection = self.__dict__.pop("connection", None)
-        try:
-            if connection is not None:
-                connection.release()
-        except Exception as exc:
-            logger.debug("once: the broken connection couldn't be released: %s", exc)
 
     def _store_away(self, error: OnceError) -> float:
         if self._store_down_since is None:
@@ -539,7 +372,7 @@ class OnceSchedulerMixin(Scheduler):
             try:
                 step = row.step(now)
                 if step is not None and step.run:
-                    self._send(self._reserve(row), row.window(step.start), _Job(row, step.start, 0, None))
+                    self._send(self._reserve(row), row.window(step.start), Job(row, step.start, 0, None))
                 self._rows.advance(row, step.start if step else now, now)
             except ScheduleError as exc:
                 self._rows.rest(row, now, reason=exc)

@@ -17,7 +17,7 @@ __all__ = ("POINTS", "install", "reach")
 POINTS = {
     "beat.before_claim": ("store.Store", "claim_many", "before"),
     "beat.claimed": ("store.Store", "claim_many", "after"),
-    "beat.published": ("scheduler.OnceSchedulerMixin", "apply_async", "after"),
+    "beat.published": ("publishing.Publishing", "apply_async", "after"),
     "beat.before_confirm": ("store.Store", "confirm_many", "before"),
     "beat.confirmed": ("store.Store", "confirm_many", "after"),
     "beat.taken": ("recovery.Recovery", "take", "after"),

@@ -1,0 +1,203 @@
+"""How a window's message goes out: through Celery's own ``apply_entry``, over a connection that is known to live.
+
+What if the process dies, or sleeps for an hour:
+
+- between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it;
+- between publish and confirm: the same, and the worker refuses the second copy.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from celery.beat import Scheduler
+from celery.utils.log import get_logger
+
+from . import broker, signals
+from .errors import StoreUnavailableError
+from .replies import Closed
+from .rows import Row
+from .store import Store, WindowKey
+from .windows import Window, encode_headers, format_instant
+
+__all__ = ("SLICE", "Job", "Publishing", "task_id")
+
+logger = get_logger(__name__)
+
+#: Windows that are taken, published and confirmed together.
+SLICE = 100
+_NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
+
+
+class Job(NamedTuple):
+    """A window to publish: claimed, or with ``again`` taken since it was overdue."""
+
+    row: Row
+    start: datetime
+    turn: int
+    expires: datetime | None
+    retry: int = 0
+    attempt: int = 1
+    again: bool = False
+
+
+def task_id(prefix: str, entry: str, start: datetime) -> str:
+    """The id of a window's task: duplicates share it, and anyone can look up a window's result."""
+    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
+
+
+class Publishing(Scheduler):
+    """The part of the scheduler that publishes; the schedule and who claims what are the subclass's."""
+
+    _once: Store
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._published = 0
+        self._broker_down = False
+        self._broker_seen = 0.0
+        super().__init__(*args, **kwargs)
+
+    def _publish(self, jobs: list[Job], claimed_at: float) -> None:
+        """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice.
+
+        What there is no time for is left to recovery: after ``publish_timeout`` another beat may have taken it.
+        """
+        timeout = self._once.settings.publish_timeout
+        confirmations: list[tuple[WindowKey, int, int, float]] = []
+        confirmed_at = time.monotonic()
+        for job in jobs:
+            row = job.row
+            if row.tracked and time.monotonic() - claimed_at > timeout / 2:
+                continue
+            window = row.window(job.start, job.attempt)
+            if job.again:
+                entry = row.entry
+            else:
+                signals.window_claimed.send(sender=self, window=window)
+                entry = self._reserve(row)
+            published = self._send(entry, window, job)
+            if row.tracked:
+                confirmations.append((WindowKey(row.name, job.start), job.turn, published, self._start_timeout(row)))
+            if len(confirmations) >= SLICE or time.monotonic() - confirmed_at > timeout / 4:
+                self._confirm(confirmations)
+                confirmations, confirmed_at = [], time.monotonic()
+        self._confirm(confirmations)
+
+    def _confirm(self, confirmations: list[tuple[WindowKey, int, int, float]]) -> None:
+        """Confirm as far as the store answers.
+
+        What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy; what has been
+        claimed is to be published all the same. The next tick finds out whether the store is away.
+        """
+        try:
+            replies = self._once.confirm_many(confirmations) if confirmations else []
+        except StoreUnavailableError as exc:
+            logger.debug("once: not confirmed: %s", exc)
+            return
+        for (key, *_), reply in zip(confirmations, replies, strict=True):
+            if isinstance(reply, Closed):
+                logger.error(
+                    "once: window %s of %r is failed: it can't be published, see the error above",
+                    format_instant(key.start),
+                    key.entry,
+                    extra={"action": "window_failed", "entry": key.entry, "start": format_instant(key.start)},
+                )
+
+    def _send(self, entry: Any, window: Window, job: Job) -> int:
+        """Publish through the base's ``apply_entry``, which logs and swallows a failure.
+
+        Returns 1 if the message went out, 0 if not or perhaps not, -1 if it can't: the broker isn't to blame.
+        """
+        if self._broker_down:
+            return 0
+        options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
+        # Celery writes into the headers of the options: a copy of its own for each message.
+        options["headers"] = {**(options.get("headers") or {}), **encode_headers(window)}
+        options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
+        # A broker that takes messages and confirms none (RabbitMQ in its memory alarm) must not hold a beat.
+        options.setdefault("confirm_timeout", self._once.settings.publish_timeout)
+        if job.expires is not None:
+            options["expires"] = job.expires
+        if job.retry:
+            options["retries"] = job.retry
+        # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
+        message = object.__new__(type(entry))
+        message.__dict__.update(vars(entry), options=options)
+        self._published = 0
+        try:
+            producer = self.producer
+        except Exception as exc:
+            logger.debug("once: no producer: %s", exc)
+        else:
+            self.apply_entry(message, producer=producer)
+        if self._published == 1:
+            self._broker_seen = time.monotonic()
+            signals.window_published.send(sender=self, window=window, again=job.again)
+        elif self._published == 0:
+            self._broker_seen = 0.0
+            self._broker_ready()
+        return self._published
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
+        try:
+            result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        except Exception as exc:
+            self._published = 0 if broker.is_to_blame(exc, producer) else -1
+            raise
+        self._published = 1
+        return result
+
+    def _reserve(self, row: Row) -> Any:
+        """Advance the base's entry, for those who look at ``last_run_at``; returns the entry as it was."""
+        entry = row.entry
+        try:
+            self.reserve(entry)
+        except Exception:
+            logger.exception("once: entry %r: last_run_at not kept", row.name)
+        row.entry = self.schedule.get(row.name, entry)
+        return entry
+
+    def _start_timeout(self, row: Row) -> float:
+        countdown = (row.entry.options or {}).get("countdown")
+        return row.policy.start_timeout + (countdown if isinstance(countdown, (int, float)) else 0)
+
+    # -- the broker -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def connection(self) -> Any:
+        return self.app.connection_for_write(transport_options=broker.transport_options(self.app))
+
+    def _ensure_connected(self) -> Any:
+        # The base tries a hundred times, and nothing else happens meanwhile.
+        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+
+    def _broker_ready(self) -> bool:
+        """Whether the broker answers; asked at most once a second. A beat that can't reach it claims nothing."""
+        if time.monotonic() - self._broker_seen < 1.0:
+            return not self._broker_down
+        alive = broker.is_alive(self.connection)
+        self._broker_seen = time.monotonic()
+        if alive == self._broker_down:
+            log = logger.info if alive else logger.error
+            log(
+                "once: the broker answers again" if alive else "once: the broker doesn't answer, nothing is claimed",
+                extra={"action": "broker_back" if alive else "broker_away"},
+            )
+        self._broker_down = not alive
+        if not alive:
+            self._drop_broker()
+        return alive
+
+    def _drop_broker(self) -> None:
+        self.__dict__.pop("producer", None)
+        connection = self.__dict__.pop("connection", None)
+        try:
+            if connection is not None:
+                connection.release()
+        except Exception as exc:
+            logger.debug("once: the broken connection couldn't be released: %s", exc)
