@@ -20,11 +20,12 @@ def transport_options(app: Any) -> dict[str, Any]:
     """
     conf = app.conf
     url = conf.broker_write_url or conf.broker_url or "amqp://"
+    timeout = float(conf.broker_connection_timeout or 4)
     scheme = (url if isinstance(url, str) else url[0]).partition("://")[0]
     if scheme in ("amqp", "amqps", "pyamqp", "pyamqps"):
-        options: dict[str, Any] = {"confirm_publish": True}
+        options: dict[str, Any] = {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
     elif scheme in ("redis", "rediss", "redis+socket", "sentinel"):
-        options = {"socket_timeout": float(conf.broker_connection_timeout or 4)}
+        options = {"socket_timeout": timeout}
     else:
         options = {}
     return {key: value for key, value in options.items() if key not in (conf.broker_transport_options or {})}

@@ -17,6 +17,8 @@ logger = get_logger(__name__)
 
 #: Seconds that this machine's clock may differ from the server's before it is said.
 MOST_APART = 2.0
+#: Seconds of a round trip, its repetitions included, beyond which it says too little about the time.
+SLOW = 0.2
 
 
 class ServerClock:
@@ -35,7 +37,13 @@ class ServerClock:
 
     def measured(self, server: datetime, sent: float, received: float) -> None:
         """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (time.monotonic())."""
-        self._server, self._at = server, (sent + received) / 2
+        if received - sent <= SLOW:
+            self._server, self._at = server, (sent + received) / 2
+        elif self._server is None:
+            # Somewhere in a long round trip: taken as its end, this clock can only be late, never run windows early.
+            self._server, self._at = server, received
+        else:
+            return  # what was measured before is better
         apart = (datetime.now(timezone.utc) - self.now()).total_seconds()
         if abs(apart) <= MOST_APART:
             self._warned = False

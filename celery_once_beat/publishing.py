@@ -69,7 +69,8 @@ class Publishing(Scheduler):
         timeout = self._once.settings.publish_timeout
         confirmations: list[tuple[WindowKey, int, int, float]] = []
         confirmed_at = time.monotonic()
-        for job in jobs:
+        # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
+        for job in sorted(jobs, key=lambda job: job.row.tracked):
             row = job.row
             if row.tracked and time.monotonic() - claimed_at > timeout / 2:
                 continue
@@ -135,10 +136,8 @@ class Publishing(Scheduler):
         else:
             self.apply_entry(message, producer=producer)
         if self._published == 1:
-            self._broker_seen = time.monotonic()
             signals.window_published.send(sender=self, window=window, again=job.again)
         elif self._published == 0:
-            self._broker_seen = 0.0
             self._broker_ready()
         return self._published
 
@@ -177,9 +176,9 @@ class Publishing(Scheduler):
         return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
 
     def _broker_ready(self) -> bool:
-        """Whether the broker answers; asked at most once a second. A beat that can't reach it claims nothing."""
-        if time.monotonic() - self._broker_seen < 1.0:
-            return not self._broker_down
+        """Whether the broker answers: asked before each claim, and while it doesn't, once a second."""
+        if self._broker_down and time.monotonic() - self._broker_seen < 1.0:
+            return False
         alive = broker.is_alive(self.connection)
         self._broker_seen = time.monotonic()
         if alive == self._broker_down:

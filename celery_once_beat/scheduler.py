@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -45,6 +48,16 @@ _BACKOFF = (0.5, 5.0)
 _PLANNING = 0.5
 #: A cursor is the start of a window that was claimed: one that lies further ahead than clocks differ is wrong.
 _AHEAD = timedelta(seconds=60)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold back SIGTERM and SIGINT: what has been claimed is published and confirmed before a beat ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class OnceSchedulerMixin(Publishing):
@@ -121,13 +134,15 @@ class OnceSchedulerMixin(Publishing):
             self._rows.wake(self._clock.now())
             self._load()
             if overdue and self._broker_ready():
-                self._recover(overdue)
+                with _undisturbed():
+                    self._recover(overdue)
         now = self._clock.now()
         next_due = self._rows.next_due()
         if next_due is not None and next_due <= now:
             if not self._broker_ready():
                 return min(self._recovery.due_in(), 1.0) or 0.1
-            self._claim_due(now)
+            with _undisturbed():
+                self._claim_due(now)
             next_due, now = self._rows.next_due(), self._clock.now()
         wait = self.max_interval
         if next_due is not None:
@@ -378,15 +393,18 @@ class OnceSchedulerMixin(Publishing):
                 self._rows.rest(row, now, reason=exc)
 
     def close(self) -> None:
-        """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more."""
-        try:
-            super().close()
-        finally:
-            self._leave()
+        """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more.
+
+        Within the handler it may have interrupted a round trip: connections aren't taken from under it. The second
+        call finds it unwound.
+        """
+        if self._ticking:
+            return
+        self._leave()
+        super().close()
 
     def _leave(self) -> None:
-        # Within the handler this may have interrupted a round trip; the second call finds it unwound.
-        if self._ticking or self._store_down_since is not None or not hasattr(self, "_once"):
+        if self._store_down_since is not None or not hasattr(self, "_once"):
             return
         try:
             self._once.leave(self._beat_id)

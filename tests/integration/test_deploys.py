@@ -139,6 +139,27 @@ def test_a_failed_rollout(system: System, end: int) -> None:
     assert all(b - a == timedelta(seconds=1) for a, b in zip(after, after[1:], strict=False))
 
 
+def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
+    """A beat that is told to end publishes and confirms what it has claimed, and ends with status 0.
+
+    An untracked window is closed at its claim: nothing would bring it back.
+    """
+    plain = {f"plain{n}": {"task": "apps.once_app.plain", "every": 1.0} for n in range(20)}
+    work = {f"work{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(80)}
+    system.entries = {**plain, **work}
+    system.settings = {"once_beat_start_timeout": 600.0}
+    for number in range(4):
+        beat = system.beat(f"beat{number}")
+        sent = wait_until(lambda beat=beat: beat.log.count("Sending due task") >= 100 and beat.log, "a burst", 20)
+        beat.wait_log("Sending due task", since=len(sent))  # the next burst has begun
+        beat.terminate()
+        assert beat.wait(10) == 0
+        assert "Traceback" not in beat.log
+    claimed = sum(sum(system.outcomes(entry).values()) for entry in plain)
+    claimed += sum(len(system.account(entry).open) for entry in work)
+    assert system.waiting() == claimed, "each window that was claimed has one message"
+
+
 def test_a_plain_task_is_untracked(system: System) -> None:
     """An entry whose task is no OnceTask is claimed once, closed at once, and named once in a warning."""
     system.entries = {
