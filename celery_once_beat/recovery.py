@@ -79,11 +79,12 @@ class Recovery:
         return taken
 
     def _put_off(self, windows: list[WindowKey]) -> None:
-        # Its entry left the schedule, or is another app's: a worker may still get to its message.
-        for window, reply in zip(windows, self._store.postpone_many(windows, _PUT_OFF), strict=True):
+        # Its entry left the schedule; a worker may still get to its message.
+        others = [beat for beat in self.alive if beat != self._beat]
+        for window, reply in zip(windows, self._store.postpone_many(windows, _PUT_OFF, others), strict=True):
             if reply == "postponed":
                 logger.warning(
-                    "once: window %s of %r is overdue, and this beat's schedule has no such entry",
+                    "once: window %s of %r is overdue, and no beat's schedule has such an entry",
                     format_instant(window.start),
                     window.entry,
                     extra={"action": "window_unknown", "entry": window.entry},

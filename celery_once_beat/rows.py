@@ -167,8 +167,7 @@ class Rows:
         return Row(name, entry, policy, mark, tracked, order)
 
     def _name_untracked(self) -> None:
-        silenced = (False, True)
-        names = {r.name for r in self._rows.values() if not r.tracked and r.policy.tracked not in silenced}
+        names = {row.name for row in self._rows.values() if not row.tracked and row.policy.tracked is None}
         new = names - self._named_untracked
         self._named_untracked |= names
         if new:

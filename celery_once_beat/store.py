@@ -223,10 +223,10 @@ class Store:
             ]
         )
 
-    def postpone_many(self, windows: Iterable[WindowKey], seconds: float) -> list[Any]:
-        """Put off overdue windows of entries that this beat doesn't know; see ``lua/postpone.lua``."""
+    def postpone_many(self, windows: Iterable[WindowKey], seconds: float, others: Sequence[str]) -> list[Any]:
+        """Put off overdue windows of entries that neither this beat nor one of ``others`` (alive) knows."""
         return self._trip.run(
-            [self._about("postpone", window, [_ms(seconds)], lambda reply: reply[0]) for window in windows]
+            [self._about("postpone", window, [_ms(seconds), *others], lambda reply: reply[0]) for window in windows]
         )
 
     def overdue(self, beat: str, now: datetime, most: int) -> Overdue:

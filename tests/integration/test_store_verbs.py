@@ -2028,13 +2028,13 @@ def test_what_can_not_be_published_fails_after_max_attempts(new_stage: Callable[
 def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage: Stage) -> None:
     """It doesn't hide what is overdue behind it; once its entry has expired, it goes too."""
     _published(stage)
-    assert stage.store.postpone_many([stage.window], 60.0) == ["no"]
+    assert stage.store.postpone_many([stage.window], 60.0, []) == ["no"]
     stage.overdue()
-    assert stage.store.postpone_many([stage.window], 60.0) == ["postponed"]
+    assert stage.store.postpone_many([stage.window], 60.0, []) == ["postponed"]
     assert not any(stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
     stage.overdue()
     stage.raw.delete(stage.entry_key)
-    assert stage.store.postpone_many([stage.window], 60.0) == ["forgotten"]
+    assert stage.store.postpone_many([stage.window], 60.0, []) == ["forgotten"]
     assert stage.deadline() is None
 
 
@@ -2045,3 +2045,14 @@ def test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing(stage: Stage) -
     assert isinstance(stage.store.claim_many("beat-1", [request])[0], Claimed)
     assert stage.store.close_window(stage.window, "A", "expired", 0) == Unchanged()
     assert stage.deadline() is not None
+
+
+def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:
+    """In a rolling deploy an old beat leaves the new one's overdue windows alone: recovery isn't delayed by it."""
+    stage.load("beat-1")
+    _published(stage)
+    stage.overdue()
+    assert stage.store.postpone_many([stage.window], 60.0, ["beat-0", "beat-1"]) == ["no"]
+    assert isinstance(stage.take("beat-1"), Taken)
+    stage.overdue()
+    assert stage.store.postpone_many([stage.window], 60.0, ["beat-0"]) == ["postponed"]
