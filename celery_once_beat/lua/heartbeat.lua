@@ -1,20 +1,24 @@
 -- A beat says that it lives, and learns the time and who else does.
 --
--- KEYS[1] beats zset   ARGV[1] beat   ARGV[2] ms after which a silent beat counts as gone   ARGV[3] 1 to leave
+-- KEYS[1] beats zset   ARGV[1] beat   ARGV[2] ms after which a silent beat counts as gone
+-- ARGV[3] 'lives' | 'leaves' | 'looks': only asks, and changes nothing
 --
 -- returns {seconds, microseconds, 1 if the beat was not known, beat alive...}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - ARGV[2]))
+local gone = string.format('%.0f', now - ARGV[2])
 local added = 0
-if ARGV[3] == '1' then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-else
+if ARGV[3] ~= 'looks' then
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', gone)
+end
+if ARGV[3] == 'lives' then
   added = redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
+elseif ARGV[3] == 'leaves' then
+  redis.call('ZREM', KEYS[1], ARGV[1])
 end
-local reply = redis.call('ZRANGE', KEYS[1], 0, -1)
+local reply = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. gone, '+inf')
 for _, value in ipairs({added, time[2], time[1]}) do
   table.insert(reply, 1, value)
 end
