@@ -11,7 +11,7 @@ from datetime import datetime
 
 from celery.schedules import BaseSchedule
 
-from .store import EntryAccount
+from .replies import EntryAccount
 from .windows import starts_after
 
 __all__ = ("Balance", "balance")

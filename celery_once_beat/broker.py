@@ -35,7 +35,7 @@ def is_alive(connection: Any) -> bool:
     """Ask the broker itself; connects if need be, with one try. Never raises."""
     try:
         connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-        client = getattr(connection.default_channel, "client", None)
+        client: Any = getattr(connection.default_channel, "client", None)
         if hasattr(client, "ping"):  # kombu's virtual transports over Redis
             client.ping()
         elif connection.transport.driver_type == "amqp":

@@ -42,7 +42,7 @@ def connect(settings: Settings) -> Any:
     if scheme == "redis+cluster":
         return _cluster(settings.redis_url, {**options, **given})
     try:
-        of_url = dict(parse_url(_redis_py_url(settings.redis_url)))
+        of_url = dict(parse_url(_redis_py_url(settings.redis_url)))  # type: ignore[no-untyped-call]
     except ValueError:
         _not_a_url(settings.redis_url)
     given = {key: value for key, value in given.items() if key not in ("master_name", "sentinel_kwargs")}
@@ -101,13 +101,12 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
     for option, value in (("username", first.username), ("password", first.password)):
         if value is not None:
             options.setdefault(option, value)
-    sentinel = Sentinel(
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [(server.hostname or "localhost", server.port or 26379) for server in servers],
         sentinel_kwargs={"socket_timeout": options["socket_timeout"], **sentinel_kwargs},
         **options,
     )
-    client = sentinel.master_for(master)
-    return client
+    return sentinel.master_for(master)  # type: ignore[no-untyped-call]
 
 
 def _cluster(url: str, options: dict[str, Any]) -> Any:

@@ -25,12 +25,11 @@ from . import signals
 from .errors import NewerVersionError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of
 from .replies import Again, Begun, Closed, Stale
-from .store import Store, WindowKey, store_of
+from .requests import WindowKey
+from .store import Store, store_of
 from .windows import Window, format_instant
 
 if TYPE_CHECKING:
-    from celery.app.task import Context
-
     from .task import OnceTask
 
 __all__ = ("DELIVERY", "Execution", "new_owner")
@@ -50,7 +49,7 @@ def new_owner(hostname: str | None) -> str:
 _said: set[str] = set()
 
 
-def put_back(task: OnceTask, request: Context, exc: Exception) -> NoReturn:
+def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
     """Publish the same message to come again later, the user's retries untouched; raises Ignore.
 
     Logged once for each reason, since a message may come back many times while a state lasts.
@@ -70,7 +69,7 @@ def put_back(task: OnceTask, request: Context, exc: Exception) -> NoReturn:
 class Execution:
     """From begin to the recorded end. Made for one call of a task's body."""
 
-    def __init__(self, task: OnceTask, request: Context, window: Window, store: Store) -> None:
+    def __init__(self, task: OnceTask, request: Any, window: Window, store: Store) -> None:
         self.task = task
         self.request = request
         self.window = window
@@ -179,7 +178,7 @@ class Execution:
     def _end_rejected(self, exc: Reject) -> None:
         if self.stale:
             self._raise_stale()
-        if not exc.requeue:
+        if not exc.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
             self._finish("failed")
             return
         if self.handed_over:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
 
 from .replies import Renewed, Stale
-from .store import Store, WindowKey
+from .requests import Renewal, WindowKey
+from .store import Store
 
 __all__ = ("Lease", "Leases", "leases_of")
 
@@ -90,9 +92,10 @@ class Leases:
     def _renew(self, leases: list[Lease]) -> bool:
         """Renew all in one round trip; returns False where the store didn't answer for one."""
         sent = time.monotonic()
+        replies: Sequence[object]
         try:
             replies = self._store.renew_many(
-                (lease.window, lease.owner, lease.fence, lease.length, lease.tracked) for lease in leases
+                Renewal(lease.window, lease.owner, lease.fence, lease.length, lease.tracked) for lease in leases
             )
         except Exception as exc:  # whatever it is: this thread must not end while bodies run
             replies = [exc] * len(leases)

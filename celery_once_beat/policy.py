@@ -105,8 +105,9 @@ def fingerprint(task: str, when: object, anchor: datetime | None) -> str:
             parts.append(repr(sorted(getattr(when, name))))
         parts += [str(every_hour(when)), str(when.tz)]
     elif isinstance(when, schedule):
-        parts.append(repr(when.run_every))
-        if when.run_every and not when.run_every % timedelta(days=1):
+        run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
+        parts.append(repr(run_every))
+        if run_every and not run_every % timedelta(days=1):
             parts.append(str(when.tz))  # whole days fall on the zone's midnights
     elif isinstance(when, BaseSchedule) and " at 0x" not in repr(when):
         parts.append(repr(when))
@@ -122,6 +123,16 @@ class Step:
     #: The newest of the windows passed over before ``start``, in order, and how many there are in all.
     missed: tuple[datetime, ...] = ()
     missed_count: int = 0
+
+    @property
+    def all_missed(self) -> tuple[datetime, ...]:
+        """As ``missed``, with ``start`` if that doesn't run either."""
+        return self.missed if self.run else (*self.missed, self.start)
+
+    @property
+    def all_missed_count(self) -> int:
+        """As ``missed_count``, with ``start`` if that doesn't run either."""
+        return self.missed_count + (not self.run)
 
 
 def next_steps(starts: Iterable[datetime], now: datetime, policy: EntryPolicy) -> list[Step]:

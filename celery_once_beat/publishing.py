@@ -20,8 +20,9 @@ from celery.utils.log import get_logger
 from . import broker, signals
 from .errors import StoreUnavailableError
 from .replies import Closed
+from .requests import Confirmation, WindowKey
 from .rows import Row
-from .store import Store, WindowKey
+from .store import Store
 from .windows import Window, encode_headers, format_instant
 
 __all__ = ("SLICE", "Job", "Publishing", "task_id")
@@ -67,7 +68,7 @@ class Publishing(Scheduler):
         What there is no time for is left to recovery: after ``publish_timeout`` another beat may have taken it.
         """
         timeout = self._once.settings.publish_timeout
-        confirmations: list[tuple[WindowKey, int, int, float]] = []
+        confirmations: list[Confirmation] = []
         confirmed_at = time.monotonic()
         # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
         for job in sorted(jobs, key=lambda job: job.row.tracked):
@@ -82,13 +83,15 @@ class Publishing(Scheduler):
                 entry = self._reserve(row)
             published = self._send(entry, window, job)
             if row.tracked:
-                confirmations.append((WindowKey(row.name, job.start), job.turn, published, self._start_timeout(row)))
+                confirmations.append(
+                    Confirmation(WindowKey(row.name, job.start), job.turn, published, self._start_timeout(row))
+                )
             if len(confirmations) >= SLICE or time.monotonic() - confirmed_at > timeout / 4:
                 self._confirm(confirmations)
                 confirmations, confirmed_at = [], time.monotonic()
         self._confirm(confirmations)
 
-    def _confirm(self, confirmations: list[tuple[WindowKey, int, int, float]]) -> None:
+    def _confirm(self, confirmations: list[Confirmation]) -> None:
         """Confirm as far as the store answers.
 
         What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy; what has been
@@ -99,8 +102,9 @@ class Publishing(Scheduler):
         except StoreUnavailableError as exc:
             logger.debug("once: not confirmed: %s", exc)
             return
-        for (key, *_), reply in zip(confirmations, replies, strict=True):
+        for confirmation, reply in zip(confirmations, replies, strict=True):
             if isinstance(reply, Closed):
+                key = confirmation.window
                 logger.error(
                     "once: window %s of %r is failed: it can't be published, see the error above",
                     format_instant(key.start),

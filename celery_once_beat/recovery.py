@@ -15,7 +15,8 @@ from . import signals
 from .clock import ServerClock
 from .errors import OnceError, StoreUnavailableError
 from .replies import Closed, Taken
-from .store import Store, WindowKey
+from .requests import WindowKey
+from .store import Store
 from .windows import Window, format_instant
 
 __all__ = ("Recovery",)
@@ -31,10 +32,12 @@ _PUT_OFF = 3600.0
 class Recovery:
     """One beat's look at what is overdue, every ``recovery_interval``; it is its heartbeat too."""
 
-    def __init__(self, store: Store, beat: str, clock: ServerClock) -> None:
+    def __init__(self, store: Store, beat: str, clock: ServerClock, sender: object) -> None:
         self._store = store
         self._beat = beat
         self._clock = clock
+        #: Of the signals.
+        self._sender = sender
         self._next = 0.0
         self.alive: tuple[str, ...] = ()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
@@ -100,4 +103,4 @@ class Recovery:
             extra={"action": "window_" + outcome, "entry": window.entry, "start": start},
         )
         ended = Window(window.entry, window.start, None)
-        signals.window_abandoned.send(sender=self, window=ended, outcome=outcome)
+        signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)

@@ -5,25 +5,33 @@ Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+
+from .errors import OnceError
+from .requests import WindowKey
 
 __all__ = (
     "Again",
     "Begun",
     "Busy",
+    "ClaimReply",
     "Claimed",
     "Closed",
     "Confirmed",
+    "EntryAccount",
     "Finished",
     "HandedOver",
+    "Heartbeat",
     "Loaded",
     "Moved",
     "Open",
+    "Overdue",
     "Paused",
     "Renewed",
     "Stale",
     "Superseded",
+    "TakeReply",
     "Taken",
     "Unchanged",
     "Unknown",
@@ -147,3 +155,44 @@ class Again:
 @dataclass(frozen=True)
 class Open:
     """The window still owes its outcome."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The server's time (aware UTC), the beats alive, and whether the server hadn't known of this one."""
+
+    now: datetime
+    beats: tuple[str, ...]
+    new: bool
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
+
+    shards: list[list[WindowKey | None] | OnceError]
+    heartbeat: Heartbeat
+
+
+@dataclass(frozen=True)
+class EntryAccount:
+    """What the store knows of an entry; instants are aware UTC."""
+
+    cursor: datetime
+    born: datetime
+    since: datetime
+    last_done: datetime | None
+    paused: bool
+    fence: int
+    #: Copies of messages that begin has refused.
+    refused: int
+    #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
+    counts: dict[str, int]
+    #: By outcome: backfills, and windows of an earlier definition.
+    apart: dict[str, int]
+    #: Start of each open window → whether it is a backfill.
+    open: dict[datetime, bool] = field(default_factory=dict)
+
+
+ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
+TakeReply = Taken | Closed | Unchanged

@@ -12,7 +12,8 @@ from celery.worker.request import Request
 from .errors import OnceError
 from .execution import DELIVERY, new_owner
 from .replies import Again, Closed, Finished
-from .store import WindowKey, store_of
+from .requests import WindowKey
+from .store import store_of
 from .windows import Window, decode_headers, find_headers, format_instant
 
 __all__ = ("OnceRequest",)
@@ -25,7 +26,7 @@ class OnceRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self._request_dict[DELIVERY] = new_owner(self.hostname)
+        self._request_dict[DELIVERY] = new_owner(self.hostname)  # type: ignore[attr-defined]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed."""

@@ -1,14 +1,13 @@
-"""What the store is asked, and what it tells of an entry. Its answers to the verbs are in ``replies``."""
+"""What the store is asked. Its answers are in ``replies``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from .errors import OnceError
-
-__all__ = ("ClaimRequest", "EntryAccount", "Heartbeat", "LoadRequest", "Overdue", "WindowKey")
+__all__ = ("ClaimRequest", "Confirmation", "LoadRequest", "Renewal", "WindowKey")
 
 
 @dataclass(frozen=True)
@@ -54,38 +53,23 @@ class ClaimRequest:
     missed_count: int = 0
 
 
-@dataclass(frozen=True)
-class Heartbeat:
-    """The server's time (aware UTC), the beats alive, and whether the server hadn't known of this one."""
+class Confirmation(NamedTuple):
+    """Whether the message of a window that was claimed or taken went out."""
 
-    now: datetime
-    beats: tuple[str, ...]
-    new: bool
-
-
-@dataclass(frozen=True)
-class Overdue:
-    """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
-
-    shards: list[list[WindowKey | None] | OnceError]
-    heartbeat: Heartbeat
+    window: WindowKey
+    #: As the claim or take gave it: it tells this publish from a later one.
+    turn: int
+    #: 1 it did; 0 no, or perhaps not; -1 it can't be made: the window fails after max_attempts.
+    published: int
+    #: Seconds for which it may wait for a worker.
+    start_timeout: float
 
 
-@dataclass(frozen=True)
-class EntryAccount:
-    """What the store knows of an entry; instants are aware UTC."""
+class Renewal(NamedTuple):
+    """One lease to be renewed for ``lease`` seconds."""
 
-    cursor: datetime
-    born: datetime
-    since: datetime
-    last_done: datetime | None
-    paused: bool
+    window: WindowKey
+    owner: str
     fence: int
-    #: Copies of messages that begin has refused.
-    refused: int
-    #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
-    counts: dict[str, int]
-    #: By outcome: backfills, and windows of an earlier definition.
-    apart: dict[str, int]
-    #: Start of each open window → whether it is a backfill.
-    open: dict[datetime, bool] = field(default_factory=dict)
+    lease: float
+    tracked: bool

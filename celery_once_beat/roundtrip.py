@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
@@ -22,6 +22,8 @@ from .errors import NewerVersionError, OnceError, StoreDataError, StoreUnavailab
 from .settings import Settings
 
 __all__ = ("Call", "RoundTrip", "newer")
+
+T = TypeVar("T")
 
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
@@ -50,13 +52,13 @@ _SHAS = {verb: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() fo
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Generic[T]):
     """One script: its keys and arguments, and how its reply is read."""
 
     verb: str
     keys: list[str]
     arguments: list[Any]
-    read: Callable[[list[Any]], Any]
+    read: Callable[[list[Any]], T]
 
     def command(self) -> tuple[Any, ...]:
         """As a client sends it."""
@@ -85,15 +87,21 @@ class RoundTrip:
         if client is not None and self._given is None:
             client.close()
 
-    def one(self, call: Call) -> Any:
+    def one(self, call: Call[T]) -> T:
         """Send one call; raises the error that concerns it."""
         reply = self.run([call])[0]
         if isinstance(reply, OnceError):
             raise reply
         return reply
 
-    def run(self, calls: Sequence[Call], commands: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+    def run(self, calls: Sequence[Call[T]]) -> list[T | OnceError]:
         """Send all in one pipeline; an error that concerns one call stands in its place."""
+        return self.run_with(calls, ())[0]
+
+    def run_with(
+        self, calls: Sequence[Call[T]], commands: Sequence[tuple[Any, ...]]
+    ) -> tuple[list[T | OnceError], list[Any]]:
+        """As :meth:`run`, with plain commands (name, key, …) in the same pipeline; their replies come second."""
         raw, acknowledged = self._send([*(call.command() for call in calls), *commands])
         missing = [position for position, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
         if missing:
@@ -102,10 +110,15 @@ class RoundTrip:
             acknowledged = None if acknowledged is None or also is None else min(acknowledged, also)
             for position, reply in zip(missing, again, strict=True):
                 raw[position] = reply
-        results = [self._read(call, reply, acknowledged) for call, reply in zip(calls, raw, strict=False)]
-        for command, reply in zip(commands, raw[len(calls) :], strict=True):
-            results.append(self._error(reply, [command[1]]) if isinstance(reply, Exception) else reply)
-        return results
+        answers: list[T | OnceError] = []
+        for call, reply in zip(calls, raw, strict=False):
+            answer = self._read(call, reply, acknowledged)
+            answers.append(answer)
+        plain = [
+            self._error(reply, [command[1]]) if isinstance(reply, Exception) else reply
+            for command, reply in zip(commands, raw[len(calls) :], strict=True)
+        ]
+        return answers, plain
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> tuple[list[Any], int | None]:
         """Return the replies, and how many replicas have what was written; None where nobody has to know."""
@@ -137,7 +150,7 @@ class RoundTrip:
         except _UNREACHABLE as exc:
             raise _unavailable(exc) from exc
 
-    def _read(self, call: Call, reply: Any, acknowledged: int | None) -> Any:
+    def _read(self, call: Call[T], reply: Any, acknowledged: int | None) -> T | OnceError:
         if isinstance(reply, Exception):
             return self._error(reply, call.keys)
         if isinstance(reply, list) and reply and reply[0] == "newer":

@@ -1,10 +1,8 @@
 """The beat scheduler: claims windows, publishes their messages, and sees to what is overdue.
 
-Any number of beats run it side by side. A tick is one of: a look at what is overdue, a chunk of claims with the
-publishes that they win. What if the process dies, or sleeps for an hour:
-
-- before a claim: another beat claims the window, at once;
-- after it: see ``publishing``.
+Any number of beats run it side by side. A tick is one of: a look at what is overdue (``recovery``), a chunk of claims
+(``claiming``) with the publishes that they win (``publishing``). Here is when, and what is done while Redis or the
+broker is away.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from celery.beat import Scheduler
@@ -25,29 +23,23 @@ from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
 from . import signals
+from .claiming import CHUNK, Claiming
 from .clock import ServerClock
-from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError
-from .policy import Step
+from .errors import OnceError, ScheduleError, SettingError
 from .publishing import SLICE, Job, Publishing, task_id
 from .recovery import Recovery
-from .replies import Claimed, Loaded, Moved, Paused, Superseded, Unknown
-from .rows import RETRY_AFTER, Row, Rows
+from .requests import WindowKey
+from .rows import Rows
 from .settings import Settings
-from .store import ClaimRequest, LoadRequest, Store, WindowKey
-from .windows import Window, format_instant
+from .store import Store
+from .windows import format_instant
 
 __all__ = ("OnceScheduler", "OnceSchedulerMixin", "task_id")
 
 logger = get_logger(__name__)
 
-#: Claims that travel in one pipeline.
-_CHUNK = 500
 #: Seconds between two tries to reach Redis or the broker: at first, at most.
 _BACKOFF = (0.5, 5.0)
-#: Seconds of a tick for finding out what is to be claimed.
-_PLANNING = 0.5
-#: A cursor is the start of a window that was claimed: one that lies further ahead than clocks differ is wrong.
-_AHEAD = timedelta(seconds=60)
 
 
 @contextmanager
@@ -67,6 +59,8 @@ class OnceSchedulerMixin(Publishing):
     beat publishes it, is decided here. ``last_run_at`` and ``total_run_count`` are kept for people to look at.
     """
 
+    _heap: list[Any] | None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._ticking = False
         self._changed = True
@@ -85,10 +79,11 @@ class OnceSchedulerMixin(Publishing):
         self._clock = ServerClock()
         host = re.sub(r"\s", "_", socket.gethostname())[:60]
         self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self._recovery = Recovery(self._once, self._beat_id, self._clock)
+        self._recovery = Recovery(self._once, self._beat_id, self._clock, sender=self)
         super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
         self._rows = Rows(self._beat_id, self._once.settings, self.app.tasks, eager=eager)
+        self._claiming = Claiming(self._once, self._rows, self._clock, self._beat_id, self.app)
 
     # -- changes of the schedule ------------------------------------------------------------------------------
 
@@ -132,7 +127,7 @@ class OnceSchedulerMixin(Publishing):
             if self._recovery.forgotten:
                 self._rows.restart()
             self._rows.wake(self._clock.now())
-            self._load()
+            self._claiming.load(self._recovery.alive)
             if overdue and self._broker_ready():
                 with _undisturbed():
                     self._recover(overdue)
@@ -144,168 +139,23 @@ class OnceSchedulerMixin(Publishing):
             with _undisturbed():
                 self._claim_due(now)
             next_due, now = self._rows.next_due(), self._clock.now()
-        wait = self.max_interval
+        assert self.max_interval is not None  # the base has a default
+        wait = float(self.max_interval)
         if next_due is not None:
             wait = min(wait, (next_due - now).total_seconds())
         return max(min(wait, self._recovery.due_in()), 0.0)
 
-    def _load(self) -> None:
-        """Say which definitions this beat has, and learn the cursors."""
-        rows = self._rows.unloaded()
-        for position in range(0, len(rows), _CHUNK):
-            chunk = rows[position : position + _CHUNK]
-            replies = self._once.load_many(self._load_request(row) for row in chunk)
-            now = self._clock.now()
-            for row, reply in zip(chunk, replies, strict=True):
-                if isinstance(reply, Loaded):
-                    self._loaded(row, reply, now)
-                elif isinstance(reply, Superseded):
-                    row.loaded_at = row.loaded_at or reply.loaded_at or 0
-                    self._superseded(row, reply, now)
-                else:
-                    self._troubled(row, reply, now)
-
-    def _load_request(self, row: Row) -> LoadRequest:
-        return LoadRequest(
-            entry=row.name,
-            beat=self._beat_id,
-            fingerprint=row.fingerprint,
-            ttl=row.ttl(self._clock.now()),
-            max_attempts=row.policy.max_attempts,
-            recover=row.policy.recover,
-            grace=row.policy.grace,
-            alive=self._recovery.alive,
-            loaded_at=row.loaded_at,
-            known=row.known,
-        )
-
-    def _loaded(self, row: Row, reply: Loaded, now: datetime) -> None:
-        row.loaded_at = reply.loaded_at
-        if reply.news != "same":
-            logger.info(
-                "once: entry %r is %s, its windows count from %s",
-                row.name,
-                reply.news,
-                format_instant(reply.cursor),
-                extra={"action": "entry_" + reply.news, "entry": row.name},
-            )
-        if reply.cursor > now + _AHEAD:
-            logger.error(
-                "once: the cursor of entry %r stands at %s, in the future: nothing of it is claimed until then. Was "
-                "the Redis server's clock wrong? Delete the key %s to go on from now",
-                row.name,
-                format_instant(reply.cursor),
-                self._once.entry_key(row.name),
-                extra={"action": "cursor_ahead", "entry": row.name},
-            )
-        self._rows.advance(row, reply.cursor, now)
-
-    def _superseded(self, row: Row, reply: Superseded, now: datetime) -> None:
-        reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
-        self._rows.rest(row, now, self._once.settings.recovery_interval, reason)
-
-    def _troubled(self, row: Row, error: Any, now: datetime) -> None:
-        """Let one row rest for an error that concerns it alone; raise what concerns all."""
-        if isinstance(error, StoreUnavailableError):
-            raise error
-        if not isinstance(error, OnceError):
-            raise TypeError(f"unexpected reply of the store: {error!r}")
-        self._rows.rest(row, now, RETRY_AFTER, error)
-
-    # -- claims -----------------------------------------------------------------------------------------------
-
     def _claim_due(self, now: datetime) -> None:
         """Claim a chunk of what is due, and publish what was won."""
-        claims: list[tuple[Row, Step]] = []
-        schedule = self.schedule
-        began = time.monotonic()
-        for row in self._rows.due(now, _CHUNK):
-            if not self._rows.adopt(row, schedule.get(row.name)):
-                self._changed = True  # replaced behind our back: made anew at the next tick
-                self._rows.put(row)
-            elif time.monotonic() - began > _PLANNING:
-                self._rows.put(row)  # after a long outage there is much to look through
-            else:
-                self._plan(row, now, claims)
-        sent = time.monotonic()
-        try:
-            replies = self._once.claim_many(self._beat_id, (self._claim_request(row, step) for row, step in claims))
-        except StoreUnavailableError:
-            for row, _ in claims:
-                self._rows.put(row)
-            raise
-        won: list[Job] = []
-        away: StoreUnavailableError | None = None
-        for (row, step), reply in zip(claims, replies, strict=True):
-            if isinstance(reply, StoreUnavailableError):
-                away = reply
-                self._rows.put(row)
-                continue
-            if isinstance(reply, Claimed):
-                self._tell_missed(row, step)
-                if step.run:
-                    won.append(Job(row, step.start, reply.turn, reply.expires))
-            self._claimed(row, step, reply, now)
-        self._publish(won, sent)
-        if away is not None:
-            raise away
-
-    def _plan(self, row: Row, now: datetime, claims: list[tuple[Row, Step]]) -> None:
-        assert row.cursor is not None
-        try:
-            step = row.step(now)
-        except ScheduleError as exc:
-            self._rows.rest(row, now, reason=exc)
-            return
-        if step is None:
-            self._rows.advance(row, row.cursor, now)  # its schedule says another thing than before
-        else:
-            claims.append((row, step))
-
-    def _claim_request(self, row: Row, step: Step) -> ClaimRequest:
-        assert row.cursor is not None
-        mode = ("run" if row.tracked else "untracked") if step.run else "pass"
-        return ClaimRequest(
-            WindowKey(row.name, step.start),
-            row.cursor,
-            row.fingerprint,
-            mode,
-            self._expires_after(row),
-            step.missed + ((step.start,) if not step.run else ()),
-            step.missed_count + (not step.run),
-        )
-
-    def _claimed(self, row: Row, step: Step, reply: Any, now: datetime) -> None:
-        """Move a row on by what the store answered to its claim."""
-        if isinstance(reply, Claimed):
-            self._rows.advance(row, step.start, now)
-        elif isinstance(reply, Moved):
+        claims = self._claiming.claim(self.schedule, now)
+        self._changed |= claims.replaced
+        for row in claims.lost:
             self._reserve(row)
-            self._rows.advance(row, reply.cursor, now)
-        elif isinstance(reply, Paused):
-            self._rows.rest(row, now, self._once.settings.recovery_interval)
-        elif isinstance(reply, Superseded):
-            self._superseded(row, reply, now)
-        elif isinstance(reply, Unknown):
-            # The store lost its data: all is loaded again, from the cursors that this beat knew.
-            self._rows.restart()
-        else:
-            self._troubled(row, reply, now)
-
-    def _tell_missed(self, row: Row, step: Step) -> None:
-        count = step.missed_count + (not step.run)
-        if not count:
-            return
-        newest = step.start if not step.run else step.missed[-1]
-        logger.warning(
-            "once: %d windows of %r up to %s are missed",
-            count,
-            row.name,
-            format_instant(newest),
-            extra={"action": "window_missed", "entry": row.name, "count": count},
-        )
-        window = Window(row.name, newest, None)
-        signals.window_missed.send(sender=self, window=window, count=count)
+        for window, count in claims.missed:
+            signals.window_missed.send(sender=self, window=window, count=count)
+        self._publish(claims.won, claims.sent)
+        if claims.away is not None:
+            raise claims.away
 
     # -- recovery ---------------------------------------------------------------------------------------------
 
@@ -338,16 +188,6 @@ class OnceSchedulerMixin(Publishing):
     def _fingerprint_of(self, entry: str) -> str | None:
         row = self._rows.get(entry)
         return row.fingerprint if row is not None and row.tracked else None
-
-    def _expires_after(self, row: Row) -> float | None:
-        """Seconds after the claim at which the entry's messages expire; None for never."""
-        options = row.entry.options or {}
-        expires = options.get("expires", getattr(self.app.tasks.get(row.entry.task), "expires", None))
-        if isinstance(expires, datetime):
-            if expires.tzinfo is None:
-                expires = expires.replace(tzinfo=self.app.timezone)
-            return max((expires - self._clock.now()).total_seconds(), 0.0)
-        return float(expires) if isinstance(expires, (int, float)) else None
 
     # -- what is outside --------------------------------------------------------------------------------------
 
@@ -383,7 +223,7 @@ class OnceSchedulerMixin(Publishing):
             self._rows.advance(row, now, now)
         if not self._broker_ready():
             return
-        for row in self._rows.due(now, _CHUNK):
+        for row in self._rows.due(now, CHUNK):
             try:
                 step = row.step(now)
                 if step is not None and step.run:

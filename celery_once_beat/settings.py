@@ -167,7 +167,7 @@ class Settings:
 
 def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:
     """Raise for a name that begins like ours and is none, in the app's own way of writing: bare, or namespaced."""
-    namespace = (app.namespace or "").lower()
+    namespace = (getattr(app, "namespace", None) or "").lower()
     if namespace and not namespace.endswith("_"):
         namespace += "_"
     for key in app.conf:

@@ -54,20 +54,23 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from . import reading
 from . import replies as r
 from .errors import OnceError, StoreDataError, StoreUnavailableError
-from .requests import ClaimRequest, EntryAccount, Heartbeat, LoadRequest, Overdue, WindowKey
+from .requests import ClaimRequest, Confirmation, LoadRequest, Renewal, WindowKey
 from .roundtrip import Call, RoundTrip, newer
 from .settings import Settings
-from .windows import INSTANT_WIDTH, format_instant, parse_instant
+from .windows import format_instant
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("SHARDS", "ClaimRequest", "EntryAccount", "Heartbeat", "LoadRequest", "Overdue", "Store", "WindowKey")
+__all__ = ("SHARDS", "Store", "store_of")
+
+T = TypeVar("T")
 
 SHARDS = 16
 #: A beat that hasn't been heard of for this long counts as gone, seconds.
@@ -117,26 +120,21 @@ class Store:
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
-    def load_many(self, requests: Iterable[LoadRequest]) -> list[Any]:
+    def load_many(self, requests: Iterable[LoadRequest]) -> list[r.Loaded | r.Superseded | OnceError]:
         """Say which definitions of entries this beat has; see ``lua/load.lua``.
 
         Returns for each :class:`Loaded`, :class:`Superseded`, or the error that concerns that entry alone.
         """
         return self._trip.run([self._load(request) for request in requests])
 
-    def _load(self, q: LoadRequest) -> Call:
-        def read(reply: list[Any]) -> Any:
-            if reply[0] == "superseded":
-                return r.Superseded(reply[1], int(reply[2]))
-            return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]))
-
+    def _load(self, q: LoadRequest) -> Call[r.Loaded | r.Superseded]:
         known = "" if q.known is None else format_instant(q.known)
         limits = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
         back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
         arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, known, *q.alive]
-        return Call("load", [self.entry_key(q.entry)], arguments, read)
+        return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
 
-    def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[Any]:
+    def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[r.ClaimReply | OnceError]:
         """Claim windows in one pipeline; see ``lua/claim.lua``.
 
         Returns for each :class:`Claimed`, :class:`Moved`, :class:`Paused`, :class:`Superseded`,
@@ -144,19 +142,7 @@ class Store:
         """
         return self._trip.run([self._claim(beat, request) for request in requests])
 
-    def _claim(self, beat: str, q: ClaimRequest) -> Call:
-        def read(reply: list[Any]) -> Any:
-            match reply[0]:
-                case "claimed":
-                    return r.Claimed(int(reply[1]), _instant(reply[2]))
-                case "moved":
-                    return r.Moved(parse_instant(reply[1]))
-                case "paused":
-                    return r.Paused()
-                case "superseded":
-                    return r.Superseded(reply[1])
-            return r.Unknown()
-
+    def _claim(self, beat: str, q: ClaimRequest) -> Call[r.ClaimReply]:
         shard = self._shard(q.window.entry)
         starts = [format_instant(start) for start in q.missed]
         return self._about(
@@ -173,63 +159,52 @@ class Store:
                 max(q.missed_count, len(starts)),
                 *starts,
             ],
-            read,
+            reading.read_claim,
             [self._claim_key(q.window), *(f"{shard}run:{q.window.entry}:{start}" for start in starts)],
         )
 
-    def confirm_many(self, confirmations: Iterable[tuple[WindowKey, int, int, float]]) -> list[Any]:
-        """Say of each (window, turn, published, start_timeout in seconds) whether its message went out.
+    def confirm_many(
+        self, confirmations: Iterable[Confirmation]
+    ) -> list[r.Confirmed | r.Closed | r.Unchanged | OnceError]:
+        """Say of each window whether its message went out; see ``lua/confirm.lua``.
 
-        ``published`` is 1, 0 (no, or perhaps not), or -1: it can't be; then the window fails after max_attempts.
         Returns for each :class:`Confirmed`, :class:`Closed` (it failed), :class:`Unchanged` or an error.
         """
-
-        def read(reply: list[Any]) -> Any:
-            match reply[0]:
-                case "confirmed":
-                    return r.Confirmed()
-                case "failed":
-                    return r.Closed("failed")
-            return r.Unchanged()
-
         publish_timeout = _ms(self.settings.publish_timeout)
         return self._trip.run(
             [
-                self._about("confirm", window, [turn, int(published), _ms(wait), publish_timeout], read)
+                self._about("confirm", window, [turn, int(published), _ms(wait), publish_timeout], reading.read_confirm)
                 for window, turn, published, wait in confirmations
             ]
         )
 
-    def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[Any]:
+    def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[r.TakeReply | OnceError]:
         """Take overdue (window, fingerprint) pairs; see ``lua/take.lua``.
 
         Returns for each :class:`Taken`, :class:`Closed` (a limit was reached), :class:`Unchanged` or an error.
         """
-
-        def read(reply: list[Any]) -> Any:
-            match reply[0]:
-                case "taken":
-                    turn, retry, attempts, expires, publishes = reply[1:6]
-                    return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes))
-                case "closed":
-                    return r.Closed(reply[1])
-            return r.Unchanged(reply[1])
-
         publish_timeout = _ms(self.settings.publish_timeout)
         return self._trip.run(
             [
-                self._about("take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], read)
+                self._about(
+                    "take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], reading.read_take
+                )
                 for window, fingerprint in windows
             ]
         )
 
-    def postpone_many(self, windows: Iterable[WindowKey], seconds: float, others: Sequence[str]) -> list[Any]:
-        """Put off overdue windows of entries that neither this beat nor one of ``others`` (alive) knows."""
+    def postpone_many(
+        self, windows: Iterable[WindowKey], seconds: float, others: Sequence[str]
+    ) -> list[str | OnceError]:
+        """Put off overdue windows of entries that neither this beat nor one of ``others`` (alive) knows.
+
+        Returns for each ``postponed``, ``forgotten``, ``no`` (it isn't overdue, or another's) or an error.
+        """
         return self._trip.run(
-            [self._about("postpone", window, [_ms(seconds), *others], lambda reply: reply[0]) for window in windows]
+            [self._about("postpone", window, [_ms(seconds), *others], reading.read_word) for window in windows]
         )
 
-    def overdue(self, beat: str, now: datetime, most: int) -> Overdue:
+    def overdue(self, beat: str, now: datetime, most: int) -> r.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again.
@@ -240,17 +215,17 @@ class Store:
             ("ZRANGEBYSCORE", f"{self.settings.key_prefix}{{{shard}}}:open", "-inf", until, "LIMIT", 0, most)
             for shard in range(SHARDS)
         ]
-        heartbeat, *shards = self._trip.run(calls, commands)
+        (heartbeat,), shards = self._trip.run_with(calls, commands)
         for reply in (heartbeat, *shards):
             if isinstance(reply, StoreUnavailableError):
                 raise reply
         if isinstance(heartbeat, OnceError):
             raise heartbeat
-        return Overdue([_read_members(members) for members in shards], heartbeat)
+        return r.Overdue([reading.read_members(members) for members in shards], heartbeat)
 
-    def heartbeat(self, beat: str) -> Heartbeat:
+    def heartbeat(self, beat: str) -> r.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
-        return self._trip.one(self._heartbeat(beat))  # type: ignore[no-any-return]
+        return self._trip.one(self._heartbeat(beat))
 
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends, so that nobody waits for it to be missed."""
@@ -258,32 +233,21 @@ class Store:
 
     def beats(self) -> tuple[str, ...]:
         """Return the beats alive; changes nothing."""
-        return self._trip.one(self._heartbeat("", "looks")).beats  # type: ignore[no-any-return]
+        return self._trip.one(self._heartbeat("", "looks")).beats
 
-    def _heartbeat(self, beat: str, what: str = "lives") -> Call:
-        def read(reply: list[Any]) -> Any:
-            now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
-            return Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
-
-        return Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), what], read)
+    def _heartbeat(self, beat: str, what: str = "lives") -> Call[r.Heartbeat]:
+        return Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), what], reading.read_heartbeat)
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
         """Open a window once more, by order; see ``lua/backfill.lua``."""
-
-        def read(reply: list[Any]) -> Any:
-            match reply[0]:
-                case "claimed":
-                    return r.Claimed(int(reply[1]), _instant(reply[2]))
-                case "open":
-                    return r.Open()
-            return r.Unknown()
-
         arguments = [beat, _ms(self.settings.publish_timeout)]
-        return self._trip.one(self._about("backfill", window, arguments, read, [self._claim_key(window)]))  # type: ignore[no-any-return]
+        return self._trip.one(
+            self._about("backfill", window, arguments, reading.read_backfill, [self._claim_key(window)])
+        )
 
     def pause(self, entry: str, paused: bool) -> bool:
         """Stop claiming the entry's windows, or go on; returns False where there is no such entry."""
-        return self._trip.one(Call("pause", [self.entry_key(entry)], [int(paused)], lambda reply: reply[0])) == "done"
+        return self._trip.one(Call("pause", [self.entry_key(entry)], [int(paused)], reading.read_word)) == "done"
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
@@ -291,32 +255,18 @@ class Store:
         self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True
     ) -> r.Begun | r.Busy | r.Closed:
         """Take the right to execute ``window`` for ``lease`` seconds; see ``lua/begin.lua``."""
-
-        def read(reply: list[Any]) -> Any:
-            match reply[0]:
-                case "begun":
-                    last_done = parse_instant(reply[3]) if reply[3] else None
-                    return r.Begun(int(reply[1]), int(reply[2]), last_done)
-                case "closed":
-                    return r.Closed(reply[1])
-            return r.Busy(reply[1])
-
         arguments = [owner, _ms(lease), retry, int(tracked), _server_ms(window.start)]
-        return self._trip.one(self._about("begin", window, arguments, read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("begin", window, arguments, reading.read_begin))
 
-    def renew_many(self, leases: Iterable[tuple[WindowKey, str, int, float, bool]]) -> list[Any]:
-        """Renew each (window, owner, fence, lease in seconds, tracked).
+    def renew_many(self, renewals: Iterable[Renewal]) -> list[r.Renewed | r.Stale | OnceError]:
+        """Renew leases; see ``lua/renew.lua``.
 
         Returns for each :class:`Renewed`, :class:`Stale` or an error.
         """
-
-        def read(reply: list[Any]) -> Any:
-            return r.Renewed() if reply[0] == "renewed" else r.Stale()
-
         return self._trip.run(
             [
-                self._about("renew", window, [owner, fence, _ms(lease), int(tracked)], read)
-                for window, owner, fence, lease, tracked in leases
+                self._about("renew", window, [owner, fence, _ms(lease), int(tracked)], reading.read_renew)
+                for window, owner, fence, lease, tracked in renewals
             ]
         )
 
@@ -332,12 +282,8 @@ class Store:
         tracked: bool = True,
     ) -> r.HandedOver | r.Stale:
         """Give the window to retry number ``retry``, due in ``delay`` seconds, before it is published."""
-
-        def read(reply: list[Any]) -> Any:
-            return r.HandedOver() if reply[0] == "handed over" else r.Stale()
-
         arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout), int(tracked)]
-        return self._trip.one(self._about("hand_over", window, arguments, read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("hand_over", window, arguments, reading.read_hand_over))
 
     def finish(
         self,
@@ -350,27 +296,21 @@ class Store:
         tracked: bool = True,
     ) -> r.Finished | r.Again | r.Stale:
         """Record ``outcome``; with ``again_after`` (seconds) the window runs again, up to its max_attempts."""
-
-        def read(reply: list[Any]) -> Any:
-            return {"finished": r.Finished, "again": r.Again}.get(reply[0], r.Stale)()
-
         again = 0 if again_after is None else max(_ms(again_after), 1)
-        return self._trip.one(self._about("finish", window, [owner, fence, outcome, again, int(tracked)], read))  # type: ignore[no-any-return]
+        return self._trip.one(
+            self._about("finish", window, [owner, fence, outcome, again, int(tracked)], reading.read_finish)
+        )
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
         """Record that a message was discarded (``expired`` or ``revoked``) before its task could see it."""
-
-        def read(reply: list[Any]) -> Any:
-            return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
-
-        return self._trip.one(self._about("close", window, [owner, outcome, retry], read))  # type: ignore[no-any-return]
+        return self._trip.one(self._about("close", window, [owner, outcome, retry], reading.read_close))
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def account(self, entry: str) -> EntryAccount | None:
+    def account(self, entry: str) -> r.EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
         key = self.entry_key(entry)
-        fields = self._trip.run([], [("HGETALL", key)])[0]
+        _, (fields,) = self._trip.run_with([], [("HGETALL", key)])
         if isinstance(fields, OnceError):
             raise fields
         if isinstance(fields, list):  # a pipeline without redis-py's own reading of replies
@@ -380,7 +320,7 @@ class Store:
         if "cursor" not in fields:
             return None
         try:
-            return _read_account(fields)
+            return reading.read_account(fields)
         except (ValueError, IndexError, KeyError) as exc:
             raise StoreDataError(f"the key {key!r} is no account of an entry: {exc}") from exc
 
@@ -391,9 +331,9 @@ class Store:
         verb: str,
         window: WindowKey,
         arguments: Sequence[Any],
-        read: Callable[[list[Any]], Any],
+        read: Callable[[list[Any]], T],
         more_keys: Sequence[str] = (),
-    ) -> Call:
+    ) -> Call[T]:
         start = format_instant(window.start)
         s = self.settings
         first = [start, f"{window.entry}@{start}", _ms(s.marker_ttl), _ms(s.retention), s.history_size]
@@ -411,52 +351,9 @@ def store_of(app: Celery) -> Store:
     return store
 
 
-def _read_account(fields: dict[str, str]) -> EntryAccount:
-    def counted(prefix: str) -> dict[str, int]:
-        return {name[2:]: int(value) for name, value in fields.items() if name.startswith(prefix)}
-
-    return EntryAccount(
-        cursor=parse_instant(fields["cursor"]),
-        born=parse_instant(fields["born"]),
-        since=parse_instant(fields["since"]),
-        last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
-        paused=fields.get("paused") == "1",
-        fence=int(fields.get("fence", 0)),
-        refused=int(fields.get("refused", 0)),
-        counts=counted("c:"),
-        apart=counted("x:"),
-        open={
-            parse_instant(name[2:]): value.split(" ")[7] == "1"
-            for name, value in fields.items()
-            if name.startswith("w:")
-        },
-    )
-
-
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
 def _server_ms(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _instant(ms: str | int) -> datetime | None:
-    return _EPOCH + timedelta(milliseconds=int(ms)) if int(ms) else None
-
-
-def _read_members(reply: Any) -> list[WindowKey | None] | OnceError:
-    return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
-
-
-def _read_member(member: str) -> WindowKey | None:
-    """Cut a member of the open zset; None for what nobody of ours put there."""
-    entry, at, start = (
-        member[: -INSTANT_WIDTH - 1],
-        member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],
-        member[-INSTANT_WIDTH:],
-    )
-    try:
-        return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
-    except ValueError:
-        return None

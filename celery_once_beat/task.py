@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
 from celery.signals import celeryd_after_setup
@@ -25,6 +25,11 @@ __all__ = ("OnceTask", "current_window")
 
 logger = get_logger(__name__)
 
+if TYPE_CHECKING:
+    _Task = Task[Any, Any]
+else:
+    _Task = Task  # older releases of Celery can't be subscripted
+
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
     "once_recover": check_choice(True, False),
@@ -32,7 +37,7 @@ _CHECKS = {
 }
 
 
-class OnceTask(Task):
+class OnceTask(_Task):
     """A task of which each window is executed once; without a window it is a plain task.
 
     A window's execution is refused (``Ignore``, no trace in the result) while another one runs, and after it has
@@ -89,7 +94,7 @@ class OnceTask(Task):
 
     def _begin_and_call(self, call: Callable[[], Any]) -> Any:
         """Execute the window of the request around ``call``; without one, or within it already, just call."""
-        request = self.request_stack.top
+        request: Any = self.request_stack.top
         if request is None or request.called_directly or request.is_eager or request._protected:
             return call()
         if getattr(request, "_once_called", False):

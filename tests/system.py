@@ -19,8 +19,9 @@ from ledger import Ledger
 from processes import Proc, Processes, wait_until
 
 from celery_once_beat.audit import balance
+from celery_once_beat.replies import EntryAccount
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import EntryAccount, Store
+from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant, starts_after
 
 __all__ = ("EVERY_SECOND", "System")
@@ -210,4 +211,3 @@ class System:
 
     def refused(self, entry: str = "tick") -> list[dict[str, Any]]:
         return self.ledger.read("refused", entry=entry)
-

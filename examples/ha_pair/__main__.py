@@ -28,8 +28,9 @@ from redis.exceptions import RedisError
 from celery_once_beat.audit import balance
 from celery_once_beat.clients import connect
 from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.replies import EntryAccount
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import EntryAccount, Store
+from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant, starts_after
 
 from . import server

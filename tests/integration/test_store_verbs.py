@@ -45,8 +45,9 @@ from celery_once_beat.replies import (
     Taken,
     Unchanged,
 )
+from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import SHARDS, ClaimRequest, LoadRequest, Store, WindowKey
+from celery_once_beat.store import SHARDS, Store
 from celery_once_beat.windows import format_instant
 
 MINUTE = timedelta(minutes=1)

@@ -1,0 +1,168 @@
+"""How the answers of ``replies`` are read from what a script of ``lua/`` returns, or a hash holds.
+
+A script's header says what it returns. Each of these raises ValueError, IndexError, KeyError or TypeError for what
+isn't of that form.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from . import replies as r
+from .errors import OnceError
+from .requests import WindowKey
+from .windows import INSTANT_WIDTH, parse_instant
+
+__all__ = (
+    "read_account",
+    "read_backfill",
+    "read_begin",
+    "read_claim",
+    "read_close",
+    "read_confirm",
+    "read_finish",
+    "read_hand_over",
+    "read_heartbeat",
+    "read_load",
+    "read_members",
+    "read_renew",
+    "read_take",
+    "read_word",
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
+    if reply[0] == "superseded":
+        return r.Superseded(reply[1], int(reply[2]))
+    return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]))
+
+
+def read_claim(reply: list[Any]) -> r.ClaimReply:
+    match reply[0]:
+        case "claimed":
+            return r.Claimed(int(reply[1]), _instant(reply[2]))
+        case "moved":
+            return r.Moved(parse_instant(reply[1]))
+        case "paused":
+            return r.Paused()
+        case "superseded":
+            return r.Superseded(reply[1])
+    return r.Unknown()
+
+
+def read_confirm(reply: list[Any]) -> r.Confirmed | r.Closed | r.Unchanged:
+    match reply[0]:
+        case "confirmed":
+            return r.Confirmed()
+        case "failed":
+            return r.Closed("failed")
+    return r.Unchanged()
+
+
+def read_take(reply: list[Any]) -> r.TakeReply:
+    match reply[0]:
+        case "taken":
+            turn, retry, attempts, expires, publishes = reply[1:6]
+            return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes))
+        case "closed":
+            return r.Closed(reply[1])
+    return r.Unchanged(reply[1])
+
+
+def read_backfill(reply: list[Any]) -> r.Claimed | r.Open | r.Unknown:
+    match reply[0]:
+        case "claimed":
+            return r.Claimed(int(reply[1]), _instant(reply[2]))
+        case "open":
+            return r.Open()
+    return r.Unknown()
+
+
+def read_begin(reply: list[Any]) -> r.Begun | r.Busy | r.Closed:
+    match reply[0]:
+        case "begun":
+            return r.Begun(int(reply[1]), int(reply[2]), parse_instant(reply[3]) if reply[3] else None)
+        case "closed":
+            return r.Closed(reply[1])
+    return r.Busy(reply[1])
+
+
+def read_renew(reply: list[Any]) -> r.Renewed | r.Stale:
+    return r.Renewed() if reply[0] == "renewed" else r.Stale()
+
+
+def read_hand_over(reply: list[Any]) -> r.HandedOver | r.Stale:
+    return r.HandedOver() if reply[0] == "handed over" else r.Stale()
+
+
+def read_finish(reply: list[Any]) -> r.Finished | r.Again | r.Stale:
+    match reply[0]:
+        case "finished":
+            return r.Finished()
+        case "again":
+            return r.Again()
+    return r.Stale()
+
+
+def read_close(reply: list[Any]) -> r.Closed | r.Unchanged:
+    return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
+
+
+def read_heartbeat(reply: list[Any]) -> r.Heartbeat:
+    now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
+    return r.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
+
+
+def read_word(reply: list[Any]) -> str:
+    word = reply[0]
+    if not isinstance(word, str):
+        raise TypeError(f"found {word!r:.80}, expected a word")
+    return word
+
+
+def read_account(fields: dict[str, str]) -> r.EntryAccount:
+    """Read an entry's hash."""
+
+    def counted(prefix: str) -> dict[str, int]:
+        return {name[2:]: int(value) for name, value in fields.items() if name.startswith(prefix)}
+
+    return r.EntryAccount(
+        cursor=parse_instant(fields["cursor"]),
+        born=parse_instant(fields["born"]),
+        since=parse_instant(fields["since"]),
+        last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
+        paused=fields.get("paused") == "1",
+        fence=int(fields.get("fence", 0)),
+        refused=int(fields.get("refused", 0)),
+        counts=counted("c:"),
+        apart=counted("x:"),
+        open={
+            parse_instant(name[2:]): value.split(" ")[7] == "1"
+            for name, value in fields.items()
+            if name.startswith("w:")
+        },
+    )
+
+
+def read_members(reply: list[str] | OnceError) -> list[WindowKey | None] | OnceError:
+    """Read members of an open zset; None stands for what nobody of ours put there."""
+    return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
+
+
+def _read_member(member: str) -> WindowKey | None:
+    entry, at, start = (
+        member[: -INSTANT_WIDTH - 1],
+        member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],
+        member[-INSTANT_WIDTH:],
+    )
+    try:
+        return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
+    except ValueError:
+        return None
+
+
+def _instant(ms: str | int) -> datetime | None:
+    return _EPOCH + timedelta(milliseconds=int(ms)) if int(ms) else None
