@@ -41,7 +41,7 @@ def is_alive(connection: Any) -> bool:
         elif connection.transport.driver_type == "amqp":
             _look_for_close(connection)
         return True
-    except Exception as exc:
+    except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
         logger.debug("once: the broker doesn't answer: %s", exc)
         return False
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import redis
 from kombu.utils.url import url_to_parts
 from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
 from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -110,8 +111,6 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
 
 
 def _cluster(url: str, options: dict[str, Any]) -> Any:
-    from redis.cluster import RedisCluster
-
     try:
         parts = url_to_parts(url)
     except ValueError:

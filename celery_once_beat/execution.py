@@ -60,7 +60,7 @@ def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
         logger.warning("once: messages are put back for %s s: %s", countdown, exc, extra={"action": "window_put_back"})
     try:
         task.signature_from_request(request, countdown=countdown, retries=request.retries or 0).apply_async()
-    except Exception as publish_error:
+    except Exception as publish_error:  # noqa: BLE001  # every transport has errors of its own
         # Neither store nor broker: with late acks the broker has it still, else the window stays open.
         raise Reject(publish_error, requeue=True) from exc
     raise Ignore("put back") from exc

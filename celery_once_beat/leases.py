@@ -97,7 +97,7 @@ class Leases:
             replies = self._store.renew_many(
                 Renewal(lease.window, lease.owner, lease.fence, lease.length, lease.tracked) for lease in leases
             )
-        except Exception as exc:  # whatever it is: this thread must not end while bodies run
+        except Exception as exc:  # noqa: BLE001  # this thread must not end while bodies run
             replies = [exc] * len(leases)
         answered = True
         for lease, reply in zip(leases, replies, strict=True):

@@ -101,8 +101,8 @@ def fingerprint(task: str, when: object, anchor: datetime | None) -> str:
     """Return a short text that is the same for the same task and schedule in every process, however written."""
     parts = [task, anchor.astimezone(timezone.utc).isoformat() if anchor else "", type(when).__name__]
     if isinstance(when, crontab):
-        for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week"):
-            parts.append(repr(sorted(getattr(when, name))))
+        cron_fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        parts += [repr(sorted(getattr(when, name))) for name in cron_fields]
         parts += [str(every_hour(when)), str(when.tz)]
     elif isinstance(when, schedule):
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it

@@ -135,7 +135,7 @@ class Publishing(Scheduler):
         self._published = 0
         try:
             producer = self.producer
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
             logger.debug("once: no producer: %s", exc)
         else:
             self.apply_entry(message, producer=producer)
@@ -145,7 +145,7 @@ class Publishing(Scheduler):
             self._broker_ready()
         return self._published
 
-    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
         try:
             result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
@@ -173,6 +173,7 @@ class Publishing(Scheduler):
 
     @cached_property
     def connection(self) -> Any:
+        """As the base's, with publisher confirms, and never waiting for ever."""
         return self.app.connection_for_write(transport_options=broker.transport_options(self.app))
 
     def _ensure_connected(self) -> Any:
@@ -202,5 +203,5 @@ class Publishing(Scheduler):
         try:
             if connection is not None:
                 connection.release()
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  # it is broken: whatever it says
             logger.debug("once: the broken connection couldn't be released: %s", exc)

@@ -40,7 +40,7 @@ __all__ = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """This beat's definition of the entry is in force; it goes on from ``cursor``."""
+    """The beat's definition of the entry is in force; it goes on from ``cursor``."""
 
     cursor: datetime
     loaded_at: int

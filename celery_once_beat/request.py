@@ -28,7 +28,7 @@ class OnceRequest(Request):
         super().__init__(message, **options)
         self._request_dict[DELIVERY] = new_owner(self.hostname)  # type: ignore[attr-defined]
 
-    def on_timeout(self, soft: bool, timeout: float) -> None:
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed."""
         super().on_timeout(soft, timeout)
         task = self.task
@@ -42,7 +42,7 @@ class OnceRequest(Request):
 
 
 @task_revoked.connect(weak=False)
-def _on_revoked(sender: Any, request: Any, terminated: bool, expired: bool, **_: Any) -> None:
+def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, **_: Any) -> None:
     if getattr(sender, "once_closes_windows", False):
         _end(sender.app, vars(request), "expired" if expired else "revoked", killed=terminated)
 

@@ -133,7 +133,7 @@ class RoundTrip:
                 return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
         try:
-            raw = self._retry.call_with_retry(send, lambda error: None)
+            raw = self._retry.call_with_retry(send, lambda _: None)
         except OnceError:
             raise
         except _UNREACHABLE as exc:

@@ -88,14 +88,17 @@ class OnceSchedulerMixin(Publishing):
     # -- changes of the schedule ------------------------------------------------------------------------------
 
     def add(self, **kwargs: Any) -> Any:
+        """As the base's; the rows are made anew at the next tick."""
         self._changed = True
         return super().add(**kwargs)
 
     def update_from_dict(self, dict_: dict[str, Any]) -> None:
+        """As the base's; the rows are made anew at the next tick."""
         self._changed = True
         super().update_from_dict(dict_)
 
     def merge_inplace(self, b: dict[str, Any]) -> None:
+        """As the base's; the rows are made anew at the next tick."""
         self._changed = True
         super().merge_inplace(b)
 

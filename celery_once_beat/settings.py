@@ -25,6 +25,7 @@ __all__ = ("CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds
 
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
+_MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster")
 
@@ -56,7 +57,7 @@ def check_count(minimum: int) -> Check:
     """A whole number from ``minimum`` to a million."""
 
     def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= 1_000_000:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MILLION:
             raise _wrong(name, value, f"a whole number, at least {minimum}")
         return value
 

@@ -44,6 +44,9 @@ _EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
 # The methods by which a type says when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MAX_PROBES = 1000
+_LAST_YEAR = 9999
+#: Characters of a stranger's value in a message.
+_SHOWN = 80
 _PINNING = threading.RLock()
 _ABSENT = object()
 
@@ -93,10 +96,10 @@ def starts_after(
 def shown(value: object) -> str:
     """Return a value for a message: its repr on one line, at most 80 characters of it."""
     try:
-        text = " ".join(repr(value[:80] if isinstance(value, (str, bytes)) else value).split())
+        text = " ".join(repr(value[:_SHOWN] if isinstance(value, (str, bytes)) else value).split())
     except Exception:  # noqa: BLE001  # a stranger's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else text[:79] + "…"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def naive_utc(instant: datetime) -> datetime:
@@ -152,7 +155,8 @@ def _crontab_start(cron: Any, after: datetime, _anchor: datetime | None) -> date
 
 def every_hour(cron: Any) -> bool:
     """Whether a crontab's hours are ``*`` or ``*/n``: it then starts whenever the clock shows a scheduled time."""
-    return isinstance(cron._orig_hour, str) and _EVERY_HOUR.fullmatch(cron._orig_hour) is not None
+    hours = cron._orig_hour  # noqa: SLF001  # as it was written; cron.hour has lost that
+    return isinstance(hours, str) and _EVERY_HOUR.fullmatch(hours) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -182,7 +186,7 @@ def _next_date(cron: Any, day: datetime) -> date | None:
     first = day.day + 1
     for number in range(month, month + 41 * 12):  # a month, day and weekday meet again within 40 years
         year, month = number // 12, number % 12 + 1
-        if month in cron.month_of_year and year <= 9999:
+        if month in cron.month_of_year and year <= _LAST_YEAR:
             for day_of_month in range(first, monthrange(year, month)[1] + 1):
                 if day_of_month in cron.day_of_month and _has_date(cron, date(year, month, day_of_month)):
                     return date(year, month, day_of_month)
@@ -237,7 +241,7 @@ def _by_wall_clock(
 def _eras(zone: tzinfo | None, year: int) -> tuple[_Era, ...]:
     """The eras of a year (UTC), and of the few days before it, for what the clock had shown by then."""
     start = datetime(year, 1, 1) - 3 * _DAY if year > 1 else datetime.min + _DAY
-    last = datetime(year + 1, 1, 1) if year < 9999 else datetime.max - _DAY
+    last = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max - _DAY
     shown = start + _offset(zone, start)
     eras = []
     while start < last:

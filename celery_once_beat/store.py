@@ -245,9 +245,16 @@ class Store:
             self._about("backfill", window, arguments, reading.read_backfill, [self._claim_key(window)])
         )
 
-    def pause(self, entry: str, paused: bool) -> bool:
-        """Stop claiming the entry's windows, or go on; returns False where there is no such entry."""
-        return self._trip.one(Call("pause", [self.entry_key(entry)], [int(paused)], reading.read_word)) == "done"
+    def pause(self, entry: str) -> bool:
+        """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry."""
+        return self._pause(entry, 1)
+
+    def resume(self, entry: str) -> bool:
+        """Go on claiming the entry's windows. Returns False where there is no such entry."""
+        return self._pause(entry, 0)
+
+    def _pause(self, entry: str, paused: int) -> bool:
+        return self._trip.one(Call("pause", [self.entry_key(entry)], [paused], reading.read_word)) == "done"
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ class OnceTask(_Task):
         return execution.window if execution is not None else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body; for a window of its own only if that is this delivery's to execute."""
         return self._begin_and_call(partial(super().__call__, *args, **kwargs))
 
     def _begin_and_call(self, call: Callable[[], Any]) -> Any:
@@ -161,11 +162,11 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(override)
-    def __call__(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
+    def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
         return self._begin_and_call(partial(override, self, *args, **kwargs))
 
-    __call__.once_wrapped = True  # type: ignore[attr-defined]
-    return __call__
+    call.once_wrapped = True  # type: ignore[attr-defined]
+    return call
 
 
 def current_window() -> Window | None:
@@ -175,7 +176,7 @@ def current_window() -> Window | None:
 
 
 @celeryd_after_setup.connect(weak=False)
-def _check_settings(sender: str, instance: Any, **_: Any) -> None:
+def _check_settings(instance: Any, **_: Any) -> None:
     """A worker with a wrong setting says so at its start, not at its first window."""
     try:
         Settings.from_app(instance.app)

@@ -16,7 +16,7 @@ from ledger import Ledger
 from processes import Processes, processes
 from servers import (
     IN_CI,
-    FaketimeMissing,
+    FaketimeMissingError,
     RabbitServer,
     RedisServer,
     find_rabbitmq,
@@ -114,7 +114,7 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
             missing(f"no {kind} server on this machine")
         try:
             server = RedisServer.start(binaries[kind], **options)
-        except FaketimeMissing as exc:
+        except FaketimeMissingError as exc:
             missing(str(exc))
         started.append(server)
         return server

@@ -33,7 +33,7 @@ POINTS = {
 
 
 def reach(point: str) -> None:
-    """This process stands at ``point``."""
+    """Tell that this process stands at ``point``."""
     wanted, _, name = os.environ.get("KILL_POINT", "").partition(":")
     if point != wanted:
         return

@@ -68,8 +68,7 @@ class Ledger:
         return [
             event
             for event in events
-            if (not kinds or event["kind"] in kinds)
-            and all(event.get(name) == value for name, value in fields.items())
+            if (not kinds or event["kind"] in kinds) and all(event.get(name) == value for name, value in fields.items())
         ]
 
     def windows(self, entry: str | None = None) -> list[WindowKey]:
@@ -108,6 +107,4 @@ class Ledger:
 
     def unfinished(self, entry: str | None = None) -> list[WindowKey]:
         """Windows that were begun and have no finish."""
-        return sorted(
-            key for key, counts in self.summary(entry).items() if counts.starts and not counts.finishes
-        )
+        return sorted(key for key, counts in self.summary(entry).items() if counts.starts and not counts.finishes)

@@ -357,9 +357,7 @@ class Processes:
 
     def tails(self, lines: int = 40) -> str:
         """The end of every log, for the report of a failed test."""
-        return "\n".join(
-            f"----- log of {proc!r}, exit {proc.exit_code}\n{proc.tail(lines)}" for proc in self._live
-        )
+        return "\n".join(f"----- log of {proc!r}, exit {proc.exit_code}\n{proc.tail(lines)}" for proc in self._live)
 
     def _new_directory(self, name: str) -> Path:
         if self._directory is None:

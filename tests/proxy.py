@@ -6,6 +6,7 @@ client's greeting isn't what gets lost.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -127,8 +128,6 @@ class Proxy:
 
 
 def _cut(each: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     each.close()

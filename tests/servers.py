@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import os
 import platform
 import random
@@ -27,7 +26,7 @@ import redis
 __all__ = (
     "IN_CI",
     "FakeClock",
-    "FaketimeMissing",
+    "FaketimeMissingError",
     "RabbitServer",
     "RedisServer",
     "ServerError",
@@ -54,7 +53,7 @@ class ServerError(AssertionError):
     """A server didn't start or didn't do as it was told; carries the end of its log."""
 
 
-class FaketimeMissing(Exception):
+class FaketimeMissingError(Exception):
     """libfaketime isn't on this machine, or doesn't work with the program that should run under it."""
 
 
@@ -102,13 +101,9 @@ def find_rabbitmq() -> Path | None:
 def find_libfaketime() -> Path | None:
     """The library to preload for a fake clock (the one for programs with threads), or None."""
     for name in ("libfaketimeMT.so.1", "libfaketime.so.1"):
-        for pattern in (
-            f"/usr/lib/*/faketime/{name}",
-            f"/usr/lib*/faketime/{name}",
-            f"/usr/local/lib/faketime/{name}",
-        ):
-            for path in sorted(glob.glob(pattern)):
-                return Path(path)
+        for pattern in (f"lib/*/faketime/{name}", f"lib*/faketime/{name}", f"local/lib/faketime/{name}"):
+            for path in sorted(Path("/usr").glob(pattern)):
+                return path
     return None
 
 
@@ -135,13 +130,13 @@ class FakeClock:
     """The wall clock of a process (and its children) that libfaketime moves, also while it runs.
 
     The monotonic clock stays real, so timeouts and event loops go on. Without the library it raises
-    :exc:`FaketimeMissing`.
+    :exc:`FaketimeMissingError`.
     """
 
     def __init__(self, directory: Path, offset: float | str = 0) -> None:
         library = find_libfaketime()
         if library is None:
-            raise FaketimeMissing("libfaketime isn't installed (package faketime)")
+            raise FaketimeMissingError("libfaketime isn't installed (package faketime)")
         self._library = library
         self._file = directory / "faketime"
         self.offset = 0.0
@@ -245,10 +240,8 @@ class _Server:
         if self.alive:
             self.resume()
             self._signal(signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(self.stop_timeout)
-            except subprocess.TimeoutExpired:
-                pass
         self.kill()
 
     def kill(self) -> None:
@@ -334,10 +327,10 @@ class RedisServer(_Server):
 
         *args* go to its command line and win over ours. With *appendonly* its data survives :meth:`kill` and
         :meth:`restart`, otherwise both lose it. With *faketime* (seconds or ``"+7s"``; 0 is fine) its wall
-        clock can be moved by :meth:`set_clock_offset`; :exc:`FaketimeMissing` says that it can't be here.
+        clock can be moved by :meth:`set_clock_offset`; :exc:`FaketimeMissingError` says that it can't be here.
         """
         if faketime is not None and find_libfaketime() and not _runs_under_faketime(Path(binary)):
-            raise FaketimeMissing(f"{binary} doesn't run under libfaketime")
+            raise FaketimeMissingError(f"{binary} doesn't run under libfaketime")
         server = cls(binary, args, appendonly, faketime)
         try:
             for attempt in range(3):
@@ -461,9 +454,7 @@ class RabbitServer(_Server):
         (home / "rabbitmq-env.conf").write_text("")  # instead of the machine's
         (home / "enabled_plugins").write_text("[].\n")
         (home / "rabbitmq.conf").write_text("disk_free_limit.absolute = 10MB\n")
-        env = {
-            name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))
-        }
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))}
         env.update(
             HOME=str(home),
             ERL_EPMD_PORT=str(self._epmd_port),

@@ -125,12 +125,14 @@ def test_beat_and_worker_run(procs: Processes, env: dict[str, str], ledger: Ledg
     beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK)
     beat.wait_ready()
     worker.wait_ready()
-    assert worker.pid in worker.members() and len(worker.children()) == 2
+    assert worker.pid in worker.members()
+    assert len(worker.children()) == 2
     wait_until(lambda: len(ledger.finished()) >= 2, "two windows finished", timeout=30)
     assert {event["host"].partition("@")[0] for event in ledger.read("start")} == {"one"}
     worker.wait_log(r"Task stock\.record\[\S+\] succeeded")
     assert (beat.stop(), worker.stop()) == (0, 0)
-    assert not beat.members() and not worker.members()
+    assert not beat.members()
+    assert not worker.members()
     assert ledger.unfinished() == []
 
 
@@ -150,7 +152,8 @@ def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], led
     wait_until(ledger.finished, "a window finished", timeout=30)
 
     beat.pause()
-    assert beat.alive and set(beat.members().values()) == {"T"}
+    assert beat.alive
+    assert set(beat.members().values()) == {"T"}
     published = len(ledger.read("publish"))
     begun = time.monotonic()
     wait_until(lambda: time.monotonic() - begun > 2, "two intervals to pass", timeout=10)
@@ -159,7 +162,8 @@ def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], led
     wait_until(lambda: len(ledger.read("publish")) > published, "the resumed beat to publish", timeout=15)
 
     worker.pause()
-    assert set(worker.members().values()) == {"T"} and len(worker.members()) == 3
+    assert set(worker.members().values()) == {"T"}
+    assert len(worker.members()) == 3
     started = len(ledger.read("start"))
     published = len(ledger.read("publish"))
     wait_until(lambda: len(ledger.read("publish")) >= published + 2, "beat to go on", timeout=15)
@@ -177,7 +181,8 @@ def test_killed_worker_leaves_nothing(procs: Processes, env: dict[str, str], led
     worker.kill()
     assert worker.exit_code == -signal.SIGKILL
     assert not worker.members()
-    assert ledger.unfinished() and not ledger.finished()
+    assert ledger.unfinished()
+    assert not ledger.finished()
 
 
 def test_whatever_was_started_is_ended(tmp_path: Path):
@@ -189,8 +194,10 @@ def test_whatever_was_started_is_ended(tmp_path: Path):
             wait_until(proc.children, f"{proc!r} has forked", timeout=30)
         stopped.pause()
         orphaned.kill(main_only=True)
-        assert not orphaned.alive and len(orphaned.children()) == 1
-    assert not stopped.members() and not orphaned.members()
+        assert not orphaned.alive
+        assert len(orphaned.children()) == 1
+    assert not stopped.members()
+    assert not orphaned.members()
 
 
 def test_failures_say_what_was_missing(procs: Processes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from datetime import datetime, timedelta, timezone
 
@@ -24,7 +25,8 @@ def test_a_new_entry_is_not_run_early(system: System) -> None:
     system.wait_done(2)
     account = system.account("rare")
     assert account.cursor == account.born >= began - timedelta(seconds=1)
-    assert account.counts == {} and not account.open
+    assert account.counts == {}
+    assert not account.open
     assert not system.ledger.read(entry="rare")
     assert parse_instant(system.starts()[0]) > system.account().born
     system.settle([beat])
@@ -81,7 +83,7 @@ def test_a_long_outage_of_all_beats(system: System) -> None:
     for entry in options:
         system.wait_done(3, entry)
     for entry in options:
-        system.store.pause(entry, True)
+        system.store.pause(entry)
         wait_until(lambda entry=entry: not system.account(entry).open, "no window is open", 10)
     beat.stop()
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in options}
@@ -136,7 +138,7 @@ def test_a_failed_rollout(system: System, end: int) -> None:
     ran = [parse_instant(event["start"]) for event in system.ledger.read("recorded")]
     after = [start for start in ran if start > gone + timedelta(seconds=1)]
     assert after[0] <= gone + timedelta(seconds=3), "a window after the failed beat's end was lost"
-    assert all(b - a == timedelta(seconds=1) for a, b in zip(after, after[1:], strict=False))
+    assert all(b - a == timedelta(seconds=1) for a, b in itertools.pairwise(after))
 
 
 def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
@@ -169,13 +171,15 @@ def test_a_plain_task_is_untracked(system: System) -> None:
     beats, _ = system.pair(pool="solo")
     wait_until(lambda: len(system.ledger.read("start", name="plain")) >= 8, "eight plain tasks ran", 20)
     for entry in system.entries:
-        system.store.pause(entry, True)
+        system.store.pause(entry)
     for beat in beats:
         (warning,) = [line for line in beat.log.splitlines() if "untracked" in line]
-        assert "'plain'" in warning and "'quiet'" not in warning
+        assert "'plain'" in warning
+        assert "'quiet'" not in warning
     total = 0
     for entry in system.entries:
         account = system.account(entry)
-        assert account.counts == {"untracked": len(system.starts(entry))} and not account.open
+        assert account.counts == {"untracked": len(system.starts(entry))}
+        assert not account.open
         total += account.counts["untracked"]
     wait_until(lambda: len(system.ledger.read("start", name="plain")) == total, "each ran exactly once", 10)

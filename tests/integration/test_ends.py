@@ -22,7 +22,7 @@ def one_window(system: System, task: str, timeout: float = 20, *, worker: bool =
     beat = system.beat()
     account = wait_until(lambda: system.store.account("tick"), "the entry is seen", 10)
     wait_until(lambda: system.account().cursor > account.born, "a window is claimed", 10)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     start = format_instant(system.account().cursor)
     if worker:
         wait_until(lambda: not system.account().open, "the window has its outcome", timeout)
@@ -100,7 +100,7 @@ def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
         worker.wait_ready()
     beat = system.beat()
     wait_until(lambda: system.ledger.read("start"), "an execution began", 20)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     wait_until(lambda: system.outcomes().get("abandoned"), "the window is abandoned", 20)
     assert len(system.ledger.read("start")) == 2
     assert sum(worker.alive for worker in workers) == 1
@@ -116,7 +116,7 @@ def test_once_recover_false(system: System) -> None:
         system.worker(f"worker{n}").wait_ready()
     system.beat()
     wait_until(lambda: system.ledger.read("start"), "an execution began", 20)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     wait_until(lambda: system.outcomes().get("dropped"), "the window is dropped", 20)
     assert len(system.ledger.read("start")) == 1
 
@@ -203,7 +203,7 @@ def test_an_expired_message(system: System) -> None:
     """A message that expires before a worker took it closes its window as expired; it isn't published again."""
     system.settings = {"once_beat_start_timeout": 60.0}
     one_window(system, "work", worker=False, options={"expires": 0.5})
-    published = wait_until(lambda: system.waiting(), "the message waits", 5)
+    published = wait_until(system.waiting, "the message waits", 5)
     assert published == 1
     window = next(iter(system.account().open))
     wait_until(lambda: _now() > window.timestamp() + 1, "it expires", 5)
@@ -216,7 +216,7 @@ def test_grace(system: System) -> None:
     """A window that is older than its grace when a worker gets to it is missed, and isn't executed."""
     system.settings = {"once_beat_start_timeout": 60.0}
     one_window(system, "work", worker=False, options={"once": {"grace": 0.5}})
-    wait_until(lambda: system.waiting(), "the message waits", 5)
+    wait_until(system.waiting, "the message waits", 5)
     window = next(iter(system.account().open))
     wait_until(lambda: _now() > window.timestamp() + 1, "its grace passes", 5)
     worker = system.worker().wait_ready()
@@ -230,14 +230,14 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
     system.result_url = system.store_url
     system.settings = {"task_track_started": True}
     start = one_window(system, "work", worker=False)
-    body = wait_until(lambda: system.peek(), "the message waits", 5)
+    body = wait_until(system.peek, "the message waits", 5)
     worker = system.worker(pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 10)
     result = result_of(system)
     wait_until(lambda: result.state == "SUCCESS", "its result is stored", 10)
     before = result.backend.get(result.backend.get_key_for_task(result.id))
     system.put(body)
-    wait_until(lambda: system.refused(), "the copy is refused", 10)
+    wait_until(system.refused, "the copy is refused", 10)
     system.put(body)
     wait_until(lambda: len(system.refused()) == 2, "and the next", 10)
     assert result.backend.get(result.backend.get_key_for_task(result.id)) == before
@@ -251,12 +251,12 @@ def test_a_duplicate_of_a_failure_leaves_no_trace(system: System) -> None:
     system.result_url = system.store_url
     system.settings = {"task_track_started": True}
     one_window(system, "ending", worker=False, args=["fails"])
-    body = wait_until(lambda: system.peek(), "the message waits", 5)
+    body = wait_until(system.peek, "the message waits", 5)
     system.worker(pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"failed": 1}, "it has failed", 10)
     wait_until(lambda: result_of(system).state == "FAILURE", "its result is stored", 10)
     system.put(body)
-    wait_until(lambda: system.refused(), "the copy is refused", 10)
+    wait_until(system.refused, "the copy is refused", 10)
     assert result_of(system).state == "FAILURE"
 
 
@@ -275,7 +275,7 @@ def test_redelivery_an_hour_later(start_redis, system: System) -> None:
     server: RedisServer = start_redis("valkey", faketime=0)
     system.use_store(server.url())
     one_window(system, "work", worker=False)
-    body = wait_until(lambda: system.peek(), "the message waits", 5)
+    body = wait_until(system.peek, "the message waits", 5)
     system.worker(pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 10)
     for proc in system.procs:
@@ -285,7 +285,7 @@ def test_redelivery_an_hour_later(start_redis, system: System) -> None:
         assert not [key for key in client.scan_iter("once:*") if ":run:" in str(key)], "the markers have expired"
     system.worker("later", pool="solo").wait_ready()
     system.put(body)
-    wait_until(lambda: system.refused(), "the message is refused", 10)
+    wait_until(system.refused, "the message is refused", 10)
     assert len(system.ledger.read("start")) == 1
     assert system.outcomes() == {"done": 1}
 
@@ -299,7 +299,7 @@ def _now() -> float:
 def test_the_messages_say_their_window(system: System) -> None:
     """Flat headers that any language's worker can read; the 'once' option is taken out before publishing."""
     start = one_window(system, "work", worker=False, options={"once": {"catch_up": "all"}, "headers": {"mine": 1}})
-    wait_until(lambda: system.waiting(), "the message waits", 5)
+    wait_until(system.waiting, "the message waits", 5)
     with Connection(system.broker_url) as connection:
         message = connection.SimpleQueue(system.queue).get(timeout=5)
     headers = message.headers
@@ -314,4 +314,5 @@ def test_the_messages_say_their_window(system: System) -> None:
     assert headers["once_end"] > start
     assert headers["mine"] == 1
     assert headers["id"] == task_id("once:", "tick", system.account().cursor)
-    assert "once" not in message.properties and "catch_up" not in str(message.headers)
+    assert "once" not in message.properties
+    assert "catch_up" not in str(message.headers)

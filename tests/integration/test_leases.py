@@ -15,7 +15,7 @@ def start_one(system: System, seconds: float = LONG, every: float = 3.0) -> str:
         system.worker(f"worker{n}").wait_ready()
     system.beat()
     (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     return begun["start"]
 
 
@@ -33,11 +33,11 @@ def test_a_copy_that_comes_while_it_runs(system: System) -> None:
     """A second copy of the message, taken by another process while the first executes, is refused."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 3.0, "args": [LONG]}}
     beat = system.beat()
-    body = wait_until(lambda: system.peek(), "the message waits", 20)
-    system.store.pause("tick", True)
+    body = wait_until(system.peek, "the message waits", 20)
+    system.store.pause("tick")
     system.put(body)
     system.worker(concurrency=2)
-    refused = wait_until(lambda: system.refused(), "the copy is refused", 20)
+    refused = wait_until(system.refused, "the copy is refused", 20)
     assert [event["reason"] for event in refused] == ["running"]
     assert not system.ledger.read("finish"), "it was refused while the first one ran"
     wait_until(lambda: not system.account().open, "it is done", 20)
@@ -75,13 +75,13 @@ def test_a_worker_that_wakes_before_another_began(system: System) -> None:
     worker = system.worker().wait_ready()
     system.beat()
     (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     worker.pause()
     run_key = f"once:*:run:tick:{begun['start']}"
     with system.client() as client:
         wait_until(lambda: not list(client.scan_iter(run_key)), "its lease has run out", 10)
-    wait_until(lambda: system.waiting(), "the window is published again", 10)
+    wait_until(system.waiting, "the window is published again", 10)
     worker.resume()
     wait_until(lambda: not system.account().open, "it has its outcome", 20)
-    wait_until(lambda: system.refused(), "the copy is refused", 10)
+    wait_until(system.refused, "the copy is refused", 10)
     system.check_each_once()

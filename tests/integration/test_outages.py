@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_message_that_waits_is_not_published_again(system: System) -> None:
     system.settings = {"once_beat_start_timeout": 60.0}
     beat = system.beat()
     wait_until(lambda: system.waiting() >= 5, "five windows wait", 20)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     assert system.waiting() == len(system.account().open)
     assert "is overdue" not in beat.log
     system.worker(pool="solo").wait_ready()
@@ -95,7 +96,7 @@ def test_a_flushed_store(start_redis, system: System) -> None:
     starts = [event["start"] for event in system.ledger.read("recorded", entry="tick")]
     assert len(starts) == len(set(starts)), "executed twice"
     times = sorted(_timestamp(start) for start in starts)
-    assert [b - a for a, b in zip(times, times[1:], strict=False)] == [1.0] * (len(times) - 1), "a window was lost"
+    assert [b - a for a, b in itertools.pairwise(times)] == [1.0] * (len(times) - 1), "a window was lost"
     # An entry that had nothing due when the store was lost goes on too.
     slow = sorted(_timestamp(event["start"]) for event in system.ledger.read("recorded", entry="slow"))
     assert any(start > flushed.timestamp() for start in slow)
@@ -113,7 +114,8 @@ def test_redis_away_from_a_beat(start_redis, system: System) -> None:
     sent = beat.log.count("Sending due task")
     beat_at = datetime.now(timezone.utc)
     wait_until(lambda: datetime.now(timezone.utc) > beat_at + timedelta(seconds=3), "three windows pass", 10)
-    assert beat.alive and beat.log.count("Sending due task") == sent
+    assert beat.alive
+    assert beat.log.count("Sending due task") == sent
     store.restart()
     beat.wait_log("Redis answers again", 20)
     system.wait_done(5, timeout=30)
@@ -139,7 +141,7 @@ def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool
     system.use_store(store.url())
     system.settings = {"once_beat_run_without_store": run_without, "once_beat_start_timeout": 60.0}
     beat = system.beat()
-    wait_until(lambda: system.waiting(), "a window is published", 20)
+    wait_until(system.waiting, "a window is published", 20)
     beat.kill()
     (start,) = list(system.account().open)[:1]
     store.kill()
@@ -157,7 +159,7 @@ def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool
     wait_until(lambda: system.ledger.read("recorded"), "it runs once the store is back", 30)
     (event, *_) = system.ledger.read("recorded")
     assert _timestamp(event["start"]) == start.timestamp()
-    assert [e["retries"] for e in system.ledger.read("start")][0] == 0, "the user's retries were touched"
+    assert next(e["retries"] for e in system.ledger.read("start")) == 0, "the user's retries were touched"
 
 
 def test_publish_without_store(start_redis, system: System) -> None:
@@ -169,7 +171,7 @@ def test_publish_without_store(start_redis, system: System) -> None:
     system.wait_done(3)
     for beat in beats:
         beat.stop()
-    wait_until(lambda: system.refused(), "the second beat's copies are refused", 10)
+    wait_until(system.refused, "the second beat's copies are refused", 10)
     assert set(system.recorded().values()) == {1}
     system.check_law = False
 

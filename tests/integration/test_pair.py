@@ -11,13 +11,11 @@ from system import System
 
 def test_two_beats_and_two_workers(system: System) -> None:
     """Over thirty windows two healthy beats and two workers execute each once, and refuse nothing."""
-    system.entries = {
-        f"tick{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(3)
-    }
+    system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(3)}
     beats, _ = system.pair()
     wait_until(lambda: len(system.ledger.read("recorded")) >= 30, "thirty windows are done", 30)
     for entry in system.entries:
-        system.store.pause(entry, True)
+        system.store.pause(entry)
     for entry in system.entries:
         wait_until(lambda entry=entry: not system.account(entry).open, "all have their outcome", 10)
         system.check_each_once(entry)
@@ -30,7 +28,7 @@ def test_three_workers_with_a_beat_in_each(system: System) -> None:
     """``worker -B`` on every worker is the same as many beats."""
     workers = [system.worker(f"worker{n}", beat=True) for n in range(3)]
     system.wait_done(6, timeout=40)
-    system.store.pause("tick", True)
+    system.store.pause("tick")
     wait_until(lambda: not system.account().open, "every window has its outcome", 10)
     system.check_each_once()
     assert all(worker.alive for worker in workers)
@@ -38,9 +36,7 @@ def test_three_workers_with_a_beat_in_each(system: System) -> None:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 @pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.xdist_group("rabbitmq"))])
-def test_each_pool_and_broker(
-    system: System, request: pytest.FixtureRequest, broker: str, pool: str
-) -> None:
+def test_each_pool_and_broker(system: System, request: pytest.FixtureRequest, broker: str, pool: str) -> None:
     """Each window once with every pool and either broker, also when a worker is killed."""
     if broker == "rabbitmq":
         system.broker_url = request.getfixturevalue("rabbit_url")

@@ -87,7 +87,7 @@ def test_setting_up_does_not_wait_for_redis() -> None:
 def test_others_may_wrap_apply_entry(
     monkeypatch: pytest.MonkeyPatch, redis_url: str, schedulers: Callable[[], OnceScheduler]
 ) -> None:
-    """Sentry and Datadog wrap Scheduler.apply_entry and unpack exactly (scheduler, entry): once a window, the winner's."""
+    """Sentry and Datadog wrap Scheduler.apply_entry and unpack (scheduler, entry): once a window, the winner's."""
     seen = []
     original = beat.Scheduler.apply_entry
 

@@ -606,7 +606,7 @@ def test_a_verb_in_a_state(stage: Stage, state: str, verb: str, answer: str, aft
     old, sent = stage.deadline(), stage.now()
     first = VERBS[verb](stage)
     said = answered(first).split()
-    assert said[0] == answer.split()[0]
+    assert said[0] == answer.split(maxsplit=1)[0]
     assert set(answer.split()) <= set(said)
     for _ in range(2):
         found = stage.deadline()
@@ -626,7 +626,7 @@ def test_a_verb_in_a_state(stage: Stage, state: str, verb: str, answer: str, aft
 
 @pytest.mark.parametrize("state", ["claimed", "published", "died", "due again", "again"])
 def test_a_take_whose_reply_was_lost_answers_again(stage: Stage, state: str) -> None:
-    """A beat that sends its take twice gets its Taken twice; another beat gets nothing. Once confirmed, neither does."""
+    """A take that is sent twice is Taken twice; another beat gets nothing. Once confirmed, neither does."""
     STATES[state](stage)
     stage.overdue()
     first = stage.take("beat-2")
@@ -709,7 +709,7 @@ def _begin_and_die(stage: Stage, times: int) -> None:
 def test_a_window_whose_executions_died_too_often_is_closed(
     new_stage: Callable[..., Stage], at: str, limits: dict[str, Any], outcome: str
 ) -> None:
-    """max_attempts executions that died: abandoned. recover=False and one that died: dropped. At take and begin alike."""
+    """max_attempts executions died: abandoned. recover=False and one died: dropped. At take and begin alike."""
     stage = new_stage()
     stage.load(**limits)
     _published(stage)
@@ -1077,7 +1077,7 @@ def test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone(stage: St
 
 
 def test_taken_back_late_it_goes_on_from_when_the_other_was_last_alive(new_stage: Callable[..., Stage]) -> None:
-    """Where the cursor is older than the other's death can be, the windows since that death are claimed, no older ones."""
+    """Where the cursor is older than the other's death can be, windows since that death are claimed, none older."""
     stage = new_stage()
     stage.load("beat-2", "fingerprint-2")  # long ago: its cursor is T0
     before = stage.now()
@@ -1128,7 +1128,7 @@ def test_two_definitions_loaded_in_the_same_millisecond_dont_take_turns(stage: S
 def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> None:
     """Pause stops claims, not recovery nor workers; resume goes on from the cursor."""
     _published(stage)
-    assert stage.store.pause(ENTRY, True) is True
+    assert stage.store.pause(ENTRY) is True
     assert stage.claim(start=nth(2), since=nth(1)) == Paused()
     assert stage.load().paused
     assert stage.store.account(ENTRY).paused
@@ -1136,7 +1136,7 @@ def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> N
     assert isinstance(stage.take(), Taken)
     assert isinstance(stage.begin(), Begun)
     assert stage.finish() == Finished()
-    assert stage.store.pause(ENTRY, False) is True
+    assert stage.store.resume(ENTRY) is True
     assert not stage.load().paused
     assert isinstance(stage.claim(start=nth(2), since=nth(1)), Claimed)
 
@@ -1153,7 +1153,7 @@ def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
 
 def test_what_doesnt_exist_cant_be_paused(stage: Stage) -> None:
     """Pausing an unknown entry says so and leaves nothing behind."""
-    assert stage.store.pause("unknown", True) is False
+    assert stage.store.pause("unknown") is False
     assert stage.store.account("unknown") is None
 
 
@@ -1198,7 +1198,7 @@ def test_a_done_marker_beside_the_cursor_lives_for_marker_ttl(stage: Stage) -> N
 
 
 def test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted(stage: Stage) -> None:
-    """Also where the entry's hash is lost and the claim key isn't, every window that the cursor passes has an account."""
+    """Also where the hash is lost and the claim key isn't, every window that the cursor passes has an account."""
     assert isinstance(stage.claim("beat-1", mode="untracked"), Claimed)
     stage.raw.delete(stage.entry_key)
     assert stage.load("beat-2").cursor == T0
@@ -1376,7 +1376,7 @@ def test_a_newer_versions_hash_is_neither_paused_nor_read(stage: Stage, what: st
     """What a newer version means by its fields isn't known here, to a person's commands neither."""
     stage.raw.hset(stage.entry_key, "v", "2")
     fields = stage.raw.hgetall(stage.entry_key)
-    call = (lambda: stage.store.pause(ENTRY, True)) if what == "pause" else (lambda: stage.store.account(ENTRY))
+    call = (lambda: stage.store.pause(ENTRY)) if what == "pause" else (lambda: stage.store.account(ENTRY))
     reply = answer_or_error(call)
     assert isinstance(reply, NewerVersionError)
     assert stage.raw.hgetall(stage.entry_key) == fields
@@ -1428,7 +1428,7 @@ def test_an_entrys_hash_of_another_type_is_named_by_verbs_without_a_window(stage
     stage.raw.set(stage.entry_key, "foreign", ex=60)
     calls = {
         "load": stage.load,
-        "pause": lambda: stage.store.pause(ENTRY, True),
+        "pause": lambda: stage.store.pause(ENTRY),
         "account": lambda: stage.store.account(ENTRY),
     }
     reply = answer_or_error(calls[verb])
@@ -1532,7 +1532,7 @@ def test_garbage_in_a_hash_that_is_read_is_named(stage: Stage, field: str, value
 
 @pytest.mark.parametrize("what", ["history", "run key", "account"])
 def test_a_claim_that_fails_has_counted_nothing(stage: Stage, what: str) -> None:
-    """A foreign key that stops a claim halfway leaves no half behind: repeated at each tick, it counts nothing twice."""
+    """A foreign key that stops a claim halfway leaves no half behind: at each tick again, it counts nothing twice."""
     stage.start = nth(1)
     stage.begin("A")
     assert stage.finish("A") == Finished()
@@ -1712,7 +1712,7 @@ def test_a_store_that_cant_be_reached_says_so_without_its_password(new_stage: Ca
     stage = new_stage(f"redis://someone:s3cret-word@127.0.0.1:{port}/0")
     calls = [
         stage.load, stage.claim, stage.confirm, stage.take, stage.begin, stage.renew, stage.hand_over, stage.finish,
-        stage.discard, stage.backfill, lambda: stage.store.account(ENTRY), lambda: stage.store.pause(ENTRY, True),
+        stage.discard, stage.backfill, lambda: stage.store.account(ENTRY), lambda: stage.store.pause(ENTRY),
         lambda: stage.store.heartbeat("b"), lambda: stage.store.leave("b"),
         lambda: stage.store.overdue("b", T0, 1),
     ]  # fmt: skip
@@ -1740,7 +1740,7 @@ def test_a_wrong_password_is_unavailable_and_isnt_shown(start_redis: Callable[..
 
 @pytest.mark.parametrize("why", ["replica", "memory", "replicas too few"])
 def test_a_server_that_takes_no_writes_is_unavailable(start_redis: Callable[..., RedisServer], why: str) -> None:
-    """A demoted master, a full one, one without the replicas that it wants: nobody's key is wrong, it is to be tried again."""
+    """A demoted master, a full one, one without its replicas: nobody's key is wrong, it is to be tried again."""
     server = start_redis()
     stage = Stage(server.url())
     stage.load()

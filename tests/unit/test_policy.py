@@ -139,7 +139,7 @@ def test_a_wrong_value_is_named(key: str, value: Any) -> None:
 @pytest.mark.parametrize("once", ["catch_up", 5, True, ["catch_up"], [("catch_up", "all")]])
 def test_an_option_that_is_no_dict_is_named(once: Any) -> None:
     """Also one that looks nearly like it."""
-    with pytest.raises(SettingError, match="'nightly', option 'once': found .*, expected a dict"):
+    with pytest.raises(SettingError, match=r"'nightly', option 'once': found .*, expected a dict"):
         of(once)
 
 

@@ -162,7 +162,7 @@ def test_settings_are_found_in_djangos_namespace() -> None:
 
 def test_a_misspelt_setting_is_found_in_djangos_namespace() -> None:
     """The error names it as it stands there."""
-    with pytest.raises(SettingError, match="CELERY_ONCE_BEAT_LEESE.*once_beat_lease"):
+    with pytest.raises(SettingError, match=r"CELERY_ONCE_BEAT_LEESE.*once_beat_lease"):
         Settings.from_app(configured(_DjangoMisspelt))
 
 
@@ -185,13 +185,11 @@ def test_without_a_namespace_a_name_in_lower_case_counts() -> None:
 
 
 def test_without_a_namespace_a_name_in_capitals_isnt_silence() -> None:
-    """It counts, or it is an error that says how to write it."""
+    """It is an error that says how to write it."""
     app = Celery("tests", set_as_current=False)
     app.config_from_object({"BROKER_URL": REDIS, "ONCE_BEAT_LEASE": 7})
-    try:
-        assert Settings.from_app(app).lease == 7.0
-    except SettingError as exc:
-        assert "once_beat_lease" in str(exc)
+    with pytest.raises(SettingError, match=r"ONCE_BEAT_LEASE: .*did you mean once_beat_lease\?"):
+        Settings.from_app(app)
 
 
 # -- grace
@@ -363,7 +361,7 @@ def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
 @pytest.mark.parametrize("value", [None, 5, "x", ["a"]])
 def test_wrong_options_are_named(value: Any) -> None:
     """once_beat_redis_options is a dict."""
-    with pytest.raises(SettingError, match="once_beat_redis_options: found .* expected a dict"):
+    with pytest.raises(SettingError, match=r"once_beat_redis_options: found .* expected a dict"):
         read(once_beat_redis_options=value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from dataclasses import FrozenInstanceError, replace
 from datetime import datetime, timedelta, timezone
@@ -71,9 +72,7 @@ def test_the_order_of_texts_is_the_order_of_time(one: datetime, two: datetime) -
 
 def test_an_instants_text_is_in_utc() -> None:
     """An instant of another zone is converted; one without a zone is refused."""
-    assert format_instant(datetime(2026, 6, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))) == (
-        "2026-06-01T10:00:00.000000Z"
-    )
+    assert format_instant(datetime(2026, 6, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))) == ("2026-06-01T10:00:00.000000Z")
     assert format_instant(datetime(26, 1, 1, tzinfo=UTC)) == "0026-01-01T00:00:00.000000Z"
     with pytest.raises(ValueError, match="aware"):
         format_instant(datetime(2026, 6, 1))
@@ -103,7 +102,7 @@ BAD_INSTANTS = [
 @pytest.mark.parametrize("text", BAD_INSTANTS, ids=lambda text: repr(text)[:40])
 def test_any_other_text_is_no_instant(text: Any) -> None:
     """Only the canonical form is taken; the error shows what was found, shortened, and what was expected."""
-    with pytest.raises(ValueError, match="2026-11-21T05:36:00.000000Z") as caught:
+    with pytest.raises(ValueError, match=r"2026-11-21T05:36:00\.000000Z") as caught:
         parse_instant(text)
     assert repr(text)[:20] in str(caught.value)
     assert len(str(caught.value)) < 200
@@ -164,9 +163,7 @@ def test_headers_look_like_this() -> None:
     assert decode_headers({**GOOD, "id": "…", "retries": 0}) == WINDOW
 
 
-@pytest.mark.parametrize(
-    "headers", [{}, {"id": "x"}, {"once_attempt": "x", "once_tracked": None, "once_end": 3}]
-)
+@pytest.mark.parametrize("headers", [{}, {"id": "x"}, {"once_attempt": "x", "once_tracked": None, "once_end": 3}])
 def test_a_message_of_no_window(headers: dict[str, object]) -> None:
     """Without entry, start and version a message wasn't sent for a window."""
     assert decode_headers(headers) is None
@@ -184,10 +181,7 @@ def test_a_message_of_no_window(headers: dict[str, object]) -> None:
         ("once_entry", "\ud800", "1 to 65536 bytes"),
         ("once_entry", b"nightly", "1 to 65536 bytes"),
         ("once_entry", None, "1 to 65536 bytes"),
-        *(
-            ("once_attempt", value, "from 1 to 1000000000")
-            for value in (0, -1, 10**9 + 1, True, 1.0, "1", None)
-        ),
+        *(("once_attempt", value, "from 1 to 1000000000") for value in (0, -1, 10**9 + 1, True, 1.0, "1", None)),
         *(("once_tracked", value, "1 or no such header") for value in (0, 2, True, "1", None, 1.0)),
         *(("once_v", value, "a whole number from 1") for value in (0, -1, True, "1", None, 1.0, [2])),
     ],
@@ -303,9 +297,7 @@ def test_days_start_at_local_midnight() -> None:
     found = list(starts_after(daily, at("2026-10-24"), at("2026-10-26T23:00")))
     assert found == [at("2026-10-24T22:00"), at("2026-10-25T23:00"), at("2026-10-26T23:00")]
     weekly = list(islice(starts_after(schedule(7 * DAY, app=APP), at("2026-01-01"), at("2028-01-01")), 60))
-    assert {start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%a %H:%M") for start in weekly} == {
-        "Mon 00:00"
-    }
+    assert {start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%a %H:%M") for start in weekly} == {"Mon 00:00"}
     local = [start.astimezone(ZoneInfo("Europe/Berlin")).date() for start in weekly]
     assert all((day.toordinal() - datetime(1970, 1, 5).toordinal()) % 7 == 0 for day in local)
 
@@ -324,9 +316,7 @@ def test_days_start_at_local_midnight() -> None:
         ("Pacific/Apia", 2, "2011-12-28T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),
     ],
 )
-def test_days_where_midnight_is_skipped_or_shown_twice(
-    zone: str, days: int, after: str, starts: list[str]
-) -> None:
+def test_days_where_midnight_is_skipped_or_shown_twice(zone: str, days: int, after: str, starts: list[str]) -> None:
     """A midnight that doesn't exist is the first instant after the gap; of two, the first counts."""
     found = starts_after(schedule(days * DAY, app=app_in(zone)), at(after), at("2030-01-01"))
     assert list(islice(found, len(starts))) == [at(start) for start in starts]
@@ -390,13 +380,11 @@ EVENTS = sorted(solar._all_events)
     st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC)),
     st.integers(0, 999),
 )
-def test_the_sun_is_the_same_from_any_instant(
-    event: str, lat: float, lon: float, after: datetime, part: int
-) -> None:
+def test_the_sun_is_the_same_from_any_instant(event: str, lat: float, lon: float, after: datetime, part: int) -> None:
     """From every instant between two events the next is the second: none is doubled, none missed."""
     sun = solar(event, lat, lon, app=APP)
     found = list(islice(starts_after(sun, after, after + 800 * DAY), 3))
-    for one, two in zip([after, *found], found):
+    for one, two in pairwise([after, *found]):
         assert one < two
         assert next_start(sun, one + (two - one) * part // 1000) == two
         assert next_start(sun, two - MICROSECOND) == two
@@ -596,16 +584,12 @@ def test_the_schedules_own_clock_is_put_back(answer: Any) -> None:
     wrong = Wrong(remaining=answer)
     for held in (None, datetime.now):
         wrong.nowfun = held
-        try:
+        with contextlib.suppress(ScheduleError):
             next_start(wrong, START)
-        except ScheduleError:
-            pass
         assert wrong.nowfun is held
     del wrong.nowfun
-    try:
+    with contextlib.suppress(ScheduleError):
         next_start(wrong, START)
-    except ScheduleError:
-        pass
     assert "nowfun" not in vars(wrong)
 
 

@@ -59,9 +59,7 @@ def at(text: str, zone: str = "UTC") -> datetime:
 
 
 def walls(schedule: crontab, after: datetime, until: datetime, zone: str) -> list[str]:
-    return [
-        s.astimezone(ZoneInfo(zone)).strftime("%d %H:%M %z") for s in starts_after(schedule, after, until)
-    ]
+    return [s.astimezone(ZoneInfo(zone)).strftime("%d %H:%M %z") for s in starts_after(schedule, after, until)]
 
 
 @cache
@@ -237,9 +235,9 @@ class Clock:
         self.instants = [begin + n * MINUTE for n in range(72 * 60)]
         self.shown = [instant.astimezone(tz).replace(tzinfo=None) for instant in self.instants]
         self.first: dict[datetime, datetime] = {}
-        for instant, wall in zip(self.instants, self.shown):
+        for instant, wall in zip(self.instants, self.shown, strict=True):
             self.first.setdefault(wall, instant)
-        for before, after, instant in zip(self.shown, self.shown[1:], self.instants[1:]):
+        for (before, after), instant in zip(pairwise(self.shown), self.instants[1:], strict=True):
             for skipped in range(1, (after - before) // MINUTE):
                 self.first.setdefault(before + skipped * MINUTE, instant)
 
@@ -254,7 +252,7 @@ class Clock:
             )
 
         if str(schedule._orig_hour).startswith("*"):
-            return {instant for instant, wall in zip(self.instants, self.shown) if fits(wall)}
+            return {instant for instant, wall in zip(self.instants, self.shown, strict=True) if fits(wall)}
         return {instant for wall, instant in self.first.items() if fits(wall)}
 
 
@@ -313,13 +311,9 @@ def test_cronsim_agrees(zone: str) -> None:
         ):
             begin, end = change - 40 * HOUR, change + 40 * HOUR
             expression = " ".join(map(str, (*fields, "*", "*", "*")[:5]))
-            theirs = (
-                start.astimezone(UTC) for start in CronSim(expression, begin.astimezone(ZoneInfo(zone)))
-            )
+            theirs = (start.astimezone(UTC) for start in CronSim(expression, begin.astimezone(ZoneInfo(zone))))
             expected = list(takewhile(end.__ge__, theirs))
-            assert list(starts_after(cron(*fields, zone=zone), begin, end)) == expected, (
-                f"{fields} at {change}"
-            )
+            assert list(starts_after(cron(*fields, zone=zone), begin, end)) == expected, f"{fields} at {change}"
 
 
 @settings(max_examples=200, deadline=None)
@@ -343,9 +337,7 @@ def test_any_crontab_around_any_change(zone: str, data: st.DataObject) -> None:
         ("Africa/Monrovia", (0, 0, 7, 1), "1972-01-01T00:00", ["1972-01-07T00:44:30", "1973-01-07T00:00"]),
     ],
 )
-def test_changes_at_the_turn_of_a_year_and_of_odd_length(
-    zone: str, fields: Any, after: str, starts: list[str]
-) -> None:
+def test_changes_at_the_turn_of_a_year_and_of_odd_length(zone: str, fields: Any, after: str, starts: list[str]) -> None:
     """The rule holds across a year's end, and to the second."""
     found = starts_after(cron(*fields, zone=zone), at(after), at("2020-01-01"))
     assert list(islice(found, len(starts))) == [at(start) for start in starts]
