@@ -37,13 +37,10 @@ class ServerClock:
 
     def measured(self, server: datetime, sent: float, received: float) -> None:
         """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (time.monotonic())."""
-        if received - sent <= SLOW:
-            self._server, self._at = server, (sent + received) / 2
-        elif self._server is None:
-            # Somewhere in a long round trip: taken as its end, this clock can only be late, never run windows early.
-            self._server, self._at = server, received
-        else:
+        if received - sent > SLOW and self._server is not None:
             return  # what was measured before is better
+        # Somewhere in the round trip: taken as its end, this clock can only be late, and no window runs early.
+        self._server, self._at = server, received
         apart = (datetime.now(timezone.utc) - self.now()).total_seconds()
         if abs(apart) <= MOST_APART:
             self._warned = False

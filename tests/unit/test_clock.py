@@ -11,22 +11,15 @@ import pytest
 from celery_once_beat.clock import ServerClock
 
 
-def test_a_quick_round_trip_says_the_time() -> None:
-    """The server answered in the middle of it, and the monotonic clock carries its time on."""
+@pytest.mark.parametrize("length", [0.001, 0.1, 6.0])
+def test_a_round_trip_never_puts_the_clock_ahead(length: float) -> None:
+    """The server may have answered at its very end: no window may run early for it. Monotonic time carries it on."""
     clock = ServerClock()
+    received = time.monotonic()
     server = datetime(2030, 1, 1, tzinfo=timezone.utc)
-    now = time.monotonic()
-    clock.measured(server, now - 0.1, now)
-    assert timedelta(0) <= clock.now() - server - timedelta(seconds=0.05) < timedelta(seconds=5)
-
-
-def test_a_slow_round_trip_never_puts_the_clock_ahead() -> None:
-    """A server that was frozen for six seconds answers at the end of them: no window may run early for it."""
-    clock = ServerClock()
-    frozen = time.monotonic()
-    server = datetime(2030, 1, 1, tzinfo=timezone.utc)
-    clock.measured(server, frozen - 6.0, frozen)
-    assert clock.now() - server < timedelta(seconds=3)
+    clock.measured(server, received - length, received)
+    passed = clock.now() - server
+    assert timedelta(0) <= passed <= timedelta(seconds=time.monotonic() - received)
 
 
 def test_a_slow_round_trip_does_not_replace_a_better_one(caplog: pytest.LogCaptureFixture) -> None:
