@@ -1,0 +1,490 @@
+"""``docker-compose.yml``: what it promises, and each of its commands as a process with its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+import yaml
+from kombu import Connection
+from processes import Proc, Processes, wait_until
+from servers import RabbitServer, RedisServer, find_rabbitmq, find_servers, keys_without_expiry, missing
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+BEATS = ["beat-1", "beat-2"]
+WORKERS = ["worker-1", "worker-2"]
+
+# A container has a host name of its own, and Docker puts it into HOSTNAME too. A process gets both by this.
+_SITECUSTOMIZE = "import os, socket\nsocket.gethostname = lambda: os.environ['HOSTNAME']\n"
+
+
+def unescaped(value: Any) -> Any:
+    """What Compose makes of the file's texts: ``$$`` is a dollar, and nothing is left to the reader's variables."""
+    if isinstance(value, dict):
+        return {key: unescaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unescaped(item) for item in value]
+    if isinstance(value, str):
+        assert "$" not in value.replace("$$", ""), f"a variable of Compose: {value!r}"
+        return value.replace("$$", "$")
+    return value
+
+
+def read_compose() -> dict[str, dict[str, Any]]:
+    composed: dict[str, dict[str, Any]] = unescaped(yaml.safe_load(COMPOSE.read_text()))
+    return composed
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """The services of the file, merged, as Compose sees them."""
+    return read_compose()["services"]
+
+
+def command_of(service: dict[str, Any]) -> list[str]:
+    """What Docker runs: Compose splits a text as a shell would, and starts no shell."""
+    command: str = service["command"]
+    return shlex.split(command)
+
+
+def probe_of(service: dict[str, Any]) -> list[str]:
+    """What Docker runs in the container: the words after CMD as they are, the text after CMD-SHELL by a shell."""
+    test: list[str] = service["healthcheck"]["test"]
+    if test[0] == "CMD-SHELL":
+        (script,) = test[1:]
+        return ["/bin/sh", "-c", script]
+    assert test[0] == "CMD"
+    return test[1:]
+
+
+def seconds(duration: str) -> float:
+    match = re.fullmatch(r"(?:(\d+)m)?(\d+)s", duration)
+    assert match, duration
+    return 60 * int(match[1] or 0) + int(match[2])
+
+
+def _run(command: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+
+
+def option(command: list[str], name: str) -> str:
+    """The value of an option that is given exactly once."""
+    assert command.count(name) == 1, f"{name} in {command}"
+    return command[command.index(name) + 1]
+
+
+# ---------------------------------------------------------------------------------------------- what it says
+
+
+def test_two_beats_and_two_workers_of_one_image(services: dict[str, Any]) -> None:
+    """Two of each, each with a host of its own, and else the same: any of them may die."""
+    assert set(services) == {"redis", "rabbitmq", *BEATS, *WORKERS}
+    for names, word in ((BEATS, "beat"), (WORKERS, "worker")):
+        first, second = ({**services[name]} for name in names)
+        assert first.pop("hostname") != second.pop("hostname")
+        assert first == second
+        command = command_of(first)
+        assert command[:4] == ["celery", "-A", "proj", word]
+    assert option(command_of(services["beat-1"]), "-S") == "once"
+
+
+def test_redis_keeps_claims_over_a_restart_and_evicts_none(services: dict[str, Any]) -> None:
+    """AOF in a named volume, and no key is dropped when memory is short."""
+    command = command_of(services["redis"])
+    assert command[0] == "redis-server"
+    assert option(command, "--appendonly") == "yes"
+    assert option(command, "--maxmemory-policy") == "noeviction"
+    (volume,) = services["redis"]["volumes"]
+    name, target = volume.split(":")
+    assert target == "/data"
+    assert name in read_compose()["volumes"]
+
+
+def test_the_broker_is_rabbitmq_and_redis_coordinates(services: dict[str, Any]) -> None:
+    """By the environment alone, with the user that RabbitMQ is told to make; guest wouldn't get in."""
+    for name in BEATS + WORKERS:
+        broker = urlsplit(services[name]["environment"]["CELERY_BROKER_URL"])
+        assert (broker.scheme, broker.hostname, broker.port or 5672) == ("amqp", "rabbitmq", 5672)
+        made = services["rabbitmq"]["environment"]
+        assert (broker.username, broker.password) == (made["RABBITMQ_DEFAULT_USER"], made["RABBITMQ_DEFAULT_PASS"])
+        assert broker.username != "guest"
+        store = urlsplit(services[name]["environment"]["CELERY_RESULT_BACKEND"])
+        assert (store.scheme, store.hostname, store.port or 6379) == ("redis", "redis", 6379)
+
+
+def test_every_service_has_a_healthcheck_that_others_wait_for(services: dict[str, Any]) -> None:
+    """Nothing starts before what it needs takes connections; Docker would otherwise only wait for a process."""
+    for name, service in services.items():
+        check = service["healthcheck"]
+        assert not check.get("disable"), name
+        assert seconds(check["timeout"]) <= seconds(check["interval"]) * check["retries"], name
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed in services
+            assert how["condition"] == "service_healthy", f"{name} doesn't wait for {needed}"
+    for name in BEATS + WORKERS:
+        assert set(services[name]["depends_on"]) == {"redis", "rabbitmq"}
+
+
+def test_nothing_listens_on_the_host(services: dict[str, Any]) -> None:
+    """The password stands in the file: no port is published."""
+    for name, service in services.items():
+        assert "ports" not in service, name
+        assert "network_mode" not in service, name
+
+
+def test_images_are_built_here_or_have_a_version(services: dict[str, Any]) -> None:
+    """The four have an inline Dockerfile and no image from elsewhere; the servers' tags say a version."""
+    for name, service in services.items():
+        if name in BEATS + WORKERS:
+            assert "image" not in service, name
+            assert service["build"]["dockerfile_inline"].startswith("FROM python:3."), name
+        else:
+            assert "build" not in service
+            assert re.fullmatch(r"(redis|rabbitmq):\d+\.\d+[\w.-]*", service["image"]), name
+
+
+def test_docker_compose_itself_accepts_it() -> None:
+    """``docker compose config`` finds no fault, where there is that client."""
+    docker = shutil.which("docker")
+    if docker is None or _run([docker, "compose", "version"]).returncode:
+        pytest.skip("no docker compose client on this machine")
+    done = _run([docker, "compose", "-f", str(COMPOSE), "config", "-q"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ------------------------------------------------------------------------------------------------- the image
+
+
+def ignores() -> list[tuple[re.Pattern[str], bool]]:
+    """The patterns of ``.dockerignore``, and whether each leaves out (else: takes back in)."""
+    found = []
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.strip()
+        if pattern and not pattern.startswith("#"):
+            excludes = not pattern.startswith("!")
+            parts = re.split(r"(\*\*/|\*|\?)", pattern.lstrip("!").strip("/"))
+            wild = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+            found.append((re.compile("".join(wild.get(part) or re.escape(part) for part in parts)), excludes))
+    return found
+
+
+def is_sent(path: str, patterns: list[tuple[re.Pattern[str], bool]]) -> bool:
+    """Whether a file is in the build's context: the last pattern that fits it or a folder above it decides."""
+    sent = True
+    above = [path, *(str(parent) for parent in Path(path).parents if str(parent) != ".")]
+    for pattern, excludes in patterns:
+        if any(pattern.fullmatch(name) for name in above):
+            sent = not excludes
+    return sent
+
+
+def files_below(folder: Path) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file()]
+
+
+def instructions(service: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """The lines of the inline Dockerfile, as word and arguments; none goes on in the next line."""
+    lines = [line.strip() for line in service["build"]["dockerfile_inline"].splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    assert not any(line.endswith("\\") for line in lines)
+    return [(word, shlex.split(rest)) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def lay_out(service: dict[str, Any], image: Path) -> tuple[Path, dict[str, str]]:
+    """Put below ``image`` what the Dockerfile copies from the context; return its last WORKDIR and its ENV.
+
+    Checks each step against what is there when it is made.
+    """
+    assert (ROOT / service["build"]["context"]).resolve() == ROOT
+    patterns = ignores()
+    workdir, user = image, "root"
+    env: dict[str, str] = {}
+    for word, arguments in instructions(service):
+        if word == "WORKDIR":
+            workdir = image / arguments[0].lstrip("/")
+            workdir.mkdir(parents=True, exist_ok=True)
+        elif word == "ENV":
+            env.update(dict(argument.split("=", 1) for argument in arguments))
+        elif word == "USER":
+            (user,) = arguments
+        elif word == "COPY":
+            *sources, target = arguments
+            assert len(sources) == 1 or target.endswith("/"), "several files are copied into a folder"
+            for source in sources:
+                path = ROOT / source
+                assert path.exists(), f"COPY {source}: there is no such file"
+                into = workdir / target / path.name if target.endswith("/") else workdir / target
+                for name in files_below(path) if path.is_dir() else [source]:
+                    if is_sent(name, patterns):
+                        to = into / os.path.relpath(name, source) if path.is_dir() else into
+                        to.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(ROOT / name, to)
+                assert into.exists(), f"COPY {source}: .dockerignore keeps it from the builder"
+        elif word == "RUN" and arguments[:2] == ["pip", "install"]:
+            paths = [argument for argument in arguments[2:] if not argument.startswith("-")]
+            assert paths == ["."], "the checkout is installed, and nothing else by name"
+            for needed in ("pyproject.toml", "README.md", "celery_once_beat/__init__.py"):
+                assert (workdir / needed).is_file(), f"pip install {paths[0]} lacks {needed}"
+        else:
+            assert word in ("FROM", "RUN"), word
+    assert user != "root"
+    return workdir, env
+
+
+def test_the_image_has_what_it_is_built_from_and_no_more(services: dict[str, Any], tmp_path: Path) -> None:
+    """Each COPY finds its files in the context, all of the package among them; nothing is sent in vain."""
+    workdir, _ = lay_out(services["beat-1"], tmp_path)
+    assert [path.name for path in workdir.iterdir()] == ["proj.py"]
+    laid = {path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name in files_below(ROOT / "celery_once_beat"):
+        if "__pycache__" not in name:
+            assert (ROOT / name).read_bytes() in laid, name
+    patterns = ignores()
+    for name in (".git/config", ".env", "tests/conftest.py", "celery_once_beat/__pycache__/store.cpython-312.pyc"):
+        assert not is_sent(name, patterns), name
+
+
+# --------------------------------------------------------------------------------------------------- the run
+
+
+class ComposedRedis(RedisServer):
+    """Redis by the file's own command; the port, the interface and the directory are added, nothing else."""
+
+    def _launch(self) -> None:
+        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
+        self._spawn([str(self.binary), *self.args, *where], dict(os.environ))
+        self._wait_until_answers()
+
+
+@pytest.fixture
+def composed_redis(services: dict[str, Any]) -> Iterator[ComposedRedis]:
+    """Redis as the file starts it."""
+    binary = find_servers().get("redis")
+    if binary is None or shutil.which("redis-cli") is None:
+        missing("redis-server or redis-cli isn't installed")
+    with ComposedRedis.start(binary, args=command_of(services["redis"])[1:]) as server:
+        yield server
+
+
+def probe_redis(service: dict[str, Any], port: int) -> int:
+    """Exit status of Redis' healthcheck."""
+    command = probe_of(service)
+    here = [part.replace("redis-cli", f"redis-cli -p {port}") for part in command]
+    assert here != command
+    return _run(here, seconds(service["healthcheck"]["timeout"])).returncode
+
+
+def test_redis_is_healthy_only_when_it_has_loaded_its_data(
+    services: dict[str, Any], composed_redis: ComposedRedis, procs: Processes
+) -> None:
+    """What was written outlives a SIGKILL; until it is loaded again, and when Redis is away, the healthcheck fails."""
+    service, port = services["redis"], composed_redis.port
+    with composed_redis.client() as client:
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        for number in range(1000):
+            client.set(f"k{number}", os.urandom(2000))  # which doesn't get smaller in the file
+        client.bgrewriteaof()
+        wait_until(lambda: client.info("persistence")["aof_rewrites"] >= 1, "the AOF is rewritten", 20)
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the AOF is there", 20)
+        client.set("last", "one")
+    assert probe_redis(service, port) == 0
+
+    composed_redis.kill()
+    assert probe_redis(service, port) != 0, "nobody listens"
+
+    # A tenth of a second a key: it would load for more than a minute, and answers after each.
+    slow = ["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]
+    where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(composed_redis.directory)]
+    loading = procs.start([str(composed_redis.binary), *composed_redis.args, *where, *slow], name="loading")
+    with redis.Redis(port=port, socket_timeout=5) as client:
+
+        def is_loading() -> bool:
+            try:
+                return bool(client.info("persistence")["loading"])
+            except (redis.ConnectionError, redis.TimeoutError):
+                assert loading.alive, loading.tail()
+                return False
+
+        wait_until(is_loading, "Redis loads its data", 20)
+        assert probe_redis(service, port) != 0, "it listens, and loads"
+    loading.kill()
+
+    composed_redis.restart()
+    with composed_redis.client() as client:
+        assert (client.get("last"), client.dbsize()) == ("one", 1001)
+    assert probe_redis(service, port) == 0
+
+
+class Composed:
+    """The file's services as processes of this machine."""
+
+    def __init__(
+        self, services: dict[str, Any], procs: Processes, store: RedisServer, broker: RabbitServer, directory: Path
+    ) -> None:
+        self.services = services
+        self.procs = procs
+        self.store = store
+        self.broker = broker
+        self.workdir, self.image_env = lay_out(services["beat-1"], directory / "image")
+        self.site = directory / "site"
+        self.site.mkdir()
+        (self.site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+        self.running: dict[str, Proc] = {}
+
+    def env(self, name: str) -> dict[str, str]:
+        """The environment that the service has in its container, with the addresses of this machine."""
+        service = self.services[name]
+        env = {**self.image_env, **service.get("environment", {}), "HOSTNAME": service.get("hostname", "c0ffee000000")}
+        for key, value in env.items():
+            url = urlsplit(value)
+            if url.hostname == "redis":
+                env[key] = url._replace(netloc=f"127.0.0.1:{self.store.port}").geturl()
+            elif url.hostname == "rabbitmq":
+                env[key] = url._replace(netloc=urlsplit(self.broker.url()).netloc).geturl()
+            else:
+                assert not url.netloc, f"{key} of {name} names a host that isn't in the file"
+        path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        if name == "rabbitmq":
+            script = find_rabbitmq()
+            assert script is not None
+            # Debian's wrapper of the command line tools changes the user; RabbitMQ's own stand by its server.
+            path.insert(0, str(script.parent))
+            env.update(
+                HOME=str(self.broker.directory),
+                ERL_EPMD_PORT=str(self.broker._epmd_port),
+                RABBITMQ_NODENAME=f"once-{self.broker.port}@localhost",
+                RABBITMQ_CONF_ENV_FILE=str(self.broker.directory / "rabbitmq-env.conf"),
+            )
+        return {**env, "PATH": os.pathsep.join(path), "PYTHONPATH": str(self.site)}
+
+    def _start(self, command: list[str], name: str, label: str) -> Proc:
+        # The process becomes the command, in the directory that it has in the image.
+        there = "import os, sys; os.chdir(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
+        here = [sys.executable, "-S", "-c", there, str(self.workdir), *command]
+        return self.procs.start(here, name=label, env=self.env(name))
+
+    def up(self, name: str) -> Proc:
+        """Start a service by its command, once what it depends on is healthy."""
+        service = self.services[name]
+        for needed in service["depends_on"]:
+            self.wait_healthy(needed)
+        self.running[name] = self._start(command_of(service), name, name)
+        return self.running[name]
+
+    def probe(self, name: str) -> int | None:
+        """Exit status of the service's healthcheck; None if it took longer than it may."""
+        service = self.services[name]
+        if name == "redis":
+            return probe_redis(service, self.store.port)
+        proc = self._start(probe_of(service), name, f"probe of {name}")
+        try:
+            return proc.wait(seconds(service["healthcheck"]["timeout"]))
+        except AssertionError:
+            return None
+        finally:
+            proc.end()
+
+    def wait_healthy(self, name: str) -> None:
+        wait_until(lambda: self.probe(name) == 0, f"{name} is healthy", 60, every=1)
+
+    def reports(self) -> Counter[datetime]:
+        """How often each window was reported, by the logs of the workers."""
+        found: Counter[datetime] = Counter()
+        for name in WORKERS:
+            said = re.findall(r"\breport for (\S+ \S+)$", self.running[name].log, re.MULTILINE)
+            found.update(map(datetime.fromisoformat, said))
+        return found
+
+    def wait_reports(self, number: int) -> None:
+        """Wait for so many more windows."""
+        before = len(self.reports())
+        wait_until(lambda: len(self.reports()) >= before + number, f"{number} more reports", 60)
+
+
+@pytest.fixture
+def composed(
+    services: dict[str, Any],
+    procs: Processes,
+    composed_redis: ComposedRedis,
+    rabbit_server: RabbitServer,
+    tmp_path: Path,
+) -> Iterator[Composed]:
+    """The servers of the file, and a queue of its name that nobody has left something in."""
+
+    def delete_queue() -> None:
+        with Connection(rabbit_server.url()) as connection:
+            channel: Any = connection.default_channel
+            channel.queue_delete("celery")
+
+    delete_queue()
+    yield Composed(services, procs, composed_redis, rabbit_server, tmp_path)
+    procs.end()
+    delete_queue()
+    assert keys_without_expiry(composed_redis) == []
+
+
+@pytest.mark.xdist_group("rabbitmq")
+def test_its_commands_run_as_processes(composed: Composed) -> None:
+    """Every window is executed once, by beats and workers that are healthy, and goes on being so when a beat dies.
+
+    The dead beat's healthcheck fails in the end, the other's doesn't; started again it is healthy. Told to stop, all
+    end in time. Nothing is written into the app's directory, so nothing there can stand in the way of a start.
+    """
+    for name in BEATS + WORKERS:
+        composed.up(name)
+    for name in composed.services:
+        composed.wait_healthy(name)
+    composed.wait_reports(2)
+
+    composed.running["beat-1"].kill()
+    composed.wait_reports(2)
+    dead = wait_until(lambda: composed.probe("beat-1"), "the dead beat's healthcheck fails", 60)
+    assert dead == 1, "no beat of that host lives"
+    assert composed.probe("beat-2") == 0
+
+    # Of all windows from the first to the last none was lost and none doubled. (What the killed beat had claimed
+    # and not published comes late.)
+    every = timedelta(seconds=10)
+
+    def owed() -> set[datetime]:
+        first, last = min(composed.reports()), max(composed.reports())
+        return {first + number * every for number in range((last - first) // every + 1)}
+
+    wait_until(lambda: set(composed.reports()) == owed(), "every window is reported", 60)
+
+    composed.up("beat-1")
+    composed.wait_healthy("beat-1")
+    composed.running["worker-1"].terminate()
+    wait_until(lambda: composed.probe("worker-1") not in (0, None), "the ended worker's healthcheck fails", 60)
+    assert composed.probe("worker-2") == 0
+    for name in BEATS + WORKERS:
+        composed.running[name].terminate()
+    for name in BEATS + WORKERS:
+        assert composed.running[name].wait(seconds(composed.services[name]["stop_grace_period"])) == 0, name
+    assert set(composed.reports().values()) == {1}
+    assert {path.name for path in composed.workdir.iterdir()} <= {"proj.py", "__pycache__"}
+
+
+def test_the_quickstart_shows_the_same_commands(services: dict[str, Any]) -> None:
+    """What its README lets one type by hand is what the file runs; two workers of one host need names besides."""
+    text = (ROOT / "examples/quickstart/README.md").read_text()
+    typed = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
+    assert services["redis"]["command"] in typed
+    assert typed.count(services["beat-1"]["command"]) == len(BEATS)
+    names = {line.removeprefix(services["worker-1"]["command"]) for line in typed if " worker " in line}
+    assert len(names) == len(WORKERS)
+    assert all(re.fullmatch(r" -n \w+@%h", name) for name in names), names
