@@ -5,21 +5,68 @@ VENV ?= .venv
 # Test processes side by side: most tests wait for beats and workers, so more than there are cores.
 JOBS ?= 4
 ARGS ?=
+# COVERAGE=1: measures the tests, their subprocesses too.
+COVERAGE ?=
 
-.PHONY: demo test clean
+PY = "$(VENV)/bin/python"
+SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-demo: $(VENV)/.installed  ## two beats and two workers, one of each killed
-	$(VENV)/bin/python -m examples.ha_pair
+.PHONY: help demo recording test check lint types wheel coverage format clean
 
-test: $(VENV)/.installed  ## all tests; some of them: make test ARGS='tests/unit -x'
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+help:  ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-$(VENV)/.installed: pyproject.toml
+demo: $(VENV)/.demo  ## two beats and two workers, one of each killed
+	$(PY) -m examples.ha_pair
+
+recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
+	$(PY) -m examples.ha_pair --record docs/demo.svg
+
+test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## all tests; some of them: make test ARGS='tests/unit -x'
+ifeq ($(COVERAGE),)
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+else
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(PY) -m coverage combine --quiet
+endif
+
+check: lint types wheel coverage  ## all that is checked besides the tests
+
+lint: $(VENV)/.check  ## ruff's rules and format, and that imports point one way
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	"$(VENV)/bin/lint-imports"
+
+types: $(VENV)/.check  ## mypy --strict, and a user's app under mypy and pyright
+	$(PY) -m mypy
+	$(PY) -m pyright --pythonpath $(PY)
+
+wheel: $(VENV)/.check  ## the wheel as pip installs it, tested away from this directory
+	$(PY) tests/wheel.py
+
+coverage: .coverage $(VENV)/.check  ## what the tests leave out; runs them if something has changed since
+	$(PY) -m coverage report
+
+.coverage: $(SOURCES)
+	$(MAKE) test COVERAGE=1 ARGS=
+
+format: $(VENV)/.check  ## what ruff can mend by itself
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+# One environment, to which each target adds what it needs: the demo needs no more than the demo does.
+$(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv "$(VENV)"
-	"$(VENV)/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+
+$(VENV)/.demo: EXTRAS = demo
+$(VENV)/.test: EXTRAS = test
+$(VENV)/.check: EXTRAS = check,test
+$(VENV)/.demo $(VENV)/.test $(VENV)/.check: pyproject.toml | $(VENV)/pyvenv.cfg
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 
-clean:
+clean:  ## what has been made here, the environment too
 	if [ -f "$(VENV)/pyvenv.cfg" ]; then rm -rf "$(VENV)"; fi
-	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf build dist .coverage .coverage.* .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,22 +18,21 @@ __version__ = "0.1.0"
 
 __all__ = ("OnceScheduler", "OnceSchedulerMixin", "OnceTask", "Window", "current_window")
 
-_HOME = {
-    "OnceScheduler": "scheduler",
-    "OnceSchedulerMixin": "scheduler",
-    "OnceTask": "task",
-    "Window": "windows",
-    "current_window": "task",
-}
+if not TYPE_CHECKING:  # a type checker would believe that any name is here
+    _HOME = {
+        "OnceScheduler": "scheduler",
+        "OnceSchedulerMixin": "scheduler",
+        "OnceTask": "task",
+        "Window": "windows",
+        "current_window": "task",
+    }
 
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -187,8 +187,7 @@ def system(procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path) -> 
     """Beats and workers of the package; after the test the conservation law must hold for every entry."""
     system = System(procs, ledger, redis_url, tmp_path)
     yield system
-    for proc in procs:
-        proc.end()  # their logs stay until they have been shown
+    procs.end()
     try:
         if system.check_law:
             system.check_conservation()

@@ -27,6 +27,9 @@ __all__ = ("Proc", "Processes", "processes", "start", "start_beat", "start_worke
 TESTS = Path(__file__).resolve().parent
 T = TypeVar("T")
 
+#: Under coverage.py a process ends by itself where it can: one that is killed takes what it measured with it.
+_MEASURED = "COVERAGE_PROCESS_CONFIG" in os.environ
+
 
 def wait_until(predicate: Callable[[], T], what: str, timeout: float, every: float = 0.05) -> T:
     """Ask *predicate* until its value is true, and return that value.
@@ -243,7 +246,7 @@ class Proc:
 
 
 def _environ(extra: Mapping[str, str]) -> dict[str, str]:
-    """Our own environment (``COVERAGE_PROCESS_START`` with it), the tests importable, and *extra*."""
+    """Our own environment (coverage's with it), the tests importable, and *extra*."""
     environ = dict(os.environ)
     paths = [str(TESTS), *filter(None, [environ.get("PYTHONPATH")])]
     environ.update(
@@ -337,9 +340,15 @@ class Processes:
         command += extra_args
         return self.start(command, name=name, env=env, faketime=faketime, ready=r" ready\.$")
 
-    def end_all(self) -> None:
-        """End every process that was started here; all are tried before an error is raised."""
+    def end(self) -> None:
+        """End every process that was started here; their logs stay. All are tried before an error is raised."""
         errors = []
+        if _MEASURED:
+            for proc in self._live:
+                proc.resume()
+                proc.terminate()
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: not any(proc.alive for proc in self._live), "", 3)
         for proc in self._live:
             proc.signal(signal.SIGKILL)  # all at once: none should notice that another is gone
         for proc in self._live:
@@ -347,13 +356,22 @@ class Processes:
                 proc.end()
             except AssertionError as exc:
                 errors.append(str(exc))
+        if errors:
+            raise AssertionError("\n".join(errors))
+
+    def end_all(self) -> None:
+        """As :meth:`end`, and forget them."""
+        try:
+            self.end()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
         self._live.clear()
         self._directory = None
         if self._own_directory:
             shutil.rmtree(self._own_directory, ignore_errors=True)
             self._own_directory = None
-        if errors:
-            raise AssertionError("\n".join(errors))
 
     def tails(self, lines: int = 40) -> str:
         """The end of every log, for the report of a failed test."""

@@ -1,0 +1,96 @@
+"""A user's app, as mypy and pyright see it: nothing here is run. ``make types`` checks it.
+
+What is right has to pass, and what is wrong has to be found: an ignore that isn't needed is an error too.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+from typing_extensions import assert_type
+
+import celery_once_beat
+from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask, Window, current_window
+from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.signals import window_missed, window_succeeded
+
+app = Celery("proj", broker="redis://localhost", task_cls=OnceTask)
+
+
+# -- a task and its window
+
+
+@app.task(bind=True, base=OnceTask)
+def report(self: OnceTask, day: str) -> int:
+    window = self.window
+    assert_type(window, Window | None)
+    window.start  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+    assert window is not None
+    assert_type(window.entry, str)
+    assert_type(window.start, datetime)
+    assert_type(window.end, datetime | None)
+    assert_type(window.attempt, int)
+    assert_type(window.fence, int | None)
+    assert_type(window.last_done, datetime | None)
+    assert_type(window.held, bool)
+    window.entry = "another"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    return len(day)
+
+
+@app.task
+def unbound() -> None:
+    assert_type(current_window(), Window | None)
+
+
+class Report(OnceTask):
+    name = "proj.report"
+    once_lease = 120.0
+    once_recover = False
+    once_retry_failed_after = 3600.0
+    once_max_attempts = 5
+
+    def run(self, day: str) -> int:
+        assert_type(self.window, Window | None)
+        return len(day)
+
+
+class Wrong(OnceTask):
+    once_lease = "two minutes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
+report.delay("2026-11-21")
+report.apply_async(args=("2026-11-21",), countdown=10)
+
+
+# -- schedulers
+
+
+class AnnouncedScheduler(OnceSchedulerMixin):
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        return super().tick(*args, **kwargs)
+
+
+app.conf.beat_scheduler = OnceScheduler
+
+
+# -- signals and errors
+
+
+@window_succeeded.connect
+def on_success(sender: object, window: Window, **_: object) -> None:
+    assert_type(window.start, datetime)
+
+
+@window_missed.connect
+def on_missed(sender: object, window: Window, count: int, **_: object) -> None:
+    assert_type(count, int)
+
+
+def read() -> OnceError:
+    return SettingError("once_beat_lease: …")
+
+
+assert_type(celery_once_beat.__version__, str)
+celery_once_beat.OnceTasks  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
