@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -111,6 +112,14 @@ def retrying(self, times=2):
     if self.request.retries < times:
         raise self.retry(countdown=0)
     note("finish", self.window, worker=self.request.hostname, retries=self.request.retries)
+
+
+@app.task(bind=True, **ATTRIBUTES)
+def stubborn(self, seconds):
+    note("start", self.window, worker=self.request.hostname)
+    if self.window.attempt == 1:
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # unlike CDLL, it keeps the GIL
+    note("finish", self.window, worker=self.request.hostname, held=self.window.held)
 
 
 @app.task(bind=True, **ATTRIBUTES)

@@ -69,6 +69,25 @@ def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
     assert system.outcomes() == {"done": 1}
 
 
+def test_a_call_that_holds_the_gil(system: System) -> None:
+    """A C call that holds the GIL past the lease stops its renewal: another executes, and the late one is stale."""
+    system.entries = {"tick": {"task": "apps.once_app.stubborn", "every": 3.0, "args": [6.0]}}
+    for n in (1, 2):
+        system.worker(f"worker{n}").wait_ready()
+    system.beat()
+    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
+    system.store.pause("tick")
+    start = begun["start"]
+    (recorded,) = wait_until(lambda: system.ledger.read("recorded", start=start), "another executes it", 20)
+    assert recorded["fence"] > begun["fence"]
+    (stale,) = wait_until(lambda: system.ledger.read("stale", start=start), "the first one learns it", 20)
+    assert stale["fence"] == begun["fence"]
+    assert [event["attempt"] for event in system.ledger.read("start", start=start)] == [1, 2]
+    held = {event["fence"]: event["held"] for event in system.ledger.read("finish", start=start)}
+    assert held == {begun["fence"]: False, recorded["fence"]: True}
+    assert system.outcomes() == {"done": 1}
+
+
 def test_a_worker_that_wakes_before_another_began(system: System) -> None:
     """A worker whose lease ran out has its window again, as long as nobody began since: no second execution."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 3.0, "args": [1.0]}}

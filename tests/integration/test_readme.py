@@ -1,0 +1,145 @@
+"""README is followed to the letter: its app runs, its commands work, its links lead somewhere, its words are kept."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from processes import Proc, Processes, wait_until
+
+from celery_once_beat.settings import Settings
+from celery_once_beat.windows import Window, encode_headers
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+FIRST, MORE = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+]
+CELERY = [command for command in COMMANDS if command.startswith("celery ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder with README's app in it."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "proj.py").write_text(FIRST + "\n\n" + MORE)
+    return folder
+
+
+def start(procs: Processes, command: str, folder: Path, url: str, name: str) -> Proc:
+    """A command of README's in that folder; its broker is one on a free port instead of the one on the usual."""
+    program, *arguments = shlex.split(command, comments=True)
+    assert program == "celery"
+    if "worker" in arguments:
+        arguments += ["-c", "1", "-n", f"{name}@%h"]  # two on one machine need names of their own
+    env = {"CELERY_BROKER_URL": url, "PYTHONPATH": str(folder)}
+    return procs.start(
+        [sys.executable, "-m", "celery", *arguments], name=name, env=env, ready=r"beat: Starting| ready\.$"
+    )
+
+
+def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
+    """README's app and its two commands, twice each: every report runs once, also when a beat is killed."""
+    beat, worker = CELERY
+    workers = [start(procs, worker, folder, redis_url, f"worker{n}").wait_ready() for n in (1, 2)]
+    beats = [start(procs, beat, folder, redis_url, f"beat{n}").wait_ready() for n in (1, 2)]
+
+    def reports() -> Counter[str]:
+        return Counter(re.findall(r"report for (\S+ \S+)", "".join(proc.log for proc in workers)))
+
+    wait_until(lambda: len(reports()) >= 1, "a report is there", 30)
+    beats[0].kill()
+    wait_until(lambda: len(reports()) >= 3, "reports go on without a beat that was killed", 40)
+    assert set(reports().values()) == {1}
+    for start_of in reports():
+        assert datetime.fromisoformat(start_of).second % 10 == 0
+
+    # The second block's task, sent for a window as beat would at the full hour.
+    window = Window("totals", datetime(2026, 11, 21, 5, tzinfo=timezone.utc), None)
+    with Celery(broker=redis_url, set_as_current=False) as app:
+        app.send_task("proj.totals", headers=encode_headers(window))
+    done = r"Task proj.totals\[\S+\] succeeded"
+    wait_until(lambda: any(re.search(done, proc.log) for proc in workers), "the totals are done", 20)
+    (database,) = {path for proc in workers for path in proc.directory.glob("totals.db")}
+    with sqlite3.connect(database) as db:
+        ((hour, fence, total),) = db.execute("SELECT * FROM totals").fetchall()
+    db.close()
+    assert (hour, total) == ("2026-11-21T05:00:00+00:00", 42)
+    assert fence > 0
+    for proc in (*workers, beats[1]):
+        assert "Traceback" not in proc.log
+
+
+def test_the_quickstart_is_readmes_app() -> None:
+    """examples/quickstart/proj.py, which docker-compose.yml runs, is the first block, and fifteen lines long."""
+    assert (ROOT / "examples" / "quickstart" / "proj.py").read_text() == FIRST
+    assert len(FIRST.splitlines()) <= 15
+
+
+def test_its_commands_are_there() -> None:
+    """Every command of README's is one of these: pip's names the project, make's have a target."""
+    assert "pip install celery-once-beat" in COMMANDS
+    makes = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
+    assert {"demo", "test"} <= set(makes)
+    assert len(COMMANDS) == len(makes) + len(CELERY) + 1
+    if shutil.which("make"):
+        for target in [*makes, *re.findall(r"`make (\w+)`", README)]:
+            dry = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False)
+            assert dry.returncode == 0, target
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_something(page: Path) -> None:
+    """A file that is there; where the link is named after a test, one in which that test is."""
+    assert page.parent != ROOT or links(page)
+    for text, target in links(page):
+        if re.match(r"https?://", target):
+            continue
+        path = page.parent / target.partition("#")[0]
+        assert path.exists(), f"{page.name}: {target} isn't there"
+        if text.startswith("`") and path.match("tests/**/*.py"):
+            functions = {
+                node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+            }
+            assert f"test_{text.strip('`')}" in functions, f"{target} has no test_{text}"
+
+
+def test_every_failure_is_shown_or_says_that_it_isnt() -> None:
+    """Each row of the table names a test, or says 'not shown yet'."""
+    table = README.partition("## What each failure does")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) >= 15
+    for row in rows:
+        shown = row.strip("|").split("|")[2]
+        assert "](tests/" in shown or "not shown yet" in shown, row
+
+
+def test_settings_are_those_that_there_are() -> None:
+    """docs/settings.md has every setting with its default, and no other."""
+    text = (ROOT / "docs" / "settings.md").read_text()
+    documented = dict(re.findall(r"^\| `once_beat_(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
+    defaults = vars(Settings(redis_url="redis://localhost"))
+    assert set(documented) == set(defaults)
+    for name, default in defaults.items():
+        if name not in ("redis_url", "grace"):  # found elsewhere: told in words
+            said = ast.literal_eval(documented[name].strip("`"))
+            assert said == default, name
