@@ -33,7 +33,8 @@ window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count
 window_overdue = Signal(name="window_overdue", providing_args=_arguments)
 #: In beat or worker: a limit was reached; ``outcome`` is abandoned, dropped, expired or missed.
 window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
-#: In the worker's child: a copy of the message was refused; ``reason`` is busy or closed.
+#: In the worker's child: a copy of the message was refused; ``reason`` is ``closed``, or says who has it:
+#: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to retry n``.
 window_refused = Signal(name="window_refused", providing_args=[*_arguments, "reason"])
 #: In the worker's child: the body starts.
 window_started = Signal(name="window_started", providing_args=_arguments)

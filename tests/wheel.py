@@ -27,6 +27,11 @@ TESTS = (
     "tests/integration/test_scheduler.py",
 )
 
+IS_INSTALLED = """
+import celery_once_beat, sysconfig
+assert celery_once_beat.__file__.startswith(sysconfig.get_path("purelib")), celery_once_beat.__file__
+"""
+
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="once-wheel-") as name:
@@ -55,8 +60,7 @@ def main() -> None:
                 shutil.copytree(source, away / beside, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, away / beside)
-        code = "import celery_once_beat, sysconfig; assert celery_once_beat.__file__.startswith(sysconfig.get_path('purelib'))"
-        run(python, "-c", code, cwd=away)
+        run(python, "-c", IS_INSTALLED, cwd=away)
         run(
             python,
             "-m",

@@ -14,7 +14,7 @@ import time
 from celery import Celery
 
 from celery_once_beat import OnceTask
-from celery_once_beat.signals import window_published
+from celery_once_beat.signals import window_claimed, window_published, window_refused
 
 from .ledger import Ledger
 
@@ -59,6 +59,19 @@ def cleanup(self):
         time.sleep(0.2)
 
 
+# What a beat or a worker does for a window, for the account of the demo. In your app: metrics, an alert.
+
+
+@window_claimed.connect
+def note_claimed(window, **_):
+    ledger.write("claimed", window)
+
+
 @window_published.connect
 def note_published(window, again, **_):
     ledger.write("published", window, again=again)
+
+
+@window_refused.connect
+def note_refused(window, reason, **_):
+    ledger.write("refused", window, reason=reason)

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree as ET
 
 import pytest
 import redis
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from processes import Proc, Processes, wait_until
+from servers import missing
+from terminal import Terminal
 
 from celery_once_beat.audit import Balance
 from celery_once_beat.windows import Window, format_instant
-from examples.ha_pair import server
-from examples.ha_pair.ledger import Event, Kill, Ledger, WindowKey, judge
+from examples.ha_pair import __main__ as command
+from examples.ha_pair import server, svg
+from examples.ha_pair.board import Board
+from examples.ha_pair.ledger import Event, Ledger, WindowKey
+from examples.ha_pair.plain import verdict_lines
+from examples.ha_pair.svg import Frame, Span
+from examples.ha_pair.telling import Act
+from examples.ha_pair.verdict import Copy, Kill, judge
 
+ROOT = Path(__file__).resolve().parents[2]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
 
@@ -30,9 +45,44 @@ def start_demo(procs: Processes, **env: str) -> Proc:
     return procs.start(command, name="demo", env={"PYTHONPATH": str(ROOT), "ONCE_BEAT_REDIS_URL": "", **env})
 
 
-def report(demo: Proc) -> str:
+def need_rich() -> None:
+    """The live view and the recording are drawn by it."""
+    if find_spec("rich") is None:
+        missing("rich isn't installed")
+
+
+@pytest.fixture(autouse=True)
+def no_orphans(procs: Processes) -> Iterator[None]:
+    """A demo that a failed test leaves running ends its own processes; those are in other sessions."""
+    yield
+    for demo in procs:
+        demo.signal(signal.SIGTERM, main_only=True)
+    for demo in procs:
+        with contextlib.suppress(AssertionError):
+            demo.wait(timeout=15)
+
+
+@pytest.fixture
+def in_terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start the demo in a terminal of 80x24: ``in_terminal(*options, **environment)``. It is ended with the test."""
+    need_rich()
+    started: list[Terminal] = []
+
+    def start(*options: str, **env: str) -> Terminal:
+        tempdir = tmp_path / "tmp"
+        tempdir.mkdir()
+        environ = {"PYTHONPATH": str(ROOT), "ONCE_BEAT_REDIS_URL": "", "TMPDIR": str(tempdir), **env}
+        command = [sys.executable, "-m", "examples.ha_pair", *options]
+        started.append(Terminal(command, cwd=tmp_path, env=environ))
+        return started[-1]
+
+    yield start
+    for terminal in started:
+        terminal.end()
+
+
+def report(text: str) -> str:
     """What a failed demo said, with the ends of the logs that it kept."""
-    text = demo.log
     kept = re.search(r"^logs and ledger: (.+)$", text, re.MULTILINE)
     for log in sorted(Path(kept[1]).glob("*.log")) if kept else ():
         text += f"\n----- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-40:])
@@ -51,7 +101,7 @@ def stats() -> dict[int, tuple[str, int, int]]:
     return found
 
 
-def sessions_below(demo: Proc) -> set[int]:
+def sessions_below(demo: Proc | Terminal) -> set[int]:
     return {session for _, parent, session in stats().values() if parent == demo.pid} - {demo.pid}
 
 
@@ -59,25 +109,47 @@ def members(sessions: set[int]) -> list[int]:
     return [pid for pid, (state, _, session) in stats().items() if session in sessions and state not in "ZX"]
 
 
+DUE = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+T0 = DUE.timestamp()
+WINDOW = WindowKey("report", format_instant(DUE))
+OTHER = WindowKey("report", format_instant(DUE + timedelta(seconds=3)))
+PIDS = {"worker-1": 11, "worker-2": 22, "beat-1": 33, "beat-2": 44}
+
+
+def event(
+    kind: str, seconds: float, who: str = "worker-1", window: WindowKey = WINDOW, attempt: int = 1, **more: object
+) -> Event:
+    return Event(kind, who, PIDS[who], T0 + seconds, *window, attempt, **more)
+
+
+RUN = [event("start", 0.1), event("finish", 2.1)]
+TAKEN_OVER = [
+    event("start", 0.1),
+    event("start", 5.0, "worker-2", attempt=2),
+    event("finish", 7.0, "worker-2", attempt=2),
+]
+
+
 # ------------------------------------------------------------------------------------------------ the demo
 
 
 def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs: Processes):
-    """Two kills cost one extra start and no window; the demo's own server is enough for it."""
-    demo = start_demo(procs)
+    """Two kills cost one extra start and no window, two copies are refused; the demo's own server is enough.
+
+    Where there is no terminal it prints plain lines, whatever is installed and asks for colour.
+    """
+    demo = start_demo(procs, FORCE_COLOR="1")
     code = demo.wait(timeout=120)
     text = demo.log
-    assert code == 0, report(demo)
+    assert code == 0, report(text)
 
     assert re.search(r"^verdict: as promised$", text, re.MULTILINE)
-    rows = {
-        name: int(figure)
-        for name, figure in re.findall(r"^  (\w[\w' ]+?) {2,}(\d+)\b(?!\.)", text, re.MULTILINE)
-    }
-    assert rows["windows"] >= 40
+    rows = {name: int(figure) for name, figure in re.findall(r"^  (\w[\w' ]+?) {2,}(\d+)\b(?!\.)", text, re.MULTILINE)}
+    assert rows["windows"] >= 25
     assert rows["finished once"] == rows["windows"] == rows["store's account"]
     assert rows["extra starts"] >= 1
     assert rows["finished twice"] == rows["lost"] == rows["unscheduled"] == rows["unexplained starts"] == 0
+    assert rows["copies sent"] == rows["copies refused"] == 2
 
     assert len(re.findall(r"KILLED beat-1 \(SIGKILL\)", text)) == 1
     [(victim, window)] = re.findall(
@@ -87,6 +159,101 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
     assert f"{survivor}  takes over {window}, execution 2" in text
     assert f"{survivor}  finished {window}, execution 2" in text
     assert "logs and ledger:" not in text
+
+    claimed = dict(re.findall(r"finished (\S+ \S+), (?:execution 2, )?claimed by (beat-\d)$", text, re.MULTILINE))
+    assert len(claimed) >= rows["windows"] - 3, "all but what a beat had just claimed when it was killed"
+    assert "beat-2" in claimed.values()
+    copied = re.findall(
+        r"a copy of (report \S+) is sent (while it is running|after it has finished)$", text, re.MULTILINE
+    )
+    refused = re.findall(r"worker-\d  refused a copy of (report \S+): (busy|closed), ", text)
+    assert [moment for _, moment in copied] == ["while it is running", "after it has finished"]
+    assert [window for window, _ in copied] == [window for window, _ in refused]
+    assert refused[1][1] == "closed"
+    assert "\x1b" not in text
+
+
+def test_in_a_terminal_it_shows_live_what_happens(in_terminal: Callable[..., Terminal], tmp_path: Path):
+    """Frames that fit the terminal show claims, kills, the takeover and the refusals; the verdict follows the last.
+
+    The recording of the same run shows the same, and nothing of the machine.
+    """
+    recording = tmp_path / "new" / "demo.svg"
+    terminal = in_terminal("--record", str(recording))
+    code = terminal.wait(timeout=120)
+    text = terminal.text
+    assert code == 0, report(text)
+
+    assert text.count("celery-once-beat: two beats, two workers") > 10
+    assert max(len(line) for line in text.splitlines()) <= 80
+    [(victim, window)] = set(
+        re.findall(r"✗ KILLED (worker-\d) \(SIGKILL\) in the middle of (report \S+) *$", text, re.MULTILINE)
+    )
+    [survivor] = {"worker-1", "worker-2"} - {victim}
+    entry, start = window.split()
+    row = rf"^{entry} +{start} +beat-2 +"
+    for shown in (
+        r"● beat-1 running +● beat-2 running +● worker-1 running +● worker-2 running",
+        r"✗ KILLED beat-1 \(SIGKILL\) just as windows fall due",
+        r"✗ beat-1 killed +● beat-2 running",
+        r"^heartbeat \S+ +beat-\d +worker-\d +\d\.\d\d s ✓ done",
+        rf"{row}{victim} +\d\.\d\d s ► running",
+        rf"{row}✗ {victim} +\d s ✗ interrupted",
+        rf"↻ beat-2 +published {window} again",
+        rf"► {survivor}  takes over {window}, execution 2",
+        rf"{row}✗ {victim} → {survivor} +\d\.\d\d s ✓ done, execution 2",
+        r"» a copy of report \S+ is sent while it is running",
+        r"⊘ worker-\d  refused a copy of report \S+: closed, it has ended",
+        r"✓ done ⊘ refused",
+    ):
+        assert re.search(shown, text, re.MULTILINE), shown
+    last = text[text.rindex("celery-once-beat: two beats") :]
+    assert re.search(rf"{row}✗ {victim} → {survivor} ", last, re.MULTILINE), "the last frame stays"
+    assert re.search(r"✓ verdict: as promised.*copies refused +2 ", last, re.DOTALL)
+    assert terminal.cursor_visible
+    assert not list((tmp_path / "tmp").iterdir()), "no log, and nothing that a killed worker left"
+
+    film = Film(recording.read_text(encoding="utf-8"))
+    whole = "\n".join(line for screen in film.screens() for line in screen)
+    for shown in ("KILLED beat-1", f"KILLED {victim}", f"{survivor}  takes over {window}", "⊘ copy refused: closed"):
+        assert shown in whole
+    assert any("✓ verdict: as promised" in line for line in film.still())
+    assert film.still() == film.screens()[-1]
+    assert "/" not in whole, "no path"
+
+
+@needs_proc
+def test_ctrl_c_in_a_terminal_gives_it_back(in_terminal: Callable[..., Terminal]):
+    """The cursor is there again and no process is; with NO_COLOR nothing was coloured."""
+    terminal = in_terminal(NO_COLOR="1")
+    terminal.wait_text(r"► running")
+    assert not terminal.cursor_visible, "as long as it is drawn"
+    sessions = sessions_below(terminal)
+    assert len(sessions) == 5
+
+    terminal.type("\x03")
+
+    assert terminal.wait(timeout=15) == 130
+    wait_until(lambda: not members(sessions), "no process is left in the demo's sessions", 5)
+    assert terminal.cursor_visible
+    assert re.search(r"^interrupted$", terminal.text, re.MULTILINE)
+    assert "Traceback" not in terminal.text
+    assert not re.search(r"\x1b\[(\d+;)*[349]\d[;m]", terminal.raw)
+
+
+@needs_proc
+def test_an_error_gives_the_terminal_back(in_terminal: Callable[..., Terminal]):
+    """A process that ends by itself ends the demo with status 1, says which, and leaves the logs."""
+    terminal = in_terminal()
+    terminal.wait_text(r"► running")
+    sessions = sessions_below(terminal)
+    os.killpg(max(sessions), signal.SIGKILL)  # the one that was started last
+
+    assert terminal.wait(timeout=15) == 1
+    wait_until(lambda: not members(sessions), "no process is left in the demo's sessions", 5)
+    assert terminal.cursor_visible
+    assert re.search(r"^ha_pair: beat-2 ended by itself, with status -9$", terminal.text, re.MULTILINE)
+    assert re.search(r"^logs and ledger: ", terminal.text, re.MULTILINE)
 
 
 @needs_proc
@@ -132,27 +299,259 @@ def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
         server.embedded()
 
 
+# ---------------------------------------------------------------------------------------------- how it is shown
+
+
+def stdout(encoding: str = "utf-8", *, terminal: bool = True) -> io.TextIOWrapper:
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    out.isatty = lambda: terminal  # type: ignore[method-assign]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("out", "env", "live"),
+    [
+        (stdout(), {}, True),
+        (stdout(terminal=False), {"FORCE_COLOR": "1"}, False),
+        (stdout(), {"TERM": "dumb"}, False),
+        (stdout(), {"COLUMNS": "60"}, False),
+        (stdout(), {"LINES": "12"}, False),
+        (stdout("latin-1"), {}, False),
+    ],
+    ids=["terminal", "pipe", "dumb", "narrow", "low", "no symbols"],
+)
+def test_the_picture_is_drawn_only_where_it_can_be_seen(
+    monkeypatch: pytest.MonkeyPatch, out: io.TextIOWrapper, env: dict[str, str], live: bool
+):
+    """A pipe, a dumb terminal, a small one and one without the symbols get plain lines."""
+    need_rich()
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24", **env}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert (command._live_view(0.0) is not None) == live
+
+
+def test_without_rich_there_are_plain_lines_and_no_recording(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Rich is never needed, but for the recording, which says so."""
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "stdout", stdout())
+    assert command._live_view(0.0) is None
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--record", str(tmp_path / "demo.svg")])
+    assert ended.value.code == 2
+    assert "pip install rich" in capsys.readouterr().err
+
+    code = "import sys; sys.modules['rich'] = None; import examples.ha_pair.__main__"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_a_recording_that_can_not_be_written_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Nobody waits half a minute to hear it."""
+    need_rich()
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "demo.svg"):
+        with pytest.raises(SystemExit) as ended:
+            command.main(["--record", str(path)])
+        assert ended.value.code == 2
+        assert "--record: " in capsys.readouterr().err
+
+
+def second(number: int, entry: str = "heartbeat") -> WindowKey:
+    return WindowKey(entry, format_instant(DUE + timedelta(seconds=number)))
+
+
+def board_of(*events: Act | Event) -> Board:
+    board = Board()
+    for event in events:
+        board.tell(event)
+    return board
+
+
+def test_the_newest_rows_keep_what_is_open_or_out_of_the_ordinary():
+    """Of many windows the newest are shown, last the newest, and an interrupted one and a refused copy with them."""
+    told = [event("start", 0.1), Act("killed", T0 + 1, "KILLED", "worker-1")]
+    for number in range(20):
+        told += [
+            event("start", number, "worker-2", second(number)),
+            event("finish", number, "worker-2", second(number)),
+        ]
+    board = board_of(*told, event("refused", 20, "worker-2", second(4), reason="closed"))
+    assert [row.window for row in board.newest(6)] == [WINDOW, second(4), *map(second, range(16, 20))]
+    assert [row.window for row in board.newest(19)] == [WINDOW, *map(second, (2, *range(3, 20)))]
+    assert len(board.newest(25)) == 21
+
+
+def test_a_start_that_is_read_after_its_worker_was_killed_is_interrupted():
+    """What a process wrote just before its death may be read after it."""
+    board = board_of(Act("killed", T0 + 1, "KILLED", "worker-1"), event("start", 0.9))
+    assert board.rows[WINDOW].state == "interrupted"
+    board.tell(event("published", 4.0, "beat-2", again=True))
+    assert board.rows[WINDOW].state == "again"
+    board.tell(event("start", 4.1, "worker-2", attempt=2))
+    assert board.rows[WINDOW].state == "running"
+    assert board.rows[WINDOW].late == pytest.approx(4.1)
+    board.tell(event("finish", 6.1, "worker-2", attempt=2))
+    assert board.rows[WINDOW].state == "done"
+
+
+@pytest.mark.parametrize("size", [(78, 18), (80, 23), (100, 29), (200, 60)])
+def test_every_frame_fits_and_says_it_with_symbols(size: tuple[int, int]):
+    """All states at once, with long news, in a small terminal and in a large one."""
+    need_rich()
+    from examples.ha_pair.picture import picture
+
+    told: list[Act | Event] = [Act("started", T0, who=f"{kind}-{n}") for kind in ("beat", "worker") for n in (1, 2)]
+    told += [event("claimed", 0.0, "beat-1"), *TAKEN_OVER]
+    told += [event("refused", 5.5, "worker-1", reason="running"), event("refused", 7.5, "worker-1", reason="closed")]
+    told += [event("claimed", 7.5, "beat-2", second(7)), event("claimed", 8, "beat-2", second(8))]
+    told += [event("start", 8, "worker-1", second(8)), event("start", 8, "worker-2", second(8, "report"))]
+    told += [
+        event("start", 8, "worker-1", second(8, "cleanup")),
+        Act("killed", T0 + 9, "KILLED " + "x" * 200, "worker-1"),
+    ]
+    told += [event("published", 9, "beat-2", second(8, "cleanup"), again=True), Act("stopped", T0 + 9, "", "beat-1")]
+    lines = picture(board_of(*told), 12.0, T0 + 12, *size)
+    text = "\n".join(line.plain for line in lines)
+    assert len(lines) == size[1]
+    assert max(line.cell_len for line in lines) <= size[0]
+    for symbol in "●✗○✓►↻⊘→·":
+        assert symbol in text
+    assert re.search(r"report +12:00:00 +beat-1 +✗ worker-1 → worker-2 +5\.00 s +✓ (done, )?execution 2 +⊘", text)
+    assert re.search(r"heartbeat 12:00:07 +beat-2 +- +5 s +· waiting", text)
+    assert re.search(r"cleanup +12:00:08 +\? +✗ worker-1 +4 s +↻ (overdue, )?published again", text)
+
+
+# ------------------------------------------------------------------------------------------------ the recording
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Film:
+    """What somebody sees who looks at a recording; reads the SVG as a browser does, so far as it is used."""
+
+    def __init__(self, text: str) -> None:
+        self.root = ET.fromstring(text)
+        style = self.root.findtext(f"{SVG}style") or ""
+        self.still_names = set(re.findall(r"\.(\w+)\{visibility:visible\}", style))
+        self.spells = {
+            name: [(float(at), seen) for at, seen in re.findall(r"([\d.]+)%\{visibility:(\w+)\}", stops)]
+            for name, stops in re.findall(r"@keyframes (\w+)\{((?:[\d.]+%\{[^}]*\})*)\}", style)
+        }
+        self.length = float(re.findall(r"animation:([\d.]+)s step-end infinite", style)[0])
+        self.lines = {f"#{group.get('id')}": self._read(group) for group in self.root.iterfind(f"{SVG}defs/{SVG}g")}
+        self.uses = list(self.root.iterfind(f"{SVG}g/{SVG}use"))
+
+    @staticmethod
+    def _read(group: ET.Element) -> str:
+        line = ""
+        for text in group:
+            column = float(text.get("x", "")) / svg.CELL
+            assert column == pytest.approx(round(column), abs=0.01), "it stands in a cell"
+            line = line.ljust(round(column)) + (text.text or "")
+            if len(text.text or "") > 1:
+                assert float(text.get("textLength", "")) == pytest.approx(len(text.text or "") * svg.CELL, abs=0.01)
+        return line
+
+    def _screen(self, is_seen: Callable[[list[str]], bool]) -> list[str]:
+        lines: dict[int, str] = {}
+        for use in self.uses:
+            if is_seen((use.get("class") or "").split()):
+                row = int(use.get("y", "")) // svg.LINE
+                assert row not in lines, "two lines at one place"
+                lines[row] = self.lines[use.get("href", "")]
+        return [lines.get(row, "") for row in range(max(lines, default=-1) + 1)]
+
+    def at(self, percent: float) -> list[str]:
+        """The screen at a time of the film."""
+
+        def is_seen(names: list[str]) -> bool:
+            if "a" not in names:
+                return True
+            [spells] = [self.spells[name] for name in names if name in self.spells]
+            return [seen for at, seen in spells if at <= percent + 0.001][-1] == "visible"
+
+        return self._screen(is_seen)
+
+    def still(self) -> list[str]:
+        """The screen of somebody who wants no motion."""
+        return self._screen(lambda names: "a" not in names or bool(self.still_names & set(names)))
+
+    def screens(self) -> list[list[str]]:
+        """All screens, each as long as nothing changes, in order."""
+        return [self.at(percent) for percent in sorted({at for spells in self.spells.values() for at, _ in spells})]
+
+
+def frames_of(*screens: list[str]) -> list[Frame]:
+    return [
+        Frame(1.0 + 0.5 * number, tuple((Span(line, "fill:#ff0000"),) if line else () for line in screen))
+        for number, screen in enumerate(screens)
+    ]
+
+
+def test_the_recording_loses_no_frame_and_draws_no_line_twice():
+    """Well-formed XML whatever the text; each line at its row and time; the last frame is what stands still."""
+    screens = [
+        ["title", "", '  <one> & "two"', "down"],
+        ["title", "", "]]> 'x'  ● y ───", '  <one> & "two"', "down"],
+        ["title", "changed", '  <one> & "two"'],
+        ["title", "", '  <one> & "two"', "down"],
+        ["title", "\x1b\x00 is not XML", "", "", "end"],
+    ]
+    text = svg.film(frames_of(*screens), columns=40, rows=6, hold=2.0, title="a <title> & more")
+    film = Film(text)
+    seen = [[line.replace("\x1b", "\ufffd").replace("\x00", "\ufffd") for line in screen] for screen in screens]
+
+    assert film.length == 4.0
+    assert [film.at(100 * (0.5 * number + shift) / 4) for number in range(5) for shift in (0.0, 0.4)] == [
+        screen for screen in seen for _ in range(2)
+    ]
+    assert film.at(99.9) == film.still() == seen[-1]
+    assert sorted(film.lines.values()) == sorted({line for screen in seen for line in screen if line})
+    assert "@media(prefers-reduced-motion:reduce){.a{animation:none}}" in text
+
+
+def test_the_recording_needs_nothing_from_elsewhere():
+    """An <img> runs no script and loads nothing; all that it refers to is in the file."""
+    text = svg.film(frames_of(["one"], ["two"]), columns=10, rows=1, hold=1.0, title="t")
+    root = ET.fromstring(text)
+    harmless = {"svg", "title", "style", "defs", "g", "text", "rect", "circle", "use"}
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= harmless
+    names = {element.get("id") for element in root.iter()}
+    assert all((use.get("href") or "")[1:] in names for use in root.iter(f"{SVG}use"))
+    assert re.findall(r"https?:|url\(|@import", text.replace("http://www.w3.org/2000/svg", "")) == []
+
+
+def test_what_the_recording_keeps_is_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A frame for each change, none where nothing changed; the verdict below the last one, as in a terminal."""
+    need_rich()
+    from examples.ha_pair import recording
+
+    clock = SimpleNamespace(time=lambda: T0 + 1, monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(recording, "time", clock)
+    view = recording.RecordingView(tmp_path / "demo.svg", T0)
+    view.open()
+    view.tell(event("claimed", 0.0, "beat-1"))
+    view.refresh()
+    assert len(view.frames) == 1, "not before it is time for a look"
+    clock.now += recording.FRAME
+    view.refresh()
+    clock.now += recording.FRAME
+    view.refresh()
+    assert len(view.frames) == 2, "none more where nothing changed"
+    view.tell(Act("killed", T0 + 1, "KILLED <beat-1>", "beat-1"))
+    view.close()
+    view.conclude(judge(RUN, [WINDOW], []))
+
+    last = Film((tmp_path / "demo.svg").read_text(encoding="utf-8")).still()
+    assert len(last) == recording.ROWS
+    assert any("KILLED <beat-1>" in line for line in last)
+    assert any("✓ verdict: as promised" in line for line in last)
+    assert not list(tmp_path.glob("*.part"))
+
+
 # ------------------------------------------------------------------------------------------------ the verdict
-
-DUE = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
-T0 = DUE.timestamp()
-WINDOW = WindowKey("report", format_instant(DUE))
-OTHER = WindowKey("report", format_instant(DUE + timedelta(seconds=3)))
-PIDS = {"worker-1": 11, "worker-2": 22}
-
-
-def event(
-    kind: str, seconds: float, who: str = "worker-1", window: WindowKey = WINDOW, attempt: int = 1
-) -> Event:
-    return Event(kind, who, PIDS[who], T0 + seconds, *window, attempt)
-
-
-RUN = [event("start", 0.1), event("finish", 2.1)]
-TAKEN_OVER = [
-    event("start", 0.1),
-    event("start", 5.0, "worker-2", attempt=2),
-    event("finish", 7.0, "worker-2", attempt=2),
-]
 
 
 def test_a_window_that_ran_once_is_as_promised():
@@ -161,7 +560,7 @@ def test_a_window_that_ran_once_is_as_promised():
     assert not verdict.faults
     assert (verdict.windows, verdict.finished_once, verdict.extra_starts) == (1, 1, 0)
     assert verdict.late_others == pytest.approx(0.1)
-    assert verdict.lines()[0] == "verdict: as promised"
+    assert verdict_lines(verdict)[0] == "verdict: as promised"
 
 
 def test_a_window_without_a_finish_is_lost():
@@ -169,8 +568,8 @@ def test_a_window_without_a_finish_is_lost():
     for events in (RUN, [*RUN, event("start", 3.1, window=OTHER)]):
         verdict = judge(events, [WINDOW, OTHER], [])
         assert verdict.lost == (OTHER,)
-        assert verdict.lines()[0] == "verdict: wrong"
-        assert verdict.lines()[-1] == "  fault: report 12:00:03 is lost: due, and not finished"
+        assert verdict_lines(verdict)[0] == "verdict: wrong"
+        assert verdict_lines(verdict)[-1] == "  fault: report 12:00:03 is lost: due, and not finished"
 
 
 def test_a_window_that_finished_twice_is_wrong_even_after_a_kill():
@@ -221,6 +620,28 @@ def test_a_window_that_the_schedule_lacks_is_wrong():
     verdict = judge([*RUN, event("start", 1.0, window=OTHER)], [WINDOW], [])
     assert verdict.unscheduled == (OTHER,)
     assert verdict.faults
+
+
+@pytest.mark.parametrize(
+    ("more", "copies", "faults"),
+    [
+        ([event("refused", 1.5, "worker-2", reason="running")], [1.0], 0),
+        ([event("refused", 1.5, "worker-2"), event("refused", 3.0)], [1.0, 2.5], 0),
+        ([], [1.0], 1),
+        ([event("refused", 1.5, window=OTHER)], [1.0], 1),
+        ([event("refused", 0.9)], [1.0], 1),
+        ([event("refused", 1.5)], [1.0, 1.2], 1),
+        ([event("start", 1.1, "worker-2"), event("finish", 3.1, "worker-2")], [1.0], 3),
+    ],
+    ids=["refused", "both refused", "not refused", "another refused", "refused before", "one of two", "executed"],
+)
+def test_a_copy_that_was_not_refused_is_wrong(more: list[Event], copies: list[float], faults: int):
+    """Each copy needs a refusal of its own, of its window, after it was sent; one that executed is worse."""
+    verdict = judge([*RUN, *more], [WINDOW], [], copies=[Copy(WINDOW, T0 + at) for at in copies])
+    assert len(verdict.faults) == faults
+    assert verdict.copies_sent == len(copies)
+    if faults:
+        assert "fault: report 12:00:00: the copy of its message was not refused" in "\n".join(verdict_lines(verdict))
 
 
 @pytest.mark.parametrize(
