@@ -1,0 +1,241 @@
+"""What a beat claims, step by step on a real store: what it is told, and how it goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, schedule
+from servers import RedisServer
+
+from celery_once_beat import OnceTask
+from celery_once_beat.claiming import Claiming, Claims
+from celery_once_beat.clock import ServerClock
+from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.rows import RETRY_AFTER, Rows
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+from celery_once_beat.windows import format_instant
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+LOGGER = "celery_once_beat.claiming"
+
+
+def work() -> None:
+    """A task that nobody runs here."""
+
+
+class Fickle(BaseSchedule):
+    """Every minute, or as it is told: what users write that reads a database, say."""
+
+    every = MINUTE
+    broken = False
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        if self.broken:
+            raise RuntimeError("no idea")
+        return last_run_at + self.every - self.now()
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        left = self.remaining_estimate(last_run_at).total_seconds()
+        return left <= 0, max(left, 1.0)
+
+
+class Beat:
+    """One beat's claims, without what publishes them. Time is what a test says."""
+
+    def __init__(self, url: str, name: str = "beat-1", **settings: Any) -> None:
+        self.app = Celery("tests", set_as_current=False, task_cls=OnceTask)
+        self.app.task(work, name="proj.task")
+        self.app.finalize()
+        self.settings = Settings(redis_url=url, **settings)
+        self.store = Store(self.settings)
+        self.rows = Rows(name, self.settings, self.app.tasks)
+        self.claiming = Claiming(self.store, self.rows, ServerClock(), name, self.app)
+        self.schedule: dict[str, ScheduleEntry] = {}
+
+    def entry(self, name: str, when: Any = 60.0, **options: Any) -> ScheduleEntry:
+        every = when if isinstance(when, BaseSchedule) else schedule(when, app=self.app)
+        return ScheduleEntry(name=name, task="proj.task", schedule=every, options=options, app=self.app)
+
+    def load(self, *entries: ScheduleEntry, known: datetime = T0) -> None:
+        """Load these entries, whose windows count from ``known``."""
+        self.schedule = {entry.name: entry for entry in entries}
+        self.rows.refresh(self.schedule)
+        for row in self.rows.unloaded():
+            row.known = known
+        self.claiming.load(["beat-1", "beat-2"])
+
+    def claim(self, minutes: float) -> Claims:
+        return self.claiming.claim(self.schedule, T0 + minutes * MINUTE)
+
+
+@pytest.fixture
+def new_beat() -> Iterator[Callable[..., Beat]]:
+    made: list[Beat] = []
+
+    def make(url: str, name: str = "beat-1", **settings: Any) -> Beat:
+        made.append(Beat(url, name, **settings))
+        return made[-1]
+
+    yield make
+    for beat in made:
+        beat.store.close()
+
+
+@pytest.fixture
+def beat(new_beat: Callable[..., Beat], redis_url: str) -> Beat:
+    return new_beat(redis_url)
+
+
+def starts(claims: Claims) -> list[tuple[str, float]]:
+    """Entry and minute of what was won."""
+    return [(job.row.name, (job.start - T0) / MINUTE) for job in claims.won]
+
+
+def test_what_is_due_is_won_by_one_beat(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """Of two beats the first wins; the second learns where to go on, and wins the next window."""
+    one, two = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
+    for beat in (one, two):
+        beat.load(beat.entry("a"), beat.entry("b"))
+    assert sorted(starts(one.claim(1))) == [("a", 1), ("b", 1)]
+    claims = two.claim(1)
+    assert not claims.won
+    assert sorted(row.name for row in claims.lost) == ["a", "b"]
+    assert sorted(starts(two.claim(2))) == [("a", 2), ("b", 2)]
+    assert not one.claim(2).won
+
+
+def test_what_is_passed_over_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
+    """After an outage the latest window runs; how many are missed, up to which, is noted and logged in one line."""
+    beat.load(beat.entry("a"))
+    with caplog.at_level(logging.WARNING, LOGGER):
+        claims = beat.claim(10)
+    assert starts(claims) == [("a", 8)], "the latest of those that are late; 9 and 10 are on time, and their turn comes"
+    ((window, count),) = claims.missed
+    assert (window.entry, window.start, count) == ("a", T0 + 7 * MINUTE, 7)
+    (record,) = caplog.records
+    assert (record.action, record.entry, record.count) == ("window_missed", "a", 7)  # type: ignore[attr-defined]
+    account = beat.store.account("a")
+    assert account is not None
+    assert account.counts == {"missed": 7}
+    assert [starts(beat.claim(10)) for _ in range(3)] == [[("a", 9)], [("a", 10)], []]
+    assert len(caplog.records) == 1
+
+
+def test_where_none_runs_all_are_missed(beat: Beat) -> None:
+    """catch_up='none': the newest is one of the missed, and nothing is to be published."""
+    beat.load(beat.entry("a", once={"catch_up": "none"}))
+    claims = beat.claim(10.5)
+    while True:
+        more = beat.claim(10.5)
+        if not (more.won or more.missed):
+            break
+        claims.won += more.won
+        claims.missed += more.missed
+    assert sum(count for _, count in claims.missed) + len(claims.won) == 10
+    assert all(job.start >= T0 + 9.5 * MINUTE for job in claims.won), "only what is within tolerance runs"
+
+
+def test_a_store_that_goes_away_at_a_claim(
+    new_beat: Callable[..., Beat], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Nothing is won, nothing is lost: the same windows are due as soon as it is back."""
+    server = start_redis(appendonly=True)
+    beat = new_beat(server.url())
+    beat.load(beat.entry("a"), beat.entry("b"))
+    server.kill()
+    with pytest.raises(StoreUnavailableError):
+        beat.claim(1)
+    server.restart()
+    assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1)]
+
+
+def test_a_write_that_no_replica_has_wins_nothing(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """An uncertain claim is never published on; it is asked for again, and then it is the same beat's."""
+    beat = new_beat(redis_url, wait_replicas=1)
+    beat.load(beat.entry("a"))
+    claims = beat.claim(1)
+    assert isinstance(claims.away, UncertainWriteError)
+    assert not claims.won
+    assert not claims.lost
+    beat.store._trip.settings = replace(beat.settings, wait_replicas=0)  # as if the replica were back
+    assert starts(beat.claim(1)) == [("a", 1)]
+
+
+def test_a_definition_that_changed_behind_the_rows(beat: Beat) -> None:
+    """Nothing of it is claimed: it has to be loaded first."""
+    beat.load(beat.entry("a"), beat.entry("b"))
+    beat.schedule["a"] = beat.entry("a", 30.0)
+    claims = beat.claim(1)
+    assert claims.replaced
+    assert starts(claims) == [("b", 1)]
+    del beat.schedule["b"]
+    assert not beat.claim(2).won, "nor of one that is gone"
+
+
+def test_a_schedule_that_changes_its_mind(beat: Beat) -> None:
+    """What it said before doesn't count: the row goes on with what it says now."""
+    fickle = Fickle(app=beat.app)
+    beat.load(beat.entry("a", fickle))
+    fickle.every = 5 * MINUTE
+    assert not beat.claim(1).won
+    assert starts(beat.claim(5)) == [("a", 5)]
+
+
+def test_a_schedule_that_breaks_later(beat: Beat) -> None:
+    """It rests, and is asked again later; the others go on."""
+    fickle = Fickle(app=beat.app)
+    beat.load(beat.entry("a", fickle), beat.entry("b"))
+    fickle.broken = True
+    assert starts(beat.claim(1)) == [("b", 1)]
+    fickle.broken = False
+    later = T0 + MINUTE + timedelta(seconds=RETRY_AFTER)
+    beat.rows.wake(later)
+    beat.claiming.load(["beat-1"])
+    assert sorted(starts(beat.claim(2))) == [("a", 1), ("b", 2)], "none of its windows is lost"
+
+
+def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a long outage there is much to look through: what there was no time for stays due."""
+    beat.load(beat.entry("a"), beat.entry("b"), beat.entry("c"))
+    monkeypatch.setattr("celery_once_beat.claiming._PLANNING", -1.0)
+    assert not beat.claim(1).won
+    monkeypatch.undo()
+    assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+@pytest.mark.parametrize("zone", [timezone.utc, None])
+def test_messages_that_expire_at_an_instant(beat: Beat, zone: timezone | None) -> None:
+    """``expires`` as a datetime, naive in the app's time zone: the same instant for every copy of the message."""
+    beat.app.conf.timezone = "UTC"
+    instant = datetime.now(timezone.utc) + timedelta(hours=1)
+    beat.load(beat.entry("a", expires=instant.replace(tzinfo=zone)))
+    (job,) = beat.claim(1).won
+    assert job.expires is not None
+    assert abs(job.expires - instant) < 10 * SECOND
+
+
+def test_a_cursor_in_the_future_is_said(beat: Beat, redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server's clock that was wrong: nothing is claimed until then, and the line says which key to delete."""
+    beat.load(beat.entry("a"))
+    key = beat.store.entry_key("a")
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(key, "cursor", format_instant(tomorrow))
+    beat.rows.restart()
+    with caplog.at_level(logging.ERROR, LOGGER):
+        beat.claiming.load(["beat-1"])
+    (record,) = caplog.records
+    assert record.action == "cursor_ahead"  # type: ignore[attr-defined]
+    assert key in record.getMessage()
+    assert not beat.claim(1).won
