@@ -40,7 +40,7 @@ lint: $(VENV)/.check  ## ruff's rules and format, and that imports point one way
 
 types: $(VENV)/.check  ## mypy --strict, and a user's app under mypy and pyright
 	$(PY) -m mypy
-	$(PY) -m pyright --pythonpath $(PY)
+	$(PY) -m pyright --project . --pythonpath $(PY)
 
 wheel: $(VENV)/.check  ## the wheel as pip installs it, tested away from this directory
 	$(PY) tests/wheel.py

@@ -21,7 +21,7 @@ from .ledger import Ledger
 #: Stands before every key, the broker's too, so that the demo can share a server with others.
 PREFIX = os.environ.get("HA_PAIR_PREFIX", "ha-pair:")
 
-ledger = Ledger(os.environ.get("HA_PAIR_LEDGER", "ledger.jsonl"), os.environ.get("HA_PAIR_NAME", "?"))
+ledger = Ledger(os.environ.get("HA_PAIR_LEDGER", os.devnull), os.environ.get("HA_PAIR_NAME", "?"))
 
 app = Celery("ha_pair", broker=os.environ.get("HA_PAIR_URL", "redis://localhost"), task_cls=OnceTask)
 app.conf.update(
