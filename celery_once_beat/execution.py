@@ -176,8 +176,6 @@ class Execution:
         return result
 
     def _end_rejected(self, exc: Reject) -> None:
-        if self.stale:
-            self._raise_stale()
         if not exc.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
             self._finish("failed")
             return
@@ -194,7 +192,7 @@ class Execution:
             return  # runs without the store
         self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
         if self.stale:
-            raise Ignore("stale")  # retry() makes a Reject of it, which tells it
+            raise Ignore("stale")  # retry() makes a Reject of it, whose end is told to the store and found stale
         # Also where the store didn't answer: the retry goes out, and whoever runs it finishes the window.
         self.handed_over = True
 
