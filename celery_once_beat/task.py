@@ -46,7 +46,7 @@ class OnceTask(_Task):
     """
 
     abstract = True
-    Request = "celery_once_beat.request:OnceRequest"
+    Request = "celery_once_beat.delivery:OnceRequest"
 
     #: Seconds for which an execution owns its window without renewing; None: ``once_beat_lease``.
     once_lease: float | None = None
