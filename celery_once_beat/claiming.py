@@ -8,6 +8,7 @@ What if the process dies, or sleeps for an hour:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from celery.utils.log import get_logger
 
 from .clock import ServerClock
 from .errors import OnceError, ScheduleError, StoreUnavailableError
+from .logs import about
 from .policy import Step
 from .publishing import Job
 from .replies import Claimed, ClaimReply, Loaded, Moved, Paused, Superseded, Unknown
@@ -112,28 +114,35 @@ class Claiming:
                 row.name,
                 reply.news,
                 format_instant(reply.cursor),
-                extra={"action": "entry_" + reply.news, "entry": row.name},
+                extra=about(
+                    "entry_" + reply.news, entry=row.name, start=format_instant(reply.cursor), owner=self._beat
+                ),
             )
         if reply.cursor > now + _AHEAD:
-            logger.error(
-                "once: the cursor of entry %r stands at %s, in the future: nothing of it is claimed until then. Was "
-                "the Redis server's clock wrong? Delete the key %s to go on from now",
-                row.name,
-                format_instant(reply.cursor),
-                self._store.entry_key(row.name),
-                extra={"action": "cursor_ahead", "entry": row.name},
+            reason = (
+                f"its cursor stands at {format_instant(reply.cursor)}, in the future: nothing of it is claimed until "
+                f"then. Was the Redis server's clock wrong? Delete the key {self._store.entry_key(row.name)} to go on"
             )
-        self._rows.advance(row, reply.cursor, now)
+            self._rows.rest(row, now, RETRY_AFTER, reason, action="entry_cursor_ahead")
+        elif reply.paused:
+            self._pause(row, now)
+        else:
+            self._rows.advance(row, reply.cursor, now)
 
     def _superseded(self, row: Row, reply: Superseded, now: datetime) -> None:
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
-        self._rows.rest(row, now, self._store.settings.recovery_interval, reason)
+        interval = self._store.settings.recovery_interval
+        self._rows.rest(row, now, interval, reason, action="entry_superseded", level=logging.WARNING)
+
+    def _pause(self, row: Row, now: datetime) -> None:
+        interval = self._store.settings.recovery_interval
+        self._rows.rest(row, now, interval, "it is paused", action="entry_paused", level=logging.INFO)
 
     def _troubled(self, row: Row, error: OnceError, now: datetime) -> None:
         """Let one row rest for an error that concerns it alone; raise what concerns all."""
         if isinstance(error, StoreUnavailableError):
             raise error
-        self._rows.rest(row, now, RETRY_AFTER, error)
+        self._rows.rest(row, now, RETRY_AFTER, error, action="entry_unreadable")
 
     # -- claims -----------------------------------------------------------------------------------------------
 
@@ -152,10 +161,10 @@ class Claiming:
                 claims.away = reply
                 self._rows.put(row)
                 continue
-            if isinstance(reply, Claimed):
-                self._note_missed(row, step, claims)
-                if step.run:
-                    claims.won.append(Job(row, step.start, reply.turn, reply.expires))
+            if isinstance(reply, (Claimed, Moved)) and reply.missed:
+                self._note_missed(row, step, reply.missed, claims)
+            if isinstance(reply, Claimed) and step.run:
+                claims.won.append(Job(row, step.start, reply.turn, reply.expires))
             elif isinstance(reply, Moved):
                 claims.lost.append(row)
             self._go_on(row, step, reply, now)
@@ -183,7 +192,7 @@ class Claiming:
         try:
             step = row.step(now)
         except ScheduleError as exc:
-            self._rows.rest(row, now, reason=exc)
+            self._rows.rest(row, now, RETRY_AFTER, exc)
             return None
         if step is None:
             self._rows.advance(row, row.cursor, now)  # its schedule says another thing than before
@@ -214,29 +223,28 @@ class Claiming:
 
     def _go_on(self, row: Row, step: Step, reply: ClaimReply | OnceError, now: datetime) -> None:
         """Move a row on by what the store answered to its claim."""
-        if isinstance(reply, Claimed):
-            self._rows.advance(row, step.start, now)
-        elif isinstance(reply, Moved):
-            self._rows.advance(row, reply.cursor, now)
+        if isinstance(reply, (Claimed, Moved)):
+            row.claim_failed = False
+            self._rows.advance(row, reply.cursor if isinstance(reply, Moved) else step.start, now)
         elif isinstance(reply, Paused):
-            self._rows.rest(row, now, self._store.settings.recovery_interval)
+            self._pause(row, now)
         elif isinstance(reply, Superseded):
             self._superseded(row, reply, now)
         elif isinstance(reply, Unknown):
             # The store lost its data: all is loaded again, from the cursors that this beat knew.
             self._rows.restart()
         else:
+            row.claim_failed = True
             self._troubled(row, reply, now)
 
-    def _note_missed(self, row: Row, step: Step, claims: Claims) -> None:
-        if not step.all_missed_count:
-            return
+    def _note_missed(self, row: Row, step: Step, count: int, claims: Claims) -> None:
+        """Tell of the windows that the store counted as missed: those that ran all the same aren't among them."""
         newest = step.all_missed[-1]
         logger.warning(
             "once: %d windows of %r up to %s are missed",
-            step.all_missed_count,
+            count,
             row.name,
             format_instant(newest),
-            extra={"action": "window_missed", "entry": row.name, "count": step.all_missed_count},
+            extra=about("window_missed", WindowKey(row.name, newest), count=count, owner=self._beat),
         )
-        claims.missed.append((Window(row.name, newest, None), step.all_missed_count))
+        claims.missed.append((Window(row.name, newest, None), count))

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta, timezone
 
 from celery.utils.log import get_logger
 
+from .logs import about
+
 __all__ = ("ServerClock",)
 
 logger = get_logger(__name__)
@@ -50,5 +52,5 @@ class ServerClock:
                 "once: this machine's clock is %.1f s %s the Redis server's; the server's counts",
                 abs(apart),
                 "ahead of" if apart > 0 else "behind",
-                extra={"action": "clock_apart", "offset": apart},
+                extra=about("clock_apart", offset=apart),
             )

@@ -11,6 +11,7 @@ from celery.worker.request import Request
 
 from .errors import OnceError
 from .execution import DELIVERY, new_owner
+from .logs import about
 from .replies import Again, Closed, Finished
 from .requests import WindowKey
 from .store import store_of
@@ -29,7 +30,10 @@ class OnceRequest(Request):
         self._request_dict[DELIVERY] = new_owner(self.hostname)  # type: ignore[attr-defined]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
-        """A hard limit kills the child, and with it the end of the execution; its outcome is failed."""
+        """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
+
+        What the child had handed over to a retry is the retry's.
+        """
         super().on_timeout(soft, timeout)
         task = self.task
         keeps = getattr(task, "acks_on_timeout", None)
@@ -49,22 +53,22 @@ def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, *
 
 def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
     """Record ``outcome`` of the delivery ``request``; where the store doesn't answer, recovery sees to it."""
+    window = None
     try:
         headers = find_headers(request, request.get("headers"))
         window = decode_headers(headers) if headers else None
         if window is None or not window.tracked:
             return
         if _record(app, request, window, outcome, killed=killed, again_after=again_after):
-            start = format_instant(window.start)
             logger.info(
                 "once: window %s of %r is %s",
-                start,
+                format_instant(window.start),
                 window.entry,
                 outcome,
-                extra={"action": "window_" + outcome, "entry": window.entry, "start": start},
+                extra=about("window_" + outcome, window, attempt=window.attempt, owner=request.get(DELIVERY)),
             )
     except OnceError as exc:
-        logger.error("once: %s not recorded: %s", outcome, exc, extra={"action": "window_unrecorded"})
+        logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))
 
 
 def _record(
@@ -73,9 +77,14 @@ def _record(
     store, key = store_of(app), WindowKey(window.entry, window.start)
     owner = request.get(DELIVERY) or new_owner(request.get("hostname"))
     if killed:
+        # Only the child was told its fence.
         reply = store.finish(key, owner, 0, outcome, again_after)
         if isinstance(reply, (Finished, Again)):
             return isinstance(reply, Finished)
-    # Not begun by this delivery. A copy that nobody runs closes the window, unless it is an older one.
+    if outcome == "failed":
+        # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
+        return False
+    # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is an
+    # older one.
     retry = request.get("retries") or 0
     return isinstance(store.close_window(key, owner, outcome, retry), Closed)

@@ -26,7 +26,7 @@ class SettingError(OnceError, ValueError):
 
 
 class ScheduleError(OnceError):
-    """A schedule can't say when it fires next: it raised, or its next start doesn't come after the last."""
+    """A schedule can't say when it starts next: it raised, or its next start doesn't come after the last."""
 
 
 class HeaderError(OnceError, ValueError):

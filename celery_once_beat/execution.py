@@ -5,6 +5,7 @@ What if the process dies, or sleeps for an hour:
 - before begin: the window stays published, and becomes overdue;
 - between begin and finish: the lease runs out, a beat publishes the window again, another worker begins;
   who wakes up late is stale: nothing of it is recorded, and its result isn't reported;
+- before the reply to begin is read: a lease that has run out by then isn't acted on, it is asked for again;
 - after finish: the window has its outcome; Celery's own result may be missing, as after any such death.
 """
 
@@ -22,11 +23,13 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from . import signals
-from .errors import NewerVersionError, StoreUnavailableError, UncertainWriteError
+from .errors import NewerVersionError, OnceError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of
-from .replies import Again, Begun, Closed, Stale
+from .logs import about
+from .put_back import put_back, store_answered
+from .replies import Again, Begun, Closed, Finished, Stale
 from .requests import WindowKey
-from .store import Store, store_of
+from .store import Store
 from .windows import Window, format_instant
 
 if TYPE_CHECKING:
@@ -38,32 +41,14 @@ logger = get_logger(__name__)
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
+#: How often a begin may be answered only after the lease that it asked for, before the message is put back.
+_LATE_BEGINS = 3
 
 
 def new_owner(hostname: str | None) -> str:
     """Return a name for one delivery of a message; a task id won't do, redelivery and retry reuse it."""
     host = re.sub(r"\s", "_", hostname or "?")[:100]
     return f"{host}:{uuid.uuid4().hex[:12]}"
-
-
-_said: set[str] = set()
-
-
-def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
-    """Publish the same message to come again later, the user's retries untouched; raises Ignore.
-
-    Logged once for each reason, since a message may come back many times while a state lasts.
-    """
-    countdown = 5 * store_of(task.app).settings.recovery_interval
-    if str(exc) not in _said:
-        _said.add(str(exc))
-        logger.warning("once: messages are put back for %s s: %s", countdown, exc, extra={"action": "window_put_back"})
-    try:
-        task.signature_from_request(request, countdown=countdown, retries=request.retries or 0).apply_async()
-    except Exception as publish_error:  # noqa: BLE001  # every transport has errors of its own
-        # Neither store nor broker: with late acks the broker has it still, else the window stays open.
-        raise Reject(publish_error, requeue=True) from exc
-    raise Ignore("put back") from exc
 
 
 class Execution:
@@ -77,8 +62,10 @@ class Execution:
         self.key = WindowKey(window.entry, window.start)
         self.owner = getattr(request, DELIVERY, None) or new_owner(request.hostname)
         self.retry = request.retries or 0
-        self.length = float(task.once_lease or store.settings.lease)
+        self.lease_seconds = float(task.once_lease or store.settings.lease)
+        #: None while the body runs without the store.
         self.lease: Lease | None = None
+        self.without_store = False
         self.handed_over = False
         self.stale = False
 
@@ -92,9 +79,9 @@ class Execution:
             if not self.store.settings.run_without_store:
                 put_back(self.task, self.request, exc)
             self._log(logger.warning, "window_unguarded", "runs without the store: %s", exc)
+            self.without_store = True
             self.request._once_execution = self
-            return body()
-        self.lease = lease
+            return self._run(body)
         self.request._once_execution = self
         leases = leases_of(self.store)
         leases.hold(lease)
@@ -109,42 +96,98 @@ class Execution:
         sent, reply = self._ask_to_begin()
         if not isinstance(reply, Begun):
             self._refuse(reply)
-        _said.clear()
-        lease = Lease(self.key, self.owner, reply.fence, self.length, sent, tracked=self.window.tracked)
+        store_answered()
+        return self._own(sent, reply)
+
+    def _own(self, sent: float, reply: Begun) -> Lease:
+        lease = Lease(
+            self.key,
+            self.owner,
+            reply.fence,
+            self.lease_seconds,
+            sent,
+            tracked=self.window.tracked,
+            attempt=reply.attempt,
+        )
         self.window = replace(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=lease.held
         )
+        self.lease = lease
         return lease
 
+    def _send_begin(self) -> Any:
+        return self.store.begin(self.key, self.owner, self.lease_seconds, self.retry, tracked=self.window.tracked)
+
     def _ask_to_begin(self) -> tuple[float, Any]:
-        """Return when the request was sent that was answered, time.monotonic(), and its answer."""
-        give_up = time.monotonic() + self.length / 2
+        """Return when the request was sent that was answered, time.monotonic(), and its answer.
+
+        Raises StoreUnavailableError, with the window given back, where no answer could be acted on. The same owner
+        may ask again: it has begun once all the same.
+        """
+        give_up = time.monotonic() + self.lease_seconds / 2
+        late = 0
         while True:
             sent = time.monotonic()
             try:
-                reply = self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked)
+                reply = self._send_begin()
             except UncertainWriteError:
-                # It has begun, but a failover could undo it: the same owner asks again, which writes again.
+                # It has begun, but a failover could undo it: asking again writes again.
                 if time.monotonic() > give_up:
-                    self._give_back()
+                    self._give_back(0)
                     raise
                 time.sleep(0.1)
-            else:
+                continue
+            if not isinstance(reply, Begun) or time.monotonic() < sent + self.lease_seconds:
                 return sent, reply
+            # The reply was slow, or this process slept: the lease has run out, or may have.
+            late += 1
+            if late == _LATE_BEGINS:
+                self._give_back(reply.fence)
+                raise StoreUnavailableError(
+                    f"Redis answers a begin later than the lease of {self.lease_seconds:g} s "
+                    "(once_lease, once_beat_lease) runs out"
+                )
 
-    def _give_back(self) -> None:
+    def _give_back(self, fence: int) -> None:
         # No execution died here: without this the window would be abandoned while a replica is away.
         try:
-            self.store.hand_over(
-                self.key, self.owner, 0, self.retry, 0.0, self.store.settings.start_timeout, tracked=self.window.tracked
-            )
-        except StoreUnavailableError as exc:
-            self._log(logger.debug, "window_kept", "not given back: %s", exc)
+            self._send_hand_over(fence, self.retry, 0.0)
+        except OnceError as exc:
+            self._log(logger.debug, "window_not_given_back", "not given back: %s", exc)
+
+    def _send_hand_over(self, fence: int, retry: int, delay: float) -> Any:
+        start_timeout = self.store.settings.start_timeout
+        return self.store.hand_over(
+            self.key, self.owner, fence, retry, delay, start_timeout, tracked=self.window.tracked
+        )
+
+    def _begin_afterwards(self) -> bool:
+        """Take the window of a body that ran without the store; returns whether it is this execution's to end.
+
+        Asked once: the body has ended, and its task shall too.
+        """
+        sent = time.monotonic()
+        try:
+            reply = self._send_begin()
+        except UncertainWriteError:
+            # It has begun, under a fence that isn't known.
+            reply = Begun(0, self.window.attempt, self.window.last_done)
+        except OnceError as exc:
+            self._log_unrecorded(exc)
+            return False
+        if not isinstance(reply, Begun):
+            reason = "closed" if isinstance(reply, Closed) else reply.reason
+            self._log(logger.warning, "window_unrecorded", "ran without the store, its end isn't recorded: %s", reason)
+            return False
+        self._own(sent, reply)
+        return True
 
     def _refuse(self, reply: Any) -> NoReturn:
         if isinstance(reply, Closed) and reply.outcome:
+            # No copy that comes late: the window ends here.
             self._log(logger.error, "window_" + reply.outcome, "is %s, a limit was reached", reply.outcome)
             signals.window_abandoned.send(sender=self.task, window=self.window, outcome=reply.outcome)
+            raise Ignore(f"window is {reply.outcome}")
         reason = "closed" if isinstance(reply, Closed) else reply.reason
         self._log(logger.info, "window_refused", "refused, this copy comes late: %s", reason)
         signals.window_refused.send(sender=self.task, window=self.window, reason=reason)
@@ -153,33 +196,44 @@ class Execution:
     # -- the body and its end ---------------------------------------------------------------------------------
 
     def _run(self, body: Callable[[], Any]) -> Any:
+        """Run ``body``, and record how it ended, whatever it raises of an Exception.
+
+        SystemExit and KeyboardInterrupt end the process, not the window: nothing is recorded, so that recovery runs
+        it again, as after any other death.
+        """
         signals.window_started.send(sender=self.task, window=self.window)
         try:
             result = body()
-        except Retry:
+        except Retry as exc:
             # Raised by hand, without retry(), nothing will come again.
-            self._finish("failed")
+            self._fail(exc)
             raise
         except Reject as exc:
             self._end_rejected(exc)
             raise
         except Ignore:
             # The body decided that it is done; replace() ends so too.
-            self._finish("done")
+            self._succeed()
             raise
         except Exception as exc:
-            if self._finish("failed", self.task.once_retry_failed_after):
-                signals.window_failed.send(sender=self.task, window=self.window, exception=exc)
+            self._fail(exc, self.task.once_retry_failed_after)
             raise
+        self._succeed()
+        return result
+
+    def _succeed(self) -> None:
         if self._finish("done"):
             signals.window_succeeded.send(sender=self.task, window=self.window)
-        return result
+
+    def _fail(self, exc: Exception, again_after: float | None = None) -> None:
+        if self._finish("failed", again_after):
+            signals.window_failed.send(sender=self.task, window=self.window, exception=exc)
 
     def _end_rejected(self, exc: Reject) -> None:
         if not exc.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
-            self._finish("failed")
+            self._fail(exc)
             return
-        if self.handed_over:
+        if self.handed_over or self.lease is None:
             return
         # The same message comes again: no death, so it hands over to its own retry number.
         self._patiently(lambda: self._hand_over(self.retry, 0.0))
@@ -188,34 +242,33 @@ class Execution:
 
     def hand_over(self, options: dict[str, Any]) -> None:
         """Give the window to the retry that is about to be published with these ``apply_async`` options."""
-        if self.lease is None:
-            return  # runs without the store
-        self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
+        if self.lease is not None or self._begin_afterwards():
+            self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
         if self.stale:
             raise Ignore("stale")  # retry() makes a Reject of it, whose end is told to the store and found stale
-        # Also where the store didn't answer: the retry goes out, and whoever runs it finishes the window.
+        # Also where it couldn't be told: the retry goes out, and whoever runs it finishes the window.
         self.handed_over = True
 
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None
-        start_timeout = self.store.settings.start_timeout
-        reply = self.store.hand_over(
-            self.key, self.owner, self.lease.fence, retry, delay, start_timeout, tracked=self.window.tracked
-        )
+        self.lease.ending = True
+        reply = self._send_hand_over(self.lease.fence, retry, delay)
         self.stale = isinstance(reply, Stale)
         self.handed_over = not self.stale
         leases_of(self.store).release(self.lease)
 
     def _finish(self, outcome: str, again_after: float | None = None) -> bool:
-        """Record the outcome; returns whether it is certain, raises Ignore where this execution is stale.
+        """Record the outcome; returns whether it is recorded and final.
 
-        A window that was handed over to a retry is the retry's to finish, also if the body goes on after
-        ``retry(throw=False)``.
+        False where it will run again (``again_after`` seconds later), where it couldn't be recorded, and where the
+        window was handed over to a retry, which is to finish it, also if the body goes on after
+        ``retry(throw=False)``. Raises Ignore where this execution is stale.
         """
-        if self.handed_over:
+        if self.handed_over or (self.lease is None and not self._begin_afterwards()):
             return False
         assert self.lease is not None
         fence = self.lease.fence
+        self.lease.ending = True
         recorded = False
 
         def finish() -> None:
@@ -223,8 +276,8 @@ class Execution:
             reply = self.store.finish(self.key, self.owner, fence, outcome, again_after, tracked=self.window.tracked)
             self.stale = isinstance(reply, Stale)
             if isinstance(reply, Again):
-                self._log(logger.warning, "window_again", "failed, runs again in %s s", again_after)
-            recorded = True
+                self._log(logger.warning, "window_runs_again", "failed, runs again in %s s", again_after)
+            recorded = isinstance(reply, Finished)
 
         self._patiently(finish)
         if self.stale:
@@ -232,18 +285,26 @@ class Execution:
         return recorded
 
     def _patiently(self, send: Callable[[], None]) -> None:
-        """Tell the store, for as long as a lease if need be: an outcome that is lost is a second execution."""
-        give_up = time.monotonic() + self.length
+        """Tell the store, for as long as a lease if need be: an outcome that is lost is a second execution.
+
+        What can't be told is logged, and stops nothing: the body's own result, exception or retry stands. A foreign
+        key and a newer version don't go away by waiting; a body that ran without the store has had its try.
+        """
+        give_up = time.monotonic() + (0.0 if self.without_store else self.lease_seconds)
         pause = 0.1
         while True:
             try:
                 return send()
-            except StoreUnavailableError as exc:
-                if time.monotonic() + pause > give_up:
-                    self._log(logger.error, "window_unrecorded", "end not recorded, it may run again: %s", exc)
+            except OnceError as exc:
+                if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
+                    self._log_unrecorded(exc)
                     return None
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+    def _log_unrecorded(self, exc: OnceError) -> None:
+        log = logger.warning if self.without_store else logger.error
+        self._log(log, "window_unrecorded", "end not recorded, it may run again: %s", exc)
 
     def _raise_stale(self) -> NoReturn:
         self._log(logger.error, "window_stale", "came back after its lease; its end isn't recorded")
@@ -252,24 +313,20 @@ class Execution:
 
     def _log(self, log: Callable[..., None], action: str, text: str, *arguments: object) -> None:
         window = self.window
-        start = format_instant(window.start)
         log(
             "once: window %s of %r " + text,
-            start,
+            format_instant(window.start),
             window.entry,
             *arguments,
-            extra={
-                "action": action,
-                "entry": window.entry,
-                "start": start,
-                "attempt": window.attempt,
-                "owner": self.owner,
-            },
+            extra=about(action, window, attempt=window.attempt, owner=self.owner),
         )
 
 
 def _delay(options: dict[str, Any]) -> float:
-    """Seconds until a message with these options is due."""
+    """Seconds until a message with these options is due.
+
+    A naive eta is UTC, as Celery's worker reads it (``celery.worker.request.Request``, ``maybe_make_aware``).
+    """
     eta = options.get("eta")
     if isinstance(eta, str):
         eta = datetime.fromisoformat(eta.replace("Z", "+00:00"))

@@ -15,9 +15,11 @@ from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
 
+from .logs import about
 from .replies import Renewed, Stale
 from .requests import Renewal, WindowKey
 from .store import Store
+from .windows import format_instant
 
 __all__ = ("Lease", "Leases", "leases_of")
 
@@ -28,14 +30,25 @@ class Lease:
     """An execution's right to its window. ``length`` is in seconds, ``sent`` is time.monotonic()."""
 
     def __init__(
-        self, window: WindowKey, owner: str, fence: int, length: float, sent: float, *, tracked: bool = True
+        self,
+        window: WindowKey,
+        owner: str,
+        fence: int,
+        length: float,
+        sent: float,
+        *,
+        tracked: bool = True,
+        attempt: int | None = None,
     ) -> None:
         self.window = window
         self.owner = owner
         self.fence = fence
         self.length = length
         self.tracked = tracked
+        self.attempt = attempt
         self.lost = False
+        #: Its end is being told to the store, which then answers a renewal with Stale.
+        self.ending = False
         self._sent = sent
 
     def held(self) -> bool:
@@ -104,20 +117,32 @@ class Leases:
             if isinstance(reply, Renewed):
                 lease.renewed(sent)
             elif isinstance(reply, Stale):
-                lease.lost = True
+                self._lose(lease)
             else:
                 answered = False
                 logger.debug("once: lease of %s not renewed: %s", lease.window.entry, reply)
         return answered
 
+    def _lose(self, lease: Lease) -> None:
+        lease.lost = True
+        if lease.ending:
+            return
+        logger.warning(
+            "once: window %s of %r isn't this execution's any more, though its body still runs",
+            format_instant(lease.window.start),
+            lease.window.entry,
+            extra=about("lease_lost", lease.window, attempt=lease.attempt, owner=lease.owner, fence=lease.fence),
+        )
 
-_leases: WeakKeyDictionary[Store, tuple[int, Leases]] = WeakKeyDictionary()
+
+_leases: WeakKeyDictionary[Store, dict[int, Leases]] = WeakKeyDictionary()
 
 
 def leases_of(store: Store) -> Leases:
-    """Return this process's leases; a forked child has its own, since threads don't survive a fork."""
-    pid = os.getpid()
-    known = _leases.get(store)
-    if known is None or known[0] != pid:
-        known = _leases[store] = (pid, Leases(store))
-    return known[1]
+    """Return this process's leases; a forked child has its own, since threads don't survive a fork.
+
+    Safe to call from several threads: setdefault is one atomic step. No lock: a child that is forked while another
+    thread holds one would wait for ever.
+    """
+    pid, by_process = os.getpid(), _leases.setdefault(store, {})
+    return by_process.get(pid) or by_process.setdefault(pid, Leases(store))

@@ -1,5 +1,9 @@
 """How a window's message goes out: through Celery's own ``apply_entry``, over a connection that is known to live.
 
+Decided here: which claimed windows there is still time to publish, and whether a publish that failed is to be tried
+again (the broker was away) or never can be (its arguments, say). Inherited by the scheduler, not held by it as
+``claiming`` and ``recovery`` are, since it stands between the base's own methods.
+
 What if the process dies, or sleeps for an hour:
 
 - between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it;
@@ -19,6 +23,7 @@ from celery.utils.log import get_logger
 
 from . import broker, signals
 from .errors import StoreUnavailableError
+from .logs import about
 from .replies import Closed
 from .requests import Confirmation, WindowKey
 from .rows import Row
@@ -58,6 +63,7 @@ class Publishing(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._published = 0
+        self._reserve_failed = False
         self._broker_down = False
         self._broker_seen = 0.0
         super().__init__(*args, **kwargs)
@@ -109,7 +115,7 @@ class Publishing(Scheduler):
                     "once: window %s of %r is failed: it can't be published, see the error above",
                     format_instant(key.start),
                     key.entry,
-                    extra={"action": "window_failed", "entry": key.entry, "start": format_instant(key.start)},
+                    extra=about("window_unpublishable", key),
                 )
 
     def _send(self, entry: Any, window: Window, job: Job) -> int:
@@ -161,7 +167,13 @@ class Publishing(Scheduler):
         try:
             self.reserve(entry)
         except Exception:
-            logger.exception("once: entry %r: last_run_at not kept", row.name)
+            if not self._reserve_failed:
+                self._reserve_failed = True
+                logger.exception(
+                    "once: entry %r: last_run_at not kept", row.name, extra=about("entry_not_advanced", entry=row.name)
+                )
+        else:
+            self._reserve_failed = False
         row.entry = self.schedule.get(row.name, entry)
         return entry
 
@@ -187,10 +199,10 @@ class Publishing(Scheduler):
         alive = broker.is_alive(self.connection)
         self._broker_seen = time.monotonic()
         if alive == self._broker_down:
-            log = logger.info if alive else logger.error
+            log = logger.warning if alive else logger.error
             log(
                 "once: the broker answers again" if alive else "once: the broker doesn't answer, nothing is claimed",
-                extra={"action": "broker_back" if alive else "broker_away"},
+                extra=about("broker_back" if alive else "broker_away"),
             )
         self._broker_down = not alive
         if not alive:

@@ -43,9 +43,9 @@ def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
 def read_claim(reply: list[Any]) -> r.ClaimReply:
     match reply[0]:
         case "claimed":
-            return r.Claimed(int(reply[1]), _instant(reply[2]))
+            return r.Claimed(int(reply[1]), _instant(reply[2]), int(reply[3]))
         case "moved":
-            return r.Moved(parse_instant(reply[1]))
+            return r.Moved(parse_instant(reply[1]), int(reply[2]))
         case "paused":
             return r.Paused()
         case "superseded":

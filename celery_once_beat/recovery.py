@@ -7,19 +7,22 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from celery.utils.log import get_logger
 
 from . import signals
 from .clock import ServerClock
 from .errors import OnceError, StoreUnavailableError
-from .replies import Closed, Taken
+from .logs import about
+from .replies import Closed, Overdue, Taken
 from .requests import WindowKey
+from .rows import Row
 from .store import Store
 from .windows import Window, format_instant
 
-__all__ = ("Recovery",)
+__all__ = ("Recovered", "Recovery")
 
 logger = get_logger(__name__)
 
@@ -27,6 +30,16 @@ logger = get_logger(__name__)
 _MOST = 100
 #: Seconds for which an overdue window of an entry that left the schedule is put off.
 _PUT_OFF = 3600.0
+
+
+@dataclass
+class Recovered:
+    """What became of overdue windows."""
+
+    #: To be published again.
+    taken: list[tuple[WindowKey, Taken]] = field(default_factory=list)
+    #: Redis didn't answer for all of them.
+    away: StoreUnavailableError | None = None
 
 
 class Recovery:
@@ -42,65 +55,96 @@ class Recovery:
         self.alive: tuple[str, ...] = ()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
+        #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
+        self._skip: dict[int, int] = {}
+        #: Shards of which the last look found more than it read, and those of which something was moved since.
+        self._full: set[int] = set()
+        self._moved: set[int] = set()
+        self._said: dict[str, str] = {}
 
     def due_in(self) -> float:
         """Seconds until the next look, at least 0."""
         return max(self._next - time.monotonic(), 0.0)
 
+    def hurry(self) -> None:
+        """Look at the next tick."""
+        self._next = 0.0
+
     def look(self) -> list[WindowKey]:
         """Say that this beat lives, learn the time and who else lives, and return what is overdue."""
+        # What this beat couldn't move mustn't hide what lies behind it: this look begins there.
+        self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
+        self._full, self._moved = set(), set()
         sent = time.monotonic()
-        found = self._store.overdue(self._beat, self._clock.now(), _MOST)
+        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip)
         self._clock.measured(found.heartbeat.now, sent, time.monotonic())
         self.forgotten = found.heartbeat.new and bool(self.alive)
         self.alive = found.heartbeat.beats
         self._next = sent + self._store.settings.recovery_interval
+        return self._read(found)
+
+    def _read(self, found: Overdue) -> list[WindowKey]:
         windows = []
-        for members in found.shards:
+        for shard, members in enumerate(found.shards):
             if isinstance(members, OnceError):
-                logger.error("once: %s", members, extra={"action": "shard_unreadable"})
+                self._say_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
                 continue
             windows += [window for window in members if window is not None]
+            if len(members) == _MOST:
+                self._full.add(shard)
         return windows
 
-    def take(
-        self, windows: list[WindowKey], fingerprint_of: Callable[[str], str | None]
-    ) -> list[tuple[WindowKey, Taken]]:
-        """Take those whose entries this beat knows; returns what it has to publish."""
-        known = [(window, mark) for window in windows if (mark := fingerprint_of(window.entry))]
-        self._put_off([window for window in windows if not fingerprint_of(window.entry)])
-        taken = []
+    def take(self, windows: Sequence[WindowKey], row_of: Callable[[str], Row | None]) -> Recovered:
+        """Take those that this beat can publish again; what its limits end is said and signalled."""
+        rows = {window: row_of(window.entry) for window in windows}
+        known = [(window, row.fingerprint) for window, row in rows.items() if row is not None and row.tracked]
+        recovered = Recovered()
         for (window, _), reply in zip(known, self._store.take_many(self._beat, known), strict=True):
-            if isinstance(reply, Taken):
-                taken.append((window, reply))
-            elif isinstance(reply, Closed):
-                self._ended(window, reply.outcome)
-            elif isinstance(reply, StoreUnavailableError):
-                raise reply
+            if isinstance(reply, StoreUnavailableError):
+                recovered.away = reply
             elif isinstance(reply, OnceError):
-                logger.error("once: %s", reply, extra={"action": "window_unreadable", "entry": window.entry})
-        return taken
+                self._say_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
+            elif isinstance(reply, Taken):
+                recovered.taken.append((window, reply))
+                self._moved.add(self._store.shard_of(window.entry))
+            elif isinstance(reply, Closed):
+                self._ended(window, reply.outcome, "a limit was reached")
+        self._put_off({window: row for window, row in rows.items() if row is None or not row.tracked})
+        return recovered
 
-    def _put_off(self, windows: list[WindowKey]) -> None:
-        # Its entry left the schedule; a worker may still get to its message.
+    def _put_off(self, rows: dict[WindowKey, Row | None]) -> None:
         others = [beat for beat in self.alive if beat != self._beat]
-        for window, reply in zip(windows, self._store.postpone_many(windows, _PUT_OFF, others), strict=True):
+        windows = [(window, "unknown" if row is None else "untracked") for window, row in rows.items()]
+        replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others) if windows else []
+        for (window, _), reply in zip(windows, replies, strict=True):
+            if reply == "closed":
+                self._ended(window, "dropped", "its task is no OnceTask any more")
+                continue
             if reply == "postponed":
                 logger.warning(
                     "once: window %s of %r is overdue, and no beat's schedule has such an entry",
                     format_instant(window.start),
                     window.entry,
-                    extra={"action": "window_unknown", "entry": window.entry},
+                    extra=about("window_unknown", window, owner=self._beat),
                 )
+            if reply in ("postponed", "forgotten"):
+                self._moved.add(self._store.shard_of(window.entry))
 
-    def _ended(self, window: WindowKey, outcome: str) -> None:
-        start = format_instant(window.start)
+    def _ended(self, window: WindowKey, outcome: str, why: str) -> None:
+        self._moved.add(self._store.shard_of(window.entry))
         logger.error(
-            "once: window %s of %r is %s: a limit was reached",
-            start,
+            "once: window %s of %r is %s: %s",
+            format_instant(window.start),
             window.entry,
             outcome,
-            extra={"action": "window_" + outcome, "entry": window.entry, "start": start},
+            why,
+            extra=about("window_" + outcome, window, owner=self._beat),
         )
         ended = Window(window.entry, window.start, None)
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
+
+    def _say_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
+        """Log an error that every look meets again, once for as long as it stays the same."""
+        if self._said.get(what) != str(error):
+            self._said[what] = str(error)
+            logger.error("once: %s", error, extra=extra)

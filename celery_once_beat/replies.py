@@ -58,17 +58,19 @@ class Superseded:
 
 @dataclass(frozen=True)
 class Claimed:
-    """The window is this beat's to publish."""
+    """The window is this beat's to publish. ``missed`` windows before it were counted as that."""
 
     turn: int
     expires: datetime | None
+    missed: int = 0
 
 
 @dataclass(frozen=True)
 class Moved:
-    """The window isn't this beat's; go on from ``cursor``."""
+    """The window isn't this beat's; go on from ``cursor``. ``missed`` windows before it were counted as that."""
 
     cursor: datetime
+    missed: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a beat knows of each entry: its definition, its cursor, its next start; and which entries are due.
+"""What a beat knows of each entry, its row: its definition, its cursor, its next start; and which entries are due.
 
 A row is made from an entry of the beat schedule; its cursor is the store's. The heap holds one next start a row,
 so that a tick costs what is due, not what exists.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from .errors import OnceError, ScheduleError, SettingError
+from .logs import about
 from .policy import EntryPolicy, Step, fingerprint, next_steps
 from .settings import Settings
 from .windows import Window, next_start, starts_after
@@ -53,6 +55,8 @@ class Row:
     out: bool = False
     #: Why it can't go on, said once; '' while it can.
     trouble: str = ""
+    #: Its last claim met a key that isn't ours.
+    claim_failed: bool = False
 
     def window(self, start: datetime, attempt: int = 1) -> Window:
         """The window at ``start``."""
@@ -160,7 +164,7 @@ class Rows:
         except (OnceError, UnicodeEncodeError, AttributeError) as exc:
             if self._named_wrong.get(name) != str(exc):
                 self._named_wrong[name] = str(exc)
-                logger.error("once: %s; the entry is left out", exc, extra={"action": "entry_wrong", "entry": name})
+                logger.error("once: entry %r is left out: %s", name, exc, extra=about("entry_wrong", entry=name))
             return None
         self._named_wrong.pop(name, None)
         order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
@@ -173,9 +177,10 @@ class Rows:
         if new:
             logger.warning(
                 "once: untracked, a window that is lost after its publish isn't recovered: %s. Their tasks are no "
-                "OnceTask, or this beat's app doesn't know them. Say options={'once': {'tracked': False}} to accept it",
+                "OnceTask (task_cls=OnceTask, or base=OnceTask on a task), or this beat's app doesn't know them; "
+                "options={'once': {'tracked': False}} accepts it",
                 ", ".join(sorted(map(repr, new))),
-                extra={"action": "entries_untracked", "entries": sorted(new)},
+                extra=about("entries_untracked", entries=sorted(new)),
             )
 
     # -- which are due ----------------------------------------------------------------------------------------
@@ -216,22 +221,34 @@ class Rows:
         if row.next is not None and self._current(row):
             heapq.heappush(self._heap, (row.next, row.name))
 
-    def rest(self, row: Row, now: datetime, seconds: float = RETRY_AFTER, reason: object = "") -> None:
-        """Look at a row that can't go on again after ``seconds``, from the store's cursor on."""
-        self.say(row, str(reason))
+    def rest(
+        self,
+        row: Row,
+        now: datetime,
+        seconds: float,
+        reason: object,
+        *,
+        action: str = "entry_broken",
+        level: int = logging.ERROR,
+    ) -> None:
+        """Look at a row that can't go on again after ``seconds``, from the store's cursor on; say why, once."""
+        trouble = str(reason)
+        if trouble != row.trouble:
+            logger.log(level, "once: entry %r: %s", row.name, trouble, extra=about(action, entry=row.name))
+        row.trouble = trouble
         row.cursor = row.next = None
         row.plan.clear()
         row.out = False
         self._unloaded.discard(row)
         heapq.heappush(self._resting, (now + timedelta(seconds=seconds), row.name))
 
-    def say(self, row: Row, trouble: str) -> None:
-        """Log why a row can't go on, once a state change."""
-        if trouble and trouble != row.trouble:
-            logger.error("once: entry %r: %s", row.name, trouble, extra={"action": "entry_rests", "entry": row.name})
-        elif row.trouble and not trouble:
-            logger.info("once: entry %r goes on", row.name, extra={"action": "entry_goes_on", "entry": row.name})
-        row.trouble = trouble
+    def _say_it_goes_on(self, row: Row) -> None:
+        # Where a claim met what it can't read, that the entry could be loaded says nothing.
+        if row.claim_failed:
+            return
+        if row.trouble:
+            logger.info("once: entry %r goes on", row.name, extra=about("entry_goes_on", entry=row.name))
+        row.trouble = ""
 
     def wake(self, now: datetime) -> None:
         """End the rest of rows whose time has come."""
@@ -265,8 +282,8 @@ class Rows:
         try:
             row.move(cursor)
         except ScheduleError as exc:
-            self.rest(row, now, reason=exc)
+            self.rest(row, now, RETRY_AFTER, exc)
         else:
             self._unloaded.discard(row)
-            self.say(row, "")
+            self._say_it_goes_on(row)
             self.put(row)

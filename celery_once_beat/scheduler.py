@@ -25,11 +25,12 @@ from kombu.utils.url import maybe_sanitize_url
 from . import signals
 from .claiming import CHUNK, Claiming
 from .clock import ServerClock
-from .errors import OnceError, ScheduleError, SettingError
+from .errors import OnceError, ScheduleError, SettingError, UncertainWriteError
+from .logs import about
 from .publishing import SLICE, Job, Publishing, task_id
 from .recovery import Recovery
 from .requests import WindowKey
-from .rows import Rows
+from .rows import RETRY_AFTER, Rows
 from .settings import Settings
 from .store import Store
 from .windows import format_instant
@@ -44,7 +45,11 @@ _BACKOFF = (0.5, 5.0)
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold back SIGTERM and SIGINT: what has been claimed is published and confirmed before a beat ends."""
+    """Hold back SIGTERM and SIGINT: what has been claimed is published and confirmed before a beat ends.
+
+    Of this thread only: where another one takes the signal, Python's handler still runs in this one between two
+    instructions, and recovery sees to what was claimed.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         yield
@@ -59,6 +64,8 @@ class OnceSchedulerMixin(Publishing):
     beat publishes it, is decided here. ``last_run_at`` and ``total_run_count`` are kept for people to look at.
     """
 
+    #: Tells others in the process (see ``task``) that this scheduler isn't a stock one.
+    claims_windows = True
     _heap: list[Any] | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,6 +73,7 @@ class OnceSchedulerMixin(Publishing):
         self._changed = True
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
+        self._uncertain = False
         self._backoff = _BACKOFF[0]
         super().__init__(*args, **kwargs)
 
@@ -74,7 +82,7 @@ class OnceSchedulerMixin(Publishing):
         try:
             self._once = Store(Settings.from_app(self.app))
         except SettingError as exc:
-            logger.critical("once: %s", exc, extra={"action": "setting_wrong"})
+            logger.critical("once: %s", exc, extra=about("setting_wrong"))
             raise SystemExit(os.EX_CONFIG) from None
         self._clock = ServerClock()
         host = re.sub(r"\s", "_", socket.gethostname())[:60]
@@ -109,13 +117,11 @@ class OnceSchedulerMixin(Publishing):
         self._ticking = True
         try:
             self._refresh()
-            delay = self._tick()
+            return self._tick()
         except OnceError as exc:
             return self._store_away(exc)
         finally:
             self._ticking = False
-        self._store_back()
-        return delay
 
     def _refresh(self) -> None:
         schedule = self.schedule
@@ -125,22 +131,32 @@ class OnceSchedulerMixin(Publishing):
             self._rows.refresh(schedule)
 
     def _tick(self) -> float:
-        if not self._recovery.due_in():
-            overdue = self._recovery.look()
-            if self._recovery.forgotten:
-                self._rows.restart()
-            self._rows.wake(self._clock.now())
-            self._claiming.load(self._recovery.alive)
-            if overdue and self._broker_ready():
-                with _undisturbed():
-                    self._recover(overdue)
-        now = self._clock.now()
-        next_due = self._rows.next_due()
+        if not self._recovery.due_in():  # always so after an outage: a tick that asks nothing can't say that it is over
+            self._look()
+        delay = self._claim_due()
+        if not self._uncertain:  # a tick that wrote nothing can't say that replicas are back
+            self._store_back()
+        return delay
+
+    def _look(self) -> None:
+        """Say that this beat lives and which definitions it has; see to what is overdue."""
+        overdue = self._recovery.look()
+        if self._recovery.forgotten:
+            self._rows.restart()
+        self._rows.wake(self._clock.now())
+        self._claiming.load(self._recovery.alive)
+        if overdue and self._broker_ready():
+            with _undisturbed():
+                self._recover(overdue)
+
+    def _claim_due(self) -> float:
+        """Claim and publish a chunk of what is due; returns the seconds until the next tick."""
+        next_due, now = self._rows.next_due(), self._clock.now()
         if next_due is not None and next_due <= now:
             if not self._broker_ready():
                 return min(self._recovery.due_in(), 1.0) or 0.1
             with _undisturbed():
-                self._claim_due(now)
+                self._claim(now)
             next_due, now = self._rows.next_due(), self._clock.now()
         assert self.max_interval is not None  # the base has a default
         wait = float(self.max_interval)
@@ -148,8 +164,7 @@ class OnceSchedulerMixin(Publishing):
             wait = min(wait, (next_due - now).total_seconds())
         return max(min(wait, self._recovery.due_in()), 0.0)
 
-    def _claim_due(self, now: datetime) -> None:
-        """Claim a chunk of what is due, and publish what was won."""
+    def _claim(self, now: datetime) -> None:
         claims = self._claiming.claim(self.schedule, now)
         self._changed |= claims.replaced
         for row in claims.lost:
@@ -159,6 +174,8 @@ class OnceSchedulerMixin(Publishing):
         self._publish(claims.won, claims.sent)
         if claims.away is not None:
             raise claims.away
+        if claims.won:
+            self._uncertain = False
 
     # -- recovery ---------------------------------------------------------------------------------------------
 
@@ -169,38 +186,37 @@ class OnceSchedulerMixin(Publishing):
             if time.monotonic() - began > self._once.settings.recovery_interval:
                 return
             sent = time.monotonic()
+            recovered = self._recovery.take(overdue[position : position + SLICE], self._rows.get)
             jobs = []
-            for key, taken in self._recovery.take(overdue[position : position + SLICE], self._fingerprint_of):
+            for key, taken in recovered.taken:
                 row = self._rows.get(key.entry)
                 assert row is not None
-                jobs.append(Job(row, key.start, taken.turn, taken.expires, taken.retry, taken.attempts + 1, again=True))
+                attempt = taken.attempts + 1
+                jobs.append(Job(row, key.start, taken.turn, taken.expires, taken.retry, attempt, again=True))
                 logger.warning(
-                    "once: window %s of %r is overdue, published again",
+                    "once: window %s of %r is overdue, to be published again",
                     format_instant(key.start),
                     key.entry,
-                    extra={
-                        "action": "window_overdue",
-                        "entry": key.entry,
-                        "start": format_instant(key.start),
-                        "attempt": taken.attempts + 1,
-                    },
+                    extra=about("window_overdue", key, attempt=attempt, owner=self._beat_id),
                 )
-                signals.window_overdue.send(sender=self, window=row.window(key.start, taken.attempts + 1))
+                signals.window_overdue.send(sender=self, window=row.window(key.start, attempt))
             self._publish(jobs, sent)
-
-    def _fingerprint_of(self, entry: str) -> str | None:
-        row = self._rows.get(entry)
-        return row.fingerprint if row is not None and row.tracked else None
+            if recovered.away is not None:
+                raise recovered.away
+            if jobs:
+                self._uncertain = False
 
     # -- what is outside --------------------------------------------------------------------------------------
 
     def _store_away(self, error: OnceError) -> float:
+        self._recovery.hurry()
+        self._uncertain = isinstance(error, UncertainWriteError)
         if self._store_down_since is None:
             self._store_down_since = time.monotonic()
             logger.error(
-                "once: Redis doesn't answer, nothing is claimed until it does: %s",
+                "once: nothing is claimed until Redis can be used again: %s",
                 error,
-                extra={"action": "store_away"},
+                extra=about("store_away", owner=self._beat_id),
             )
         if self._once.settings.publish_without_store:
             self._publish_without_store()
@@ -210,13 +226,14 @@ class OnceSchedulerMixin(Publishing):
     def _store_back(self) -> None:
         if self._store_down_since is not None:
             logger.warning(
-                "once: Redis answers again after %.1f s",
+                "once: Redis can be used again, after %.1f s",
                 time.monotonic() - self._store_down_since,
-                extra={"action": "store_back"},
+                extra=about("store_back", owner=self._beat_id),
             )
             self._store_down_since = None
             # What was published meanwhile, by whom ever, is for the store to say.
             self._rows.restart()
+            self._recovery.hurry()
         self._backoff = _BACKOFF[0]
 
     def _publish_without_store(self) -> None:
@@ -233,7 +250,7 @@ class OnceSchedulerMixin(Publishing):
                     self._send(self._reserve(row), row.window(step.start), Job(row, step.start, 0, None))
                 self._rows.advance(row, step.start if step else now, now)
             except ScheduleError as exc:
-                self._rows.rest(row, now, reason=exc)
+                self._rows.rest(row, now, RETRY_AFTER, exc)
 
     def close(self) -> None:
         """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more.

@@ -21,12 +21,14 @@ from .errors import SettingError
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds")
+__all__ = ("BEAT_TTL", "CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds")
 
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
 _MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
+#: A beat that hasn't been heard of for so many seconds counts as gone.
+BEAT_TTL = 15.0
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster")
 
 Check = Callable[[str, Any], Any]
@@ -37,16 +39,20 @@ def _wrong(name: str, value: object, expected: str) -> SettingError:
     return SettingError(f"{name}: found {found[:80]}, expected {expected}")
 
 
-def check_seconds(minimum: float, *, optional: bool = False) -> Check:
-    """A number of seconds from ``minimum`` to ten years; with ``optional`` None stays None."""
-    expected = f"a number of seconds, at least {minimum:g}" + (", or None" if optional else "")
+def check_seconds(minimum: float, maximum: float = _TEN_YEARS, *, optional: bool = False) -> Check:
+    """A number of seconds from ``minimum`` to ``maximum``; with ``optional`` None stays None."""
+    expected = f"a number of seconds, at least {minimum:g}"
+    if maximum < _TEN_YEARS:
+        expected = f"a number of seconds from {minimum:g} to {maximum:g}"
+    if optional:
+        expected += ", or None"
 
     def check(name: str, value: Any) -> float | None:
         if value is None and optional:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise _wrong(name, value, expected)
-        if not minimum <= value <= _TEN_YEARS:  # also refuses NaN
+        if not minimum <= value <= maximum:  # also refuses NaN
             raise _wrong(name, value, expected)
         return float(value)
 
@@ -113,22 +119,23 @@ def _setting(default: Any, check: Check) -> Any:
 class Settings:
     """What ``once_beat_…`` settings say; each field is the setting of that name, times are seconds."""
 
-    #: Where windows are coordinated; None until :meth:`from_app` has found it. May hold a password.
+    #: Where windows are coordinated; empty until :meth:`from_app` has found it. May hold a password.
     redis_url: str = field(default="", repr=False, metadata={"check": _check_url})
     #: Passed to the Redis client as they are (``master_name``, ``sentinel_kwargs``, TLS, timeouts).
     redis_options: Mapping[str, Any] = field(default_factory=dict, repr=False, metadata={"check": _check_mapping})
     key_prefix: str = _setting("once:", _check_prefix)
-    #: How long after a claim the message may be unpublished before another beat publishes it.
-    publish_timeout: float = _setting(10.0, check_seconds(0.1))
-    #: How often each beat looks for overdue windows and says that it lives.
-    recovery_interval: float = _setting(2.0, check_seconds(0.1))
+    #: How long after a claim the message may be unpublished before another beat publishes it. A beat may publish for
+    #: half of it between two looks; it must not count as gone for that.
+    publish_timeout: float = _setting(10.0, check_seconds(0.1, 20.0))
+    #: How often each beat looks for overdue windows and says that it lives. A look may fail without its being gone.
+    recovery_interval: float = _setting(2.0, check_seconds(0.1, 5.0))
     #: How long a published message may wait for a worker before it is published again.
     start_timeout: float = _setting(600.0, check_seconds(0.1))
     #: For how long an execution owns its window without renewing; renewed every third of it.
     lease: float = _setting(30.0, check_seconds(0.5))
     #: Executions that may begin and die before the window is given up as abandoned.
     max_attempts: int = _setting(3, check_count(1))
-    #: How long the NX markers outlive the moment they guard.
+    #: How long the NX markers live after a claim or a finish.
     marker_ttl: float = _setting(600.0, check_seconds(1))
     #: How long a done marker lives where it alone decides.
     retention: float = _setting(86_400.0, check_seconds(1))

@@ -9,41 +9,49 @@ The cursor of an entry and its open windows are the truth that doesn't age: a wi
 ``born < start <= cursor`` is judged by ``open`` alone. The NX markers guard the moments in which two act at
 once, and alone decide for every other window: the store lost data, or the message is of an untracked entry.
 
-States of a window::
+States of a window; in every line what is written beside the arrow is a verb::
 
-                                backfill, by order
-    unseen ──claim──▶ claimed ◀─────────────────────────── closed
-                         │ confirm                            ▲
-                         ▼                                    │ finish; close;
-      take ┌──────── published ──begin──▶ running ────────────┤ a limit at take
-           └──────────▶  ▲                 │  ▲ │             │ or at begin
-                         │  lease runs out │  │ │ hand_over   │
-                         └─────────────────┘  │ ▼             │
-                                   begin(n) ── waiting(n) ────┘
+    unseen ──claim──▶ claimed ──confirm──▶ published
+       │                 │                     │
+       │ claim, passed   └───────begin─────────┤
+       │ or untracked                          ▼
+       │                      ┌──────────── running ◀───begin(n)─── waiting(n)
+       │                      │ finish         │ hand_over              ▲
+       ▼                      ▼                └────────────────────────┘
+    closed ◀──────────────────┘
+
+    published ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost)
+    published ◀── finish, where it is to run again
+    closed    ◀── a limit, at take or at begin; close: its message expired or was revoked
+    claimed   ◀── backfill, of a closed one, by order
 
 claimed and published differ in the deadline only: ``publish_timeout``, ``start_timeout``. Whoever finds a
 deadline passed takes the window; the deadline that the take moves is the mutex between beats.
 
 What each failure does
 ----------------------
-- A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it.
+- A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. So does one whose
+  worker was killed, or whose retry's message is lost.
 - A reply is lost and redis-py repeats the command: every verb is idempotent for its owner and answers as it
   did the first time. An owner is one beat process, or one *delivery* of a message.
 - An execution outlives its lease: it has the window again if nobody began since, else it is stale.
+- A beat dies: what it loaded counts no more once it hasn't been heard of for BEAT_TTL.
 - The store loses its last writes: windows beyond the cursor are decided by the run key; a claim that passes
   them takes over what the run key says.
-- The store loses everything: the same; a beat that gets Unknown loads its entries anew, from now.
+- The store loses everything: the same; a beat that gets Unknown loads its entries anew, from the cursors that it knew.
 - A key holds something foreign: StoreDataError names it, and only that entry is affected.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
 
 Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys share a slot of a cluster)::
 
     once:{7}:entry:<name>            hash   cursor, born, definition, fence, open windows' accounts, counters
-    once:{7}:open                    zset   <name>@<start> → deadline, server ms
-    once:{7}:claim:<name>:<start>    string the beat that claimed it                      marker_ttl
-    once:{7}:run:<name>:<start>      string run:<owner>:<fence> | wait:<n>:<owner> | done:<outcome>:<owner>
-    once:{7}:history:<name>          list   the last windows' outcomes
-    once:beats                       zset   live beats → last seen, server ms
+                                            30 days or three intervals from a beat's last contact; its fields: prelude
+    once:{7}:open                    zset   <name>@<start> → deadline, server ms; as its longest-lived entry
+    once:{7}:claim:<name>:<start>    string the beat that claimed it; marker_ttl
+    once:{7}:run:<name>:<start>      string run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
+                                            done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
+    once:{7}:history:<name>          list   the last windows' outcomes; as the entry
+    once:beats                       zset   live beats → last seen, server ms; BEAT_TTL
 
 Every key expires by itself. Counters ``c:<outcome>`` obey the conservation law (see ``audit``); ``x:<outcome>``
 count what is outside it: backfills, and windows of an earlier definition.
@@ -52,8 +60,9 @@ count what is outside it: backfills, and windows of an earlier definition.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -62,7 +71,7 @@ from . import replies as r
 from .errors import OnceError, StoreDataError, StoreUnavailableError
 from .requests import ClaimRequest, Confirmation, LoadRequest, Renewal, WindowKey
 from .roundtrip import Call, RoundTrip, newer
-from .settings import Settings
+from .settings import BEAT_TTL, Settings
 from .windows import format_instant
 
 if TYPE_CHECKING:
@@ -73,13 +82,11 @@ __all__ = ("SHARDS", "Store", "store_of")
 T = TypeVar("T")
 
 SHARDS = 16
-#: A beat that hasn't been heard of for this long counts as gone, seconds.
-BEAT_TTL = 15.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Store:
-    """The verbs of section 'states', for one app's settings. Safe to use from several threads.
+    """The verbs, for one app's settings. Safe to use from several threads.
 
     Every verb raises :class:`StoreUnavailableError` where Redis doesn't answer, :class:`StoreDataError` where a
     key isn't ours, and :class:`NewerVersionError` where a newer version wrote it.
@@ -96,7 +103,7 @@ class Store:
     # -- keys -------------------------------------------------------------------------------------------------
 
     def _shard(self, entry: str) -> str:
-        return f"{self.settings.key_prefix}{{{zlib.crc32(entry.encode()) % SHARDS}}}:"
+        return f"{self.settings.key_prefix}{{{self.shard_of(entry)}}}:"
 
     def entry_key(self, entry: str) -> str:
         """Name of the hash of ``entry``."""
@@ -187,32 +194,42 @@ class Store:
         return self._trip.run(
             [
                 self._about(
-                    "take", window, [beat, fingerprint, publish_timeout, _server_ms(window.start)], reading.read_take
+                    "take", window, [beat, fingerprint, publish_timeout, _epoch_ms(window.start)], reading.read_take
                 )
                 for window, fingerprint in windows
             ]
         )
 
     def postpone_many(
-        self, windows: Iterable[WindowKey], seconds: float, others: Sequence[str]
+        self, beat: str, windows: Iterable[tuple[WindowKey, str]], seconds: float, others: Sequence[str]
     ) -> list[str | OnceError]:
-        """Put off overdue windows of entries that neither this beat nor one of ``others`` (alive) knows.
+        """Put off overdue windows that this beat can't take, and none of ``others`` (alive) can.
 
-        Returns for each ``postponed``, ``forgotten``, ``no`` (it isn't overdue, or another's) or an error.
+        Each with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
+        ``postponed``, ``forgotten``, ``closed``, ``no`` (it isn't overdue, or another's) or an error; see
+        ``lua/postpone.lua``.
         """
         return self._trip.run(
-            [self._about("postpone", window, [_ms(seconds), *others], reading.read_word) for window in windows]
+            [
+                self._about("postpone", window, [_ms(seconds), beat, why, *others], reading.read_word)
+                for window, why in windows
+            ]
         )
 
-    def overdue(self, beat: str, now: datetime, most: int) -> r.Overdue:
+    def shard_of(self, entry: str) -> int:
+        """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
+        return zlib.crc32(entry.encode()) % SHARDS
+
+    def overdue(self, beat: str, now: datetime, most: int, skip: Mapping[int, int] = MappingProxyType({})) -> r.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
-        ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again.
+        ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
+        shards how many of their longest overdue are passed over.
         """
         calls = [self._heartbeat(beat)]
-        until = _server_ms(now)
+        prefix, until = self.settings.key_prefix, _epoch_ms(now)
         commands: list[tuple[Any, ...]] = [
-            ("ZRANGEBYSCORE", f"{self.settings.key_prefix}{{{shard}}}:open", "-inf", until, "LIMIT", 0, most)
+            ("ZRANGEBYSCORE", f"{prefix}{{{shard}}}:open", "-inf", until, "LIMIT", skip.get(shard, 0), most)
             for shard in range(SHARDS)
         ]
         (heartbeat,), shards = self._trip.run_with(calls, commands)
@@ -239,7 +256,11 @@ class Store:
         return Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), what], reading.read_heartbeat)
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
-        """Open a window once more, by order; see ``lua/backfill.lua``."""
+        """Open a window once more, by order of ``beat``; see ``lua/backfill.lua``.
+
+        Returns :class:`Claimed` (publish it, and confirm), :class:`Open` (it still owes its outcome) or
+        :class:`Unknown` (no such entry).
+        """
         arguments = [beat, _ms(self.settings.publish_timeout)]
         return self._trip.one(
             self._about("backfill", window, arguments, reading.read_backfill, [self._claim_key(window)])
@@ -261,14 +282,20 @@ class Store:
     def begin(
         self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True
     ) -> r.Begun | r.Busy | r.Closed:
-        """Take the right to execute ``window`` for ``lease`` seconds; see ``lua/begin.lua``."""
-        arguments = [owner, _ms(lease), retry, int(tracked), _server_ms(window.start)]
+        """Take the right to execute ``window`` for ``lease`` seconds; see ``lua/begin.lua``.
+
+        ``retry`` is the message's retry number, ``tracked`` what its headers say. Returns :class:`Begun`,
+        :class:`Busy` (another has it), or :class:`Closed`: with its outcome where a limit ended it just now, with
+        none where it was closed before.
+        """
+        arguments = [owner, _ms(lease), retry, int(tracked), _epoch_ms(window.start)]
         return self._trip.one(self._about("begin", window, arguments, reading.read_begin))
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[r.Renewed | r.Stale | OnceError]:
-        """Renew leases; see ``lua/renew.lua``.
+        """Renew leases, each for its own ``lease`` seconds from now; see ``lua/renew.lua``.
 
-        Returns for each :class:`Renewed`, :class:`Stale` or an error.
+        Returns for each :class:`Renewed`, :class:`Stale` (another began since, it was handed over, or it is closed)
+        or the error that concerns it alone.
         """
         return self._trip.run(
             [
@@ -288,7 +315,12 @@ class Store:
         *,
         tracked: bool = True,
     ) -> r.HandedOver | r.Stale:
-        """Give the window to retry number ``retry``, due in ``delay`` seconds, before it is published."""
+        """Give the window to retry number ``retry``, before that is published; see ``lua/hand_over.lua``.
+
+        It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's, or 0
+        where the owner doesn't know it: then only the run key counts. Returns :class:`HandedOver` or
+        :class:`Stale`.
+        """
         arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout), int(tracked)]
         return self._trip.one(self._about("hand_over", window, arguments, reading.read_hand_over))
 
@@ -302,14 +334,24 @@ class Store:
         *,
         tracked: bool = True,
     ) -> r.Finished | r.Again | r.Stale:
-        """Record ``outcome``; with ``again_after`` (seconds) the window runs again, up to its max_attempts."""
+        """Record ``outcome``: done, failed or revoked; see ``lua/finish.lua``.
+
+        With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
+        begin's, or 0 where the caller doesn't know it: then only the run key counts. Returns :class:`Finished`,
+        :class:`Again`, or :class:`Stale`: nothing is recorded, since another began, closed it, or it was handed over
+        (then only revoked ends it).
+        """
         again = 0 if again_after is None else max(_ms(again_after), 1)
         return self._trip.one(
             self._about("finish", window, [owner, fence, outcome, again, int(tracked)], reading.read_finish)
         )
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
-        """Record that a message was discarded (``expired`` or ``revoked``) before its task could see it."""
+        """Record that a message was discarded before its task could see it; see ``lua/close.lua``.
+
+        ``outcome`` is expired or revoked, ``retry`` the message's retry number. Returns :class:`Closed`, or
+        :class:`Unchanged` where it runs, waits for another retry, is closed already, or is for recovery.
+        """
         return self._trip.one(self._about("close", window, [owner, outcome, retry], reading.read_close))
 
     # -- reading ----------------------------------------------------------------------------------------------
@@ -351,16 +393,18 @@ _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
 
 
 def store_of(app: Celery) -> Store:
-    """Return the app's store, made at its first use; raises SettingError where a setting is wrong."""
+    """Return the app's store, made at its first use; raises SettingError where a setting is wrong.
+
+    Safe to call from several threads: setdefault is one atomic step. No lock: a child that is forked while another
+    thread holds one would wait for ever.
+    """
     store = _stores.get(app)
-    if store is None:
-        store = _stores[app] = Store(Settings.from_app(app))
-    return store
+    return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _server_ms(instant: datetime) -> int:
+def _epoch_ms(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)

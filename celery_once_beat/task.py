@@ -6,17 +6,20 @@ Everything happens in ``__call__``: users override ``before_start``, ``on_succes
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
-from celery.signals import celeryd_after_setup
+from celery.signals import beat_embedded_init, beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
 from .errors import NewerVersionError, SettingError
-from .execution import DELIVERY, Execution, put_back
+from .execution import DELIVERY, Execution
+from .logs import about
+from .put_back import put_back
 from .settings import Settings, check_choice, check_count, check_seconds
 from .store import store_of
 from .windows import Window, decode_headers, find_headers
@@ -60,7 +63,7 @@ class OnceTask(_Task):
     #: Tells the scheduler that workers close this task's windows.
     once_closes_windows = True
     #: ``track_started``, which the tracer would act on before a duplicate is refused.
-    once_track_started = False
+    _once_track_started = False
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -74,14 +77,15 @@ class OnceTask(_Task):
                     f"task {cls.name!r}: {base.__name__} defines 'window', which is where OnceTask puts the "
                     "window; rename it"
                 )
+            _refuse_unknown(cls.name, base)
         for name, check in _CHECKS.items():
             check(f"task {cls.name!r}, {name}", getattr(cls, name))
         if cls.once_max_attempts is not None:
             check_count(1)(f"task {cls.name!r}, once_max_attempts", cls.once_max_attempts)
-        if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "once_wrapped"):
+        if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
             cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]
         if cls.track_started:
-            cls.once_track_started, cls.track_started = True, False
+            cls._once_track_started, cls.track_started = True, False
 
     @property
     def window(self) -> Window | None:
@@ -117,7 +121,7 @@ class OnceTask(_Task):
 
     def _store_started(self, request: Any) -> None:
         """What the tracer does for ``track_started``, but after begin."""
-        if not self.once_track_started:
+        if not self._once_track_started:
             return
         ignored = vars(request).get("ignore_result")
         if not (self.ignore_result if ignored is None else ignored):
@@ -154,6 +158,15 @@ class OnceTask(_Task):
         return signature
 
 
+def _refuse_unknown(task: str, base: type) -> None:
+    known = [name for name in vars(OnceTask) if name.startswith("once_")]
+    for name in vars(base):
+        if name.startswith("once_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise SettingError(f"task {task!r}, {name}: there is no such attribute{hint}")
+
+
 def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
     """A subclass's ``__call__``, within the window's execution.
 
@@ -165,7 +178,7 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
         return self._begin_and_call(partial(override, self, *args, **kwargs))
 
-    call.once_wrapped = True  # type: ignore[attr-defined]
+    call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
 
 
@@ -181,5 +194,19 @@ def _check_settings(instance: Any, **_: Any) -> None:
     try:
         Settings.from_app(instance.app)
     except SettingError as exc:
-        logger.critical("once: %s", exc, extra={"action": "setting_wrong"})
+        logger.critical("once: %s", exc, extra=about("setting_wrong"))
         raise SystemExit(os.EX_CONFIG) from None
+
+
+@beat_init.connect(weak=False)
+@beat_embedded_init.connect(weak=False)
+def _warn_of_stock_beat(sender: Any, **_: Any) -> None:
+    """A beat that claims nothing sends what the others claim once more: it looks well, and everything is doubled."""
+    scheduler = sender.scheduler
+    if not getattr(scheduler, "claims_windows", False):
+        logger.warning(
+            "once: this beat runs %s, which sends each window once more than the others: start it with -S once, or set "
+            "beat_scheduler = 'once'",
+            type(scheduler).__name__,
+            extra=about("scheduler_stock"),
+        )

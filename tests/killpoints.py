@@ -70,7 +70,10 @@ def install() -> None:
     setattr(owner, method, wrapped)
 
 
-def _won(replies) -> bool:
+def _won(result) -> bool:
+    from celery_once_beat.recovery import Recovered
     from celery_once_beat.replies import Claimed
 
-    return bool(replies) and (isinstance(replies[0], tuple) or any(isinstance(r, Claimed) for r in replies))
+    if isinstance(result, Recovered):
+        return bool(result.taken)
+    return any(isinstance(reply, Claimed) for reply in result)

@@ -199,6 +199,11 @@ class System:
         with self._queue_server as client:
             return client.lindex(self.queue, -1)
 
+    def queued(self) -> list[bytes]:
+        """All messages that wait, the oldest first (Redis broker)."""
+        with self._queue_server as client:
+            return client.lrange(self.queue, 0, -1)[::-1]
+
     def put(self, message: bytes) -> None:
         """Deliver a message once more, as a broker that forgot that it was acknowledged."""
         with self._queue_server as client:

@@ -1,11 +1,12 @@
 -- backfill: a window is opened once more, by order. The cursor stays; its outcome is counted apart.
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)   KEYS[5] claim key
--- ARGV[6] beat   ARGV[7] publish_timeout ms
+-- ARGV[6] who orders it: a beat's name, or another that is used for this order alone   ARGV[7] publish_timeout ms
 --
--- returns {'claimed', turn, expires}   publish it
---         {'open'}                     it still owes its outcome; nothing changes
---         {'unknown'}                  no such entry   {'newer', version}
+-- returns {'claimed', turn, expires}   publish it, then confirm with that turn, which is 1; expires is '0': never
+--         {'open'}       it still owes its outcome, or runs; nothing changes
+--         {'unknown'}    no such entry
+--         {'newer', version}
 
 if not entry.cursor then
   return {'unknown'}

@@ -2,16 +2,20 @@
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
 -- ARGV[6] owner: one delivery of a message   ARGV[7] lease ms   ARGV[8] retry number of the message
--- ARGV[9] 1 if the message says that the window is tracked   ARGV[10] start, server ms
+-- ARGV[9] 1 if the message says that the window is tracked, else 0   ARGV[10] start, server ms
 --
 -- returns {'begun', fence, attempt, last_done}   run it; last_done is '' where there is none
---         {'busy', reason}      another has it, or an older copy came late; refuse this copy
---         {'closed', outcome}   it has its outcome; outcome is '' where it was closed before
+--         {'busy', reason}      refuse this copy, which is counted: 'running', 'waiting for retry <n>', 'waiting to
+--                               run again', or 'handed over to retry <n>' where this copy is an older one
+--         {'closed', outcome}   this begin closed it, since a limit was reached: abandoned, dropped, expired, missed
+--         {'closed', ''}        it was closed before; refuse this copy, which is counted
 --         {'newer', version}
 
 local OWNER, LEASE, RETRY = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local LIMITS = {abandoned = true, dropped = true, expired = true, missed = true}
 local kind, owner, number = settle()
 local open = ARGV[9] == '1' and is_open()
+local window = open and read_window()
 
 -- A refused copy is counted; the reply says why.
 local function refuse(...)
@@ -21,15 +25,22 @@ local function refuse(...)
   return {...}
 end
 
+if kind == 'done' and owner == OWNER and LIMITS[number] then
+  return {'closed', number} -- the reply to the begin that closed it was lost
+end
 if kind == 'done' then
   return refuse('closed', '')
 end
-if kind == 'run' and owner == OWNER then
-  -- The reply to this delivery's begin was lost.
-  -- Written once more, so that WAIT has a write to wait for.
-  local attempt = open and read_window().attempts or 1
-  redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(number), 'PX', LEASE)
-  return {'begun', int(number), attempt, entry.last_done or ''}
+-- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
+local began = open and not kind and window.owner == OWNER and window.released == HELD
+if began or kind == 'run' and owner == OWNER then
+  -- Written once more, so that the lease runs anew and WAIT has a write to wait for.
+  local fence = int(began and window.fence or number)
+  redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. fence, 'PX', LEASE)
+  if open then
+    redis.call('ZADD', OPEN, int(NOW + LEASE + MARGIN), MEMBER)
+  end
+  return {'begun', fence, open and window.attempts or 1, entry.last_done or ''}
 end
 if kind == 'run' then
   return refuse('busy', 'running')
@@ -51,8 +62,7 @@ if not open then
   return {'begun', int(fence), 1, entry.last_done or ''}
 end
 
-local window = read_window()
-if window.released == 2 then
+if window.released == TO_RUN_AGAIN then
   return refuse('busy', 'waiting to run again')
 end
 if RETRY < window.retry then
@@ -65,7 +75,7 @@ if outcome then
 end
 window.attempts = window.attempts + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
-window.released, window.taken, window.publishes, window.turn = 0, 0, 0, window.turn + 1
+window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, window.turn + 1
 redis.call('HSET', ENTRY, 'fence', int(fence))
 keep_entry()
 redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)

@@ -8,8 +8,10 @@
 -- ARGV[10] publish_timeout ms   ARGV[11] expires: ms from now, 0 for never
 -- ARGV[12] how many windows are passed over, those beyond KEYS included   ARGV[13...] the starts of KEYS[6...]
 --
--- returns {'claimed', turn, expires}   publish it; expires is the server's ms, 0 for never
---         {'moved', cursor}            it isn't this beat's; go on from there
+-- returns {'claimed', turn, expires, missed}   publish it, unless it was passed: turn is 0 where nothing is to be
+--                                 confirmed, expires the server's epoch ms, 0 for never; missed says how many windows
+--                                 were counted as that, 0 where the reply to the first such claim was lost
+--         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)   {'newer', version}
 
 local FROM, BEAT, FINGERPRINT, MODE = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
@@ -34,14 +36,14 @@ if entry.cursor ~= FROM then
   if entry.cursor == START and redis.call('GET', CLAIM) == BEAT then
     -- The reply to this beat's claim was lost.
     if MODE ~= 'run' then
-      return {'claimed', 0, '0'}
+      return {'claimed', 0, '0', 0}
     end
     local window = read_window()
     if is_open() and window.turn == 1 and window.beat == BEAT then
-      return {'claimed', 1, int(window.expires)}
+      return {'claimed', 1, int(window.expires), 0}
     end
   end
-  return {'moved', entry.cursor}
+  return {'moved', entry.cursor, 0}
 end
 if START <= FROM then
   return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM)
@@ -55,7 +57,7 @@ local function look_at(run_key, start, member)
   if deadline then
     local window = read_window(start)
     window.backfill = 0
-    return {window = window, deadline = deadline, start = start, member = member}
+    return {window = window, deadline = deadline, start = start, member = member, open = true}
   end
   local kind, owner, number = run_state(run_key)
   if kind == 'done' then
@@ -67,7 +69,7 @@ local function look_at(run_key, start, member)
     if kind == 'run' then
       window.attempts, window.fence = 1, number
     else
-      window.retry, window.released = number, 1
+      window.retry, window.released = number, TO_RETRY
     end
     deadline = NOW + math.max(redis.call('PTTL', run_key), 0) + MARGIN
     return {window = window, deadline = deadline, start = start, member = member}
@@ -111,22 +113,22 @@ if missed > 0 then
   remember(table.concat({newest, 'missed', int(NOW), '0', '0', int(missed), BEAT, '-'}, ' '))
 end
 if MODE == 'pass' then
-  return {'claimed', 0, '0'}
+  return {'claimed', 0, '0', missed}
 end
-if MODE == 'untracked' and not (itself and itself.window and itself.window.backfill == 0 and is_open()) then
+if MODE == 'untracked' and not (itself and itself.open) then
   -- Whoever published it, or runs it, it is accounted for; only its claim marker says who may publish.
   count('untracked', 1)
-  return mine and {'claimed', 0, '0'} or {'moved', START}
+  return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end
 if itself then
   take_over(itself)
-  return {'moved', START}
+  return {'moved', START, missed}
 end
 local expires = tonumber(ARGV[11])
 local window = new_window(BEAT, expires > 0 and NOW + expires or 0)
 write_window(window, NOW + ARGV[10])
 if not mine then
   -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
-  return {'moved', START}
+  return {'moved', START, missed}
 end
-return {'claimed', window.turn, int(window.expires)}
+return {'claimed', window.turn, int(window.expires), missed}

@@ -3,8 +3,9 @@
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
 -- ARGV[6] owner: the delivery   ARGV[7] outcome: expired or revoked   ARGV[8] retry number of the message
 --
--- returns {'closed', outcome}
---         {'unchanged'}   it runs, or an execution of it died, which is for recovery, or it is closed already
+-- returns {'closed', outcome}   recorded, now or when this was sent before
+--         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
+--                         it died, which is for recovery; or it is closed already
 --         {'newer', version}
 
 local kind, owner = settle()
@@ -17,7 +18,7 @@ if ARGV[7] == 'expired' and NOW < window.expires then
   return {'unchanged'}
 end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
-local idle = not kind and (window.fence == 0 or window.released == 1 or ARGV[7] == 'revoked')
+local idle = not kind and (window.fence == 0 or window.released == TO_RETRY or ARGV[7] == 'revoked')
 if (idle or kind == 'wait') and window.retry == tonumber(ARGV[8]) then
   close_window(window, ARGV[7], ARGV[6])
   return {'closed', ARGV[7]}

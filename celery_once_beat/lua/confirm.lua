@@ -5,12 +5,16 @@
 -- say): after max_attempts such publishes the window has failed
 -- ARGV[8] start_timeout ms, with the message's own delay   ARGV[9] publish_timeout ms
 --
--- returns {'failed'}
+-- returns {'failed'}      it could not be published max_attempts times, and is closed
 --         {'confirmed'}   the deadline has moved: to when a worker should have begun, doubling with each time
 --                         that it is published again; or near, if it has to be published again
 --         {'unchanged'}   it was begun, taken or closed since
+--         {'newer', version}
 
-local kind = settle()
+local kind, owner, outcome = settle()
+if ARGV[7] == '-1' and kind == 'done' and outcome == 'failed' and string.match(owner, '/(%d+)$') == ARGV[6] then
+  return {'failed'} -- the reply to this one was lost
+end
 if kind or not is_open() then
   return {'unchanged'}
 end
@@ -20,7 +24,8 @@ if window.turn ~= tonumber(ARGV[6]) then
 end
 local most = tonumber(redis.call('HGET', ENTRY, 'max_attempts') or math.huge)
 if ARGV[7] == '-1' and window.publishes >= most then
-  close_window(window, 'failed', window.beat)
+  -- The turn stands in the marker, so that a repetition knows its own: no two beats have the same one.
+  close_window(window, 'failed', window.beat .. '/' .. ARGV[6])
   return {'failed'}
 end
 local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)

@@ -1,13 +1,18 @@
 -- finish: a worker records how its execution ended.
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
--- ARGV[6] owner   ARGV[7] fence   ARGV[8] outcome: done, failed or revoked
--- ARGV[9] ms after which the same window runs again, 0 to close it   ARGV[10] tracked 1 or 0
+-- ARGV[6] owner   ARGV[7] fence that its begin was given; 0 where the caller doesn't know it, as a worker's main
+-- process, which ends what its child began: then only the run key counts
+-- ARGV[8] outcome: done, failed or revoked
+-- ARGV[9] ms after which the same window runs again, 0 to close it; up to max_attempts executions
+-- ARGV[10] 1 if the message says that the window is tracked, else 0
 --
--- returns {'finished'}   recorded
+-- returns {'finished'}   the outcome is recorded
 --         {'again'}      it stays open, to run again later
---         {'stale'}      another began since, or closed it: nothing was recorded
+--         {'stale'}      another began since, or closed it, or it was handed over: nothing was recorded
 --         {'newer', version}
+-- What was handed over is the retry's to finish: a child that is killed after it hasn't failed. Only what a person
+-- revokes ends here too.
 
 local OWNER, OUTCOME, AGAIN = ARGV[6], ARGV[8], tonumber(ARGV[9])
 local kind, owner = settle()
@@ -19,13 +24,14 @@ if kind == 'done' then
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'finished'}
 end
-if not hold(OWNER, ARGV[7], ARGV[10] == '1') then
-  if open then
-    local window = read_window()
-    if window.owner == OWNER and window.released == 2 and not kind then
-      return {'again'}
-    end
+local verdict = hold(OWNER, ARGV[7], ARGV[10] == '1')
+if not verdict and open and not kind then
+  local window = read_window()
+  if window.owner == OWNER and (window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE) then
+    return {'again'} -- the reply to this one's finish was lost
   end
+end
+if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
   return {'stale'}
 end
 if not open then
@@ -37,7 +43,7 @@ local most = tonumber(redis.call('HGET', ENTRY, 'max_attempts') or math.huge)
 if AGAIN > 0 and window.attempts < most then
   redis.call('DEL', RUN)
   -- Its own retries are its again too.
-  window.released, window.retry, window.publishes, window.turn = 2, 0, 0, window.turn + 1
+  window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1
   write_window(window, NOW + AGAIN)
   return {'again'}
 end

@@ -1,11 +1,15 @@
 -- hand_over: a worker gives its window to the retry that it is about to publish.
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
--- ARGV[6] owner   ARGV[7] fence   ARGV[8] retry number   ARGV[9] ms until the retry is due
--- ARGV[10] start_timeout ms: how much later it should have begun   ARGV[11] tracked 1 or 0
+-- ARGV[6] owner   ARGV[7] fence that its begin was given; 0 where the owner doesn't know it: only the run key counts
+-- ARGV[8] retry number   ARGV[9] ms until the retry is due
+-- ARGV[10] start_timeout ms: how much later it should have begun
+-- ARGV[11] 1 if the message says that the window is tracked, else 0
 --
--- returns {'handed over'}   a retry is no death: the attempt doesn't count
---         {'stale'} | {'newer', version}
+-- returns {'handed over'}   it waits for the message with that retry number; a retry is no death: the attempt
+--                           doesn't count
+--         {'stale'}         another began since, it was handed over to another retry, or it has its outcome
+--         {'newer', version}
 
 local OWNER, RETRY, DELAY = ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9])
 local verdict, number = hold(OWNER, ARGV[7], ARGV[11] == '1')
@@ -26,7 +30,7 @@ redis.call('SET', RUN, 'wait:' .. ARGV[8] .. ':' .. OWNER, 'PX', int(hold_for))
 if open then
   local window = read_window()
   window.attempts = math.max(window.attempts - 1, 0)
-  window.retry, window.released = RETRY, 1
+  window.retry, window.released = RETRY, TO_RETRY
   window.publishes, window.turn = 1, window.turn + 1
   write_window(window, NOW + DELAY + math.max(ARGV[10], MARGIN))
 end

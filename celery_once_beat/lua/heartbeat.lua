@@ -1,9 +1,11 @@
--- A beat says that it lives, and learns the time and who else does.
+-- heartbeat: a beat says that it lives, and learns the time and who else does. Stands without the prelude.
 --
--- KEYS[1] beats zset   ARGV[1] beat   ARGV[2] ms after which a silent beat counts as gone
--- ARGV[3] 'lives' | 'leaves' | 'looks': only asks, and changes nothing
+-- KEYS[1] beats zset: beat → when it was last heard of, server ms
+-- ARGV[1] beat; not looked at where it only looks   ARGV[2] ms after which a silent beat counts as gone
+-- ARGV[3] 'lives' | 'leaves': it ends | 'looks': only asks, and changes nothing
 --
--- returns {seconds, microseconds, 1 if the beat was not known, beat alive...}
+-- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
+--                                                 it lives and was not known, else 0; then each beat alive
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

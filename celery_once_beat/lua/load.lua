@@ -10,6 +10,7 @@
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed', paused 1 or 0}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
 --         {'newer', version}
+--
 -- Of the beats alive, the one that loaded last is right. A definition that is right and new goes on from now:
 -- never an extra early run. One that is right again, because the beats with the later one are gone, goes on
 -- from when they can last have claimed, so that no window falls between.
@@ -54,19 +55,19 @@ local alive = {}
 for position = 10, #ARGV do
   alive[ARGV[position]] = true
 end
-local since = tonumber(ARGV[3])
-local first = since == 0
+local loaded_at = tonumber(ARGV[3])
+local first = loaded_at == 0
 if first then
-  since = NOW
+  loaded_at = NOW
 end
-local loaders = {BEAT .. ' ' .. FINGERPRINT .. ' ' .. int(since)}
-local right_beat, right_fingerprint, right_since = BEAT, FINGERPRINT, since
+local loaders = {BEAT .. ' ' .. FINGERPRINT .. ' ' .. int(loaded_at)}
+local right_beat, right_fingerprint, right_loaded_at = BEAT, FINGERPRINT, loaded_at
 for beat, fingerprint, at in string.gmatch(fields[4] or '', '(%S+) (%S+) (%d+)') do
   if beat ~= BEAT and alive[beat] then
     loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
     -- Two in the same millisecond: by name, so that they don't take turns.
-    if tonumber(at) > right_since or tonumber(at) == right_since and beat > right_beat then
-      right_beat, right_fingerprint, right_since = beat, fingerprint, tonumber(at)
+    if tonumber(at) > right_loaded_at or tonumber(at) == right_loaded_at and beat > right_beat then
+      right_beat, right_fingerprint, right_loaded_at = beat, fingerprint, tonumber(at)
     end
   end
 end
@@ -74,7 +75,7 @@ end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', table.concat(loaders, ' '))
 if right_fingerprint ~= FINGERPRINT then
   redis.call('PEXPIRE', ENTRY, ARGV[4])
-  return {'superseded', right_beat, int(since)}
+  return {'superseded', right_beat, int(loaded_at)}
 end
 
 local news = 'same'
@@ -100,4 +101,4 @@ end
 redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', ARGV[4],
   'max_attempts', ARGV[6], 'recover', ARGV[7], 'grace', ARGV[8])
 redis.call('PEXPIRE', ENTRY, ARGV[4])
-return {'loaded', cursor, int(since), news, tonumber(fields[5] or 0)}
+return {'loaded', cursor, int(loaded_at), news, tonumber(fields[5] or 0)}

@@ -1,8 +1,11 @@
--- pause, resume: the entry's windows aren't claimed while it is paused; what is open goes on.
+-- pause, resume: the entry's windows aren't claimed while it is paused; what is open goes on. Stands without the
+-- prelude.
 --
 -- KEYS[1] entry hash   ARGV[1] 1 to pause, 0 to resume
 --
--- returns {'done'} | {'unknown'}: there is no such entry | {'newer', version}
+-- returns {'done'}      it is as asked, now or before
+--         {'unknown'}   there is no such entry
+--         {'newer', version}
 
 local fields = redis.call('HMGET', KEYS[1], 'cursor', 'v')
 if not fields[1] then

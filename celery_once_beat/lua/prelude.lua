@@ -5,6 +5,21 @@
 -- ARGV[2] the window's member in the open zset, <entry>@<start>
 -- ARGV[3] marker_ttl ms   ARGV[4] retention ms   ARGV[5] history_size in windows
 --
+-- Fields of the entry hash; instants are canonical texts, durations ms:
+--   v             version of the protocol that wrote it; absent: 1
+--   cursor        latest claimed start   born: the cursor that the hash was made with
+--   since         the cursor from which the present definition counts
+--   ttl           how long the hash lives after the last contact
+--   fence         the largest that a begin was given
+--   last_done     start of the latest window that was done; absent: none
+--   fingerprint   the definition in force
+--   loaders       which beats loaded which: '<beat> <fingerprint> <server ms>', separated by blanks
+--   paused        1; absent: not paused
+--   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force
+--   refused       how many copies begin refused
+--   w:<start>     the account of an open window (NUMBERS, owner, beat)
+--   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
+--
 -- Any verb may answer {'newer', version}: the hash was written by a newer version; nothing was changed.
 -- It raises BADDATA where a key holds what this package didn't put there.
 
@@ -78,17 +93,21 @@ local function keep_entry()
 end
 
 -- An open window's account. `turn` changes with each claim, take, begin and hand over, so that a late confirm
--- is seen to be late. `released` says that its last owner gave it back: 1 to a retry, 2 to run again
--- later, 3 once that has come.
--- `taken` is 1 from a take until its confirm.
+-- is seen to be late. `released` says whether its last owner gave it back, and for what. `taken` is 1 from a take
+-- until its confirm.
 local NUMBERS = {
   'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released', 'taken',
 }
 
+-- Values of `released`. HELD too before the first begin, and where an execution died: nobody gave it back.
+local HELD, TO_RETRY, TO_RUN_AGAIN = 0, 1, 2
+-- A beat has taken the window that is to run again; any copy may begin.
+local RUN_AGAIN_DUE = 3
+
 local function new_window(beat, expires)
   return {
     attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = NOW, expires = expires or 0,
-    backfill = 0, released = 0, taken = 0, owner = '-', beat = beat,
+    backfill = 0, released = HELD, taken = 0, owner = '-', beat = beat,
   }
 end
 
@@ -182,7 +201,7 @@ local function limit_reached(window)
   if window.attempts >= tonumber(limits[1] or math.huge) then
     return 'abandoned'
   end
-  if window.attempts >= 1 and limits[2] == '0' and window.released == 0 then
+  if window.attempts >= 1 and limits[2] == '0' and window.released == HELD then
     return 'dropped'
   end
   if window.expires > 0 and NOW > window.expires then
@@ -210,7 +229,8 @@ local function too_late(window, start_ms)
 end
 
 -- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is
--- stale. One whose lease ran out has it again as long as nobody began since.
+-- stale. One whose lease ran out has it again as long as nobody began since. `fence` is '0' where the caller doesn't
+-- know it: then only the run key counts.
 local function hold(owner, fence, tracked)
   local kind, holder, number = run_state()
   if kind == 'run' then
@@ -227,8 +247,8 @@ local function hold(owner, fence, tracked)
   end
   if is_open() then
     local window = read_window()
-    return window.owner == owner and int(window.fence) == fence and window.released == 0 and 'run' or nil
+    return window.owner == owner and int(window.fence) == fence and window.released == HELD and 'run' or nil
   end
   -- Nobody has it and nothing is known of it: where the run key alone decides, its last owner has it again.
-  return (not tracked or not passed()) and 'run' or nil
+  return fence ~= '0' and (not tracked or not passed()) and 'run' or nil
 end

@@ -1,8 +1,12 @@
 -- renew: a worker keeps the right to execute a window.
 --
--- KEYS[1..4], ARGV[1..5] the window (prelude)   ARGV[6] owner   ARGV[7] fence   ARGV[8] lease ms   ARGV[9] tracked 1 or 0
+-- KEYS[1..4], ARGV[1..5] the window (prelude)
+-- ARGV[6] owner   ARGV[7] fence that its begin was given   ARGV[8] lease ms, from now
+-- ARGV[9] 1 if the message says that the window is tracked, else 0
 --
--- returns {'renewed'} | {'stale'}: another began since, or it has its outcome | {'newer', version}
+-- returns {'renewed'}   also where its lease had run out and nobody began since
+--         {'stale'}     another began since, it was handed over, or it has its outcome
+--         {'newer', version}
 
 local verdict = hold(ARGV[6], ARGV[7], ARGV[9] == '1')
 if verdict ~= 'run' then

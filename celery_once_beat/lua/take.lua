@@ -9,9 +9,12 @@
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'newer', version}
 
-local kind = settle()
+local kind, owner, number = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
 if not deadline then
+  if kind == 'done' and owner == ARGV[6] then
+    return {'closed', number} -- the reply to this beat's take was lost
+  end
   return {'no', 'closed'}
 end
 if redis.call('HGET', ENTRY, 'fingerprint') ~= ARGV[7] then
@@ -38,8 +41,8 @@ if outcome then
 end
 window.turn, window.taken, window.beat = window.turn + 1, 1, ARGV[6]
 window.publishes = window.publishes + 1
-if window.released == 2 then
-  window.released = 3
+if window.released == TO_RUN_AGAIN then
+  window.released = RUN_AGAIN_DUE
 end
 write_window(window, NOW + ARGV[8])
 return taken()

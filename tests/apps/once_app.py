@@ -144,7 +144,9 @@ def ending(self, how):
     if how == "throwless" and self.request.retries == 0:
         self.retry(throw=False, countdown=0)
         return
-    if how == "sleeps":
+    if how == "hands over" and self.request.retries == 0:
+        self.retry(throw=False, countdown=2)
+    if how == "sleeps" or (how == "hands over" and self.request.retries == 0):
         time.sleep(60)
     note("finish", current_window())
 

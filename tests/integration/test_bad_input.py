@@ -46,6 +46,18 @@ def test_an_unknown_key_of_an_entry(system: System) -> None:
     system.check_each_once()
 
 
+def test_a_stock_beat_is_warned_of(system: System) -> None:
+    """Where -S once was forgotten everything would be sent once more: that beat says so at its start, and no other."""
+    system.check_law = False
+    stock = system.procs.start_beat("apps.once_app", name="stock", scheduler="celery.beat:Scheduler", env=system.env())
+    embedded = system.worker("embedded", pool="threads", beat=True, scheduler="celery.beat:Scheduler")
+    for proc in (stock, embedded):
+        proc.wait_log("once: this beat runs Scheduler, which sends each window once more", 20)
+    right = system.beat()
+    wait_until(lambda: system.store.account("tick"), "the schedule is loaded", 20)
+    assert "this beat runs" not in right.log
+
+
 def test_a_schedule_that_raises(system: System) -> None:
     """An entry whose schedule raises is named once and tried again later; it never stops beat."""
     system.entries = {**EVERY_SECOND, "broken": {"task": "apps.once_app.work", "broken": True}}
@@ -122,10 +134,18 @@ def test_a_message_without_a_window(system: System) -> None:
         assert not list(client.scan_iter("once:*"))
 
 
-def test_a_task_with_an_attribute_of_its_own(system: System) -> None:
-    """A task that defines 'window' itself gets an error at start that says so."""
-    system.task = {"window": 3}
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"window": 3}, "defines 'window', which is where OnceTask puts the window; rename it"),
+        ({"once_leese": 5}, r"once_leese: there is no such attribute \(did you mean once_lease\?\)"),
+        ({"once_lease": "soon"}, "once_lease: found 'soon', expected a number of seconds"),
+    ],
+)
+def test_a_task_with_a_wrong_attribute(system: System, task: dict[str, object], said: str) -> None:
+    """A task that defines 'window' itself, or misspells an attribute of ours, gets an error at start that says so."""
+    system.task = task
     system.check_law = False
     worker = system.worker(pool="solo")
     assert worker.wait(20) != 0
-    worker.wait_log("defines 'window', which is where OnceTask puts the window; rename it")
+    worker.wait_log(said)

@@ -144,6 +144,13 @@ def test_a_hard_time_limit_runs_again_as_any_failure(system: System) -> None:
     assert len(system.ledger.read("start")) == 2
 
 
+def test_a_hard_time_limit_after_a_retry_was_sent(system: System) -> None:
+    """A child that is killed after it handed its window over leaves it to the retry, which finishes it."""
+    one_window(system, "ending", args=["hands over"], options={"time_limit": 1})
+    assert system.outcomes() == {"done": 1}
+    assert [event["retries"] for event in system.ledger.read("start")] == [0, 1]
+
+
 def test_a_base_with_a_call_of_its_own(system: System) -> None:
     """A base whose __call__ runs the body itself, as for an app context, executes its windows once like any other."""
     one_window(system, "in_context")

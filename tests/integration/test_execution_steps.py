@@ -14,15 +14,20 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.dispatch import Signal
 from processes import wait_until
+from proxy import Proxy
 from servers import RedisServer
 
-from celery_once_beat import OnceTask
+from celery_once_beat import OnceTask, signals
+from celery_once_beat.delivery import _end
+from celery_once_beat.execution import DELIVERY
+from celery_once_beat.leases import leases_of
 from celery_once_beat.replies import Begun, EntryAccount
 from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
 from celery_once_beat.store import store_of
-from celery_once_beat.windows import Window, encode_headers
+from celery_once_beat.windows import Window, encode_headers, format_instant
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = Window("nightly", T0 + timedelta(hours=1), None)
@@ -43,6 +48,11 @@ class Worker:
         account = store_of(self.app).account(WINDOW.entry)
         assert account is not None
         return account
+
+    @property
+    def run_key(self) -> str:
+        shard = store_of(self.app).entry_key(WINDOW.entry).partition("}:")[0]
+        return f"{shard}}}:run:{WINDOW.entry}:{format_instant(WINDOW.start)}"
 
     def begin_elsewhere(self) -> None:
         """Another worker begins, as soon as the lease of this one has run out."""
@@ -91,7 +101,7 @@ def new_worker() -> Iterator[Callable[..., Worker]]:
         def work() -> Any:
             return worker.body()
 
-        worker = Worker(app, app.task(work, name="proj.work", max_retries=5))
+        worker = Worker(app, app.task(work, name="proj.work", max_retries=5, shared=False))
         store = store_of(app)
         store.load_many([LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, 3, True, None, known=T0)])
         store.claim_many("beat", [ClaimRequest(KEY, T0, "mark")])
@@ -113,6 +123,29 @@ def waiting(url: str) -> int:
     """How many messages wait in the queue."""
     with redis.Redis.from_url(url) as client:
         return int(client.llen(QUEUE))  # type: ignore[arg-type]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The actions of what was logged as a warning or worse."""
+    return [record.action for record in caplog.records if record.levelno >= logging.WARNING]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def heard() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """The signals that are sent, in order, with their arguments."""
+    sent: list[tuple[str, dict[str, Any]]] = []
+
+    def hear(signal: Signal, **arguments: Any) -> None:
+        sent.append((signal.name, arguments))
+
+    all_signals = [getattr(signals, name) for name in signals.__all__]
+    for signal in all_signals:
+        signal.connect(hear, weak=False)
+    try:
+        yield sent
+    finally:
+        for signal in all_signals:
+            signal.disconnect(hear)
 
 
 def test_a_body_that_returns(worker: Worker) -> None:
@@ -241,3 +274,329 @@ def test_a_hash_of_a_newer_version(worker: Worker, redis_url: str) -> None:
     with pytest.raises(Ignore, match="put back"):
         worker.deliver(lambda: pytest.fail("a window that isn't understood was executed"))
     assert waiting(redis_url) == 1
+
+
+# ------------------------------------------------------------------------------------------- ends that can't be told
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "retries"])
+@pytest.mark.parametrize("spoilt", ["newer", "foreign"])
+def test_an_end_that_the_store_refuses(
+    worker: Worker, redis_url: str, how: str, spoilt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A newer beat's hash, or a foreign key, found at the end: the body's own end stands, and one line says why."""
+    with redis.Redis.from_url(redis_url) as client:
+
+        def body() -> str:
+            if spoilt == "newer":
+                client.hset(store_of(worker.app).entry_key(WINDOW.entry), "v", "2")
+            else:
+                client.delete(worker.run_key)
+                client.lpush(worker.run_key, "foreign")
+                client.expire(worker.run_key, 60)
+            if how == "raises":
+                raise LookupError("mine")
+            if how == "retries":
+                worker.task.retry(countdown=60)
+            return "worked"
+
+        with caplog.at_level(logging.INFO, LOGGER):
+            if how == "returns":
+                assert worker.deliver(body) == "worked"
+            else:
+                with pytest.raises(LookupError if how == "raises" else Retry):
+                    worker.deliver(body)
+    assert told(caplog) == ["window_unrecorded"]
+    assert ("protocol" if spoilt == "newer" else "holds a list") in caplog.text
+    assert waiting(redis_url) == (how == "retries")
+
+
+# ----------------------------------------------------------------------------------------------- begins that are slow
+
+
+@pytest.fixture
+def slow(
+    new_worker: Callable[..., Worker], redis_server: RedisServer, redis_url: str
+) -> Iterator[tuple[Worker, Proxy]]:
+    """A worker whose store is behind a proxy, and knows the script of begin."""
+    with Proxy(redis_server.port) as proxy:
+        worker = new_worker(redis_url, once_beat_redis_url=proxy.url(), once_beat_lease=0.5)
+        store_of(worker.app).begin(WindowKey("other", T0), "other", 1.0, tracked=False)
+        yield worker, proxy
+
+
+def answer_late(worker: Worker, proxy: Proxy, url: str) -> None:
+    """The next begin is answered once its lease has run out on the server, when the client asks again."""
+
+    def gone() -> bool:
+        with redis.Redis.from_url(url) as client:
+            return not client.exists(worker.run_key)
+
+    proxy.lose_reply(when=gone)
+
+
+def test_a_begin_that_is_answered_late(slow: tuple[Worker, Proxy], redis_url: str) -> None:
+    """A lease that has run out when its reply is read is asked for again: a body starts with one that is held.
+
+    It is the same execution: nobody died, so the attempts don't grow.
+    """
+    worker, proxy = slow
+    answer_late(worker, proxy, redis_url)
+    assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
+    assert proxy.lost == 1
+    assert worker.account.counts == {"done": 1}
+
+
+def test_begins_that_are_all_answered_late(
+    slow: tuple[Worker, Proxy], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is slower than the lease: the message is put back, and no execution is counted as dead."""
+    worker, proxy = slow
+    store = store_of(worker.app)
+    begin = store.begin
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        answer_late(worker, proxy, redis_url)
+        return begin(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "begin", late)
+        with pytest.raises(Ignore, match="put back"):
+            worker.deliver(lambda: pytest.fail("a body started without its lease"))
+    assert waiting(redis_url) == 1
+    assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
+
+
+# ---------------------------------------------------------------------------------------------- without the store
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"), [("returns", "done"), ("ignores", "done"), ("raises", "failed"), ("retries", None)]
+)
+def test_a_body_that_ran_without_the_store(
+    new_worker: Callable[..., Worker],
+    start_redis: Callable[..., RedisServer],
+    redis_url: str,
+    how: str,
+    outcome: str | None,
+) -> None:
+    """Where Redis answers again by its end, its window is closed, or waits for its retry: it isn't executed again."""
+    server = start_redis(appendonly=True)
+    worker = new_worker(redis_url, once_beat_redis_url=server.url(), once_beat_run_without_store=True)
+    server.kill()
+
+    def body() -> str:
+        server.restart()
+        if how == "raises":
+            raise LookupError("mine")
+        if how == "ignores":
+            raise Ignore("mine")
+        if how == "retries":
+            worker.task.retry(countdown=60)
+        return "worked"
+
+    with heard() as sent:
+        if how == "returns":
+            assert worker.deliver(body) == "worked"
+        else:
+            with pytest.raises({"raises": LookupError, "ignores": Ignore, "retries": Retry}[how]):
+                worker.deliver(body)
+    assert worker.account.counts == ({outcome: 1} if outcome else {})
+    with pytest.raises(Ignore, match="refused"):
+        worker.deliver(lambda: pytest.fail("its window was executed again"))
+    end = {"done": ["window_succeeded"], "failed": ["window_failed"], None: []}[outcome]
+    assert [name for name, _ in sent] == ["window_started", *end]
+    if how == "retries":
+        assert worker.deliver(lambda: "retried", retries=1) == "retried"
+        assert worker.account.counts == {"done": 1}
+
+
+def test_a_body_that_ran_without_the_store_which_stays_away(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end is told once, not for as long as a lease: its result stands, and a warning says what may follow."""
+    server = start_redis()
+    worker = new_worker(server.url(), once_beat_run_without_store=True, once_beat_lease=3600.0)
+    server.kill()
+    with caplog.at_level(logging.INFO, LOGGER):
+        assert worker.deliver(lambda: "worked") == "worked"
+    assert told(caplog) == ["window_unguarded", "window_unrecorded"]
+
+
+def test_a_body_that_ran_without_the_store_while_another_began(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The window is left to the other; what ran without the store keeps its result, and says that it isn't recorded."""
+    server = start_redis(appendonly=True)
+    worker = new_worker(server.url(), once_beat_run_without_store=True)
+    server.kill()
+
+    def body() -> str:
+        server.restart()
+        worker.begin_elsewhere()
+        return "worked"
+
+    with caplog.at_level(logging.INFO, LOGGER):
+        assert worker.deliver(body) == "worked"
+    assert told(caplog) == ["window_unguarded", "window_unrecorded"]
+    assert worker.account.counts == {}
+    assert KEY.start in worker.account.open
+
+
+def test_a_body_that_ran_on_an_uncertain_begin(
+    new_worker: Callable[..., Worker], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No replica confirms anything: with run_without_store the body runs, and its window is closed as far as can be.
+
+    That is told once: the task's end isn't held up for as long as a lease.
+    """
+    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    worker = new_worker(redis_url, once_beat_run_without_store=True, once_beat_wait_replicas=1)
+    store = store_of(worker.app)
+    finish, told = store.finish, []
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        told.append(arguments)
+        return finish(*arguments, **options)
+
+    monkeypatch.setattr(store, "finish", count)
+    assert worker.deliver(lambda: "worked") == "worked"
+    assert worker.account.counts == {"done": 1}
+    assert len(told) == 1
+
+
+# ------------------------------------------------------------------------------------ what the main process records
+
+
+@pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
+def test_a_child_that_is_killed_after_it_handed_over(
+    worker: Worker, redis_url: str, outcome: str, counts: dict[str, int]
+) -> None:
+    """A hard limit leaves the window to the retry that is out, which finishes it; a revoke ends it."""
+    request = {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": 0}
+
+    def body() -> None:
+        worker.task.retry(countdown=60, throw=False)
+        _end(worker.app, request, outcome, killed=True)
+
+    worker.deliver(body, **{DELIVERY: "child"})
+    assert waiting(redis_url) == 1
+    assert worker.account.counts == counts
+    if outcome == "failed":
+        assert worker.deliver(lambda: "retried", retries=1) == "retried"
+        assert worker.account.counts == {"done": 1}
+
+
+@pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
+def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, counts: dict[str, int]) -> None:
+    """A hard limit while it still waits for the store: nothing failed, and recovery may run it; a revoke ends it."""
+    _end(worker.app, {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": 0}, outcome, killed=True)
+    assert worker.account.counts == counts
+    assert (KEY.start in worker.account.open) == (not counts)
+
+
+# ------------------------------------------------------------------------------------------------- what is said of it
+
+
+def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    """A window that begin finds past its grace is missed: one line and one signal; it isn't also a refused copy."""
+    request = LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, 3, True, 60.0, known=T0)
+    store_of(worker.app).load_many([request])
+    with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
+        worker.deliver(lambda: pytest.fail("a window past its grace was executed"))
+    assert [(name, arguments["outcome"]) for name, arguments in sent] == [("window_abandoned", "missed")]
+    actions = [record.action for record in caplog.records if hasattr(record, "action")]
+    assert actions == ["window_missed"]
+
+
+def test_a_lease_that_is_lost_while_the_body_runs(
+    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and at once: the body may run on for hours beside another execution."""
+
+    def body() -> None:
+        window = worker.task.window
+        assert window is not None
+        with worker.frozen():
+            worker.begin_elsewhere()
+        (record,) = wait_until(lambda: [r for r in caplog.records if action(r) == "lease_lost"], "it is said", 10)
+        assert record.levelno == logging.WARNING
+        found = {name: getattr(record, name) for name in ("entry", "start", "attempt", "fence")}
+        start = format_instant(WINDOW.start)
+        assert found == {"entry": WINDOW.entry, "start": start, "attempt": 1, "fence": window.fence}
+        assert record.owner.startswith("worker:")  # type: ignore[attr-defined]
+
+    with pytest.raises(Ignore, match="stale"):
+        worker.deliver(body)
+    assert [action(record) for record in caplog.records].count("lease_lost") == 1
+
+
+@pytest.mark.parametrize("how", ["returns", "retries"])
+def test_a_renewal_that_meets_its_own_end(
+    worker: Worker, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal that is sent beside the end finds nothing to renew; that is no lost lease."""
+    store = store_of(worker.app)
+    for verb in ("finish", "hand_over"):
+        monkeypatch.setattr(store, verb, _then_renew(worker, getattr(store, verb)))
+    if how == "returns":
+        worker.deliver(lambda: None)
+    else:
+        with pytest.raises(Retry):
+            worker.deliver(lambda: worker.task.retry(countdown=60))
+    assert "lease_lost" not in [action(record) for record in caplog.records]
+
+
+def _then_renew(worker: Worker, verb: Callable[..., Any]) -> Callable[..., Any]:
+    def told(*arguments: Any, **options: Any) -> Any:
+        reply = verb(*arguments, **options)
+        leases = leases_of(store_of(worker.app))
+        leases._renew(list(leases._held))
+        return reply
+
+    return told
+
+
+def action(record: logging.LogRecord) -> str | None:
+    return getattr(record, "action", None)
+
+
+ENDS: dict[str, tuple[Callable[[OnceTask], Any], str | None]] = {
+    "returns": (lambda _: None, "window_succeeded"),
+    "ignores": (lambda _: _throw(Ignore("done")), "window_succeeded"),
+    "raises": (lambda _: _throw(LookupError("mine")), "window_failed"),
+    "raises Retry by hand": (lambda _: _throw(Retry("mine")), "window_failed"),
+    "rejects": (lambda _: _throw(Reject("mine", requeue=False)), "window_failed"),
+    "rejects, to be delivered again": (lambda _: _throw(Reject("mine", requeue=True)), None),
+    "retries": (lambda task: task.retry(countdown=60), None),
+}
+
+
+def _throw(exc: Exception) -> None:
+    raise exc
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_each_end_sends_its_signal(worker: Worker, end: str) -> None:
+    """What is recorded as done or failed is signalled, however the body ended; what isn't recorded yet, isn't."""
+    run, signal = ENDS[end]
+    caught: list[BaseException] = []
+    with heard() as sent:
+        try:
+            worker.deliver(lambda: run(worker.task))
+        except Exception as exc:  # noqa: BLE001  # whatever the end is
+            caught.append(exc)
+    assert [name for name, _ in sent] == ["window_started", *([signal] if signal else [])]
+    if signal == "window_failed":
+        assert [sent[-1][1]["exception"]] == caught
+    recorded = {"window_succeeded": {"done": 1}, "window_failed": {"failed": 1}, None: {}}
+    assert worker.account.counts == recorded[signal]
+
+
+def test_a_failure_that_runs_again_is_not_signalled_yet(worker: Worker) -> None:
+    """Nothing final is recorded: the window will run again."""
+    worker.task.once_retry_failed_after = 60.0
+    with heard() as sent, pytest.raises(LookupError):
+        worker.deliver(lambda: _throw(LookupError("mine")))
+    assert [name for name, _ in sent] == ["window_started"]
+    assert worker.account.counts == {}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+import redis
 from celery import Celery, beat
 from celery.app.task import Context
 from celery.schedules import crontab, schedule
-from kombu import Connection
 from processes import wait_until
 from servers import free_port
 
@@ -56,8 +58,8 @@ def schedulers(app: Celery) -> Iterator[Callable[[], OnceScheduler]]:
 
 
 def messages(url: str) -> int:
-    with Connection(url) as connection:
-        return connection.SimpleQueue(QUEUE).qsize()
+    with redis.Redis.from_url(url) as client:
+        return int(client.llen(QUEUE))  # type: ignore[arg-type]
 
 
 def tick_until(scheduler: OnceScheduler, done: Callable[[], object], what: str) -> None:
@@ -150,6 +152,38 @@ def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) 
     second.close()
     second.close()
     assert len(first._once.heartbeat(first._beat_id).beats) == 1
+
+
+def test_a_state_of_the_store_is_said_once(
+    app: Celery,
+    schedulers: Callable[[], OnceScheduler],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While no replica has what is claimed, nothing is published; one line at its beginning, one at its end."""
+    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    app.conf.update(once_beat_wait_replicas=1, once_beat_publish_timeout=1.0)
+    scheduler = schedulers()
+    settings = scheduler._once._trip.settings
+
+    def said() -> list[str]:
+        actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
+        return [action for action in actions if action.startswith("store_")]
+
+    def cursor() -> datetime:
+        account = scheduler._once.account("tick")
+        assert account is not None
+        return account.cursor
+
+    with caplog.at_level(logging.INFO, "celery_once_beat.scheduler"):
+        tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
+        first = cursor()
+        tick_until(scheduler, lambda: cursor() > first, "it was overdue and taken, and another claimed, all uncertain")
+        assert said() == ["store_away"]
+        assert not messages(app.conf.broker_url)
+        scheduler._once._trip.settings = replace(settings, wait_replicas=0)  # as if the replica were back
+        tick_until(scheduler, lambda: messages(app.conf.broker_url), "windows are published")
+    assert said() == ["store_away", "store_back"]
 
 
 @pytest.mark.parametrize("nested", [False, True])

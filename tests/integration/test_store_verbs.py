@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -147,6 +148,9 @@ class Stage:
     def lapse(self) -> None:
         """The window's lease, its wait or its done marker runs out."""
         assert self.raw.delete(self.run_key) == 1
+
+    def postpone(self, others: Sequence[str], beat: str = "beat-9", why: str = "unknown") -> list[Any]:
+        return self.store.postpone_many(beat, [(self.window, why)], 60.0, others)
 
     def overdue(self) -> None:
         """The window's deadline passes, if it has one."""
@@ -291,6 +295,12 @@ def _again(stage: Stage) -> None:
     assert stage.finish("A", "failed", DELAY) == Again()
 
 
+def _again_taken(stage: Stage) -> None:
+    _again(stage)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+
+
 def _closed(stage: Stage) -> None:
     _running(stage)
     assert stage.finish("A") == Finished()
@@ -330,6 +340,7 @@ STATES: dict[str, Callable[[Stage], None]] = {
     "waiting": _waiting,  # A handed it over to retry 1
     "due again": _due_again,  # as before, and the wait is over
     "again": _again,  # A failed; it is to run again later
+    "again, taken": _again_taken,  # as before, and beat-2 published it again
     "closed": _closed,  # done by A
     "long closed": _closed_long_ago,  # as before, and the done marker is gone
     "ahead": _ahead,  # the cursor hasn't come to it, yet A runs it: the store lost its last writes
@@ -363,6 +374,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "finish A": lambda s: s.finish("A"),
     "finish B": lambda s: s.finish("B"),
     "finish A, again": lambda s: s.finish("A", "failed", DELAY),
+    "revoke A": lambda s: s.finish("A", "revoked"),
     "expired, n=0": lambda s: s.discard("expired", 0),
     "expired, n=1": lambda s: s.discard("expired", 1),
     "backfill": lambda s: s.backfill(),
@@ -408,6 +420,7 @@ TABLE = """
   published   | renew A          | Stale                       | open       | same
   published   | hand over A      | Stale                       | open       | same
   published   | finish A         | Stale                       | open       | same
+  published   | revoke A         | Stale                       | open       | same
   published   | expired, n=0     | Closed outcome=expired      | closed     | -
   published   | backfill         | Open                        | open       | same
 
@@ -427,6 +440,7 @@ TABLE = """
   running     | finish A         | Finished                    | closed     | -
   running     | finish B         | Stale                       | running A  | same
   running     | finish A, again  | Again                       | open       | 60
+  running     | revoke A         | Finished                    | closed     | -
   running     | expired, n=0     | Unchanged                   | running A  | same
   running     | expired, n=1     | Unchanged                   | running A  | same
   running     | backfill         | Open                        | running A  | same
@@ -437,7 +451,7 @@ TABLE = """
   died        | unconfirm        | Unchanged                   | open       | same
   died        | take             | Unchanged                   | open       | same
   died        | take overdue     | Taken retry=0 attempts=1    | open       | 10
-  died        | begin A          | Begun attempt=2             | running A  | 31
+  died        | begin A          | Begun attempt=1             | running A  | 31
   died        | begin B          | Begun attempt=2             | running B  | 31
   died        | begin B, n=1     | Begun attempt=2             | running B  | 31
   died        | renew A          | Renewed                     | running A  | 31
@@ -456,6 +470,7 @@ TABLE = """
   taken       | unconfirm        | Confirmed                   | open       | 1
   taken       | take             | Taken retry=0 attempts=1    | open       | same
   taken       | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  taken       | begin A          | Begun attempt=1             | running A  | 31
   taken       | begin B          | Begun attempt=2             | running B  | 31
   taken       | renew A          | Renewed                     | running A  | 31
   taken       | renew B          | Stale                       | open       | same
@@ -488,7 +503,9 @@ TABLE = """
   waiting     | hand over A      | HandedOver                  | waiting 1  | same
   waiting     | hand over A, n=2 | Stale                       | waiting 1  | same
   waiting     | hand over B      | Stale                       | waiting 1  | same
-  waiting     | finish A         | Finished                    | closed     | -
+  waiting     | finish A         | Stale                       | waiting 1  | same
+  waiting     | finish A, again  | Stale                       | waiting 1  | same
+  waiting     | revoke A         | Finished                    | closed     | -
   waiting     | finish B         | Stale                       | waiting 1  | same
   waiting     | expired, n=0     | Unchanged                   | waiting 1  | same
   waiting     | expired, n=1     | Closed outcome=expired      | closed     | -
@@ -503,6 +520,7 @@ TABLE = """
   due again   | begin B, n=1     | Begun attempt=1             | running B  | 31
   due again   | renew A          | Stale                       | open       | same
   due again   | finish A         | Stale                       | open       | same
+  due again   | revoke A         | Stale                       | open       | same
   due again   | finish B         | Stale                       | open       | same
   due again   | expired, n=0     | Unchanged                   | open       | same
   due again   | expired, n=1     | Closed outcome=expired      | closed     | -
@@ -519,6 +537,15 @@ TABLE = """
   again       | finish B         | Stale                       | open       | same
   again       | expired, n=0     | Unchanged                   | open       | same
   again       | backfill         | Open                        | open       | same
+
+  again, taken | confirm         | Confirmed                   | open       | 600
+  again, taken | take            | Taken retry=0 attempts=1    | open       | same
+  again, taken | begin B         | Begun attempt=2             | running B  | 31
+  again, taken | renew A         | Stale                       | open       | same
+  again, taken | hand over A     | Stale                       | open       | same
+  again, taken | finish A, again | Again                       | open       | same
+  again, taken | finish B        | Stale                       | open       | same
+  again, taken | expired, n=0    | Unchanged                   | open       | same
 
   closed      | claim            | Moved                       | closed     | -
   closed      | claim, beat-2    | Moved                       | closed     | -
@@ -832,6 +859,36 @@ def test_a_window_older_than_grace_that_never_began_is_missed(new_stage: Callabl
     assert (stage.take() if at == "take" else stage.begin()) == Closed("missed")
     assert stage.counts() == {"missed": 1}
     assert stage.even()
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome"),
+    [
+        ({"max_attempts": 1}, "abandoned"),
+        ({"recover": False}, "dropped"),
+        ({"expires": 0.001}, "expired"),
+        ({"grace": 60.0}, "missed"),
+    ],
+)
+def test_a_begin_that_closed_the_window_says_so_again(
+    new_stage: Callable[..., Stage], limits: dict[str, Any], outcome: str
+) -> None:
+    """Its reply lost, it answers as the first time, and isn't counted as a refused copy; another copy is."""
+    stage = new_stage()
+    expires = limits.get("expires")
+    stage.load(**{name: limit for name, limit in limits.items() if name != "expires"})
+    claimed = stage.claim(expires=expires)
+    assert isinstance(claimed, Claimed)
+    if expires:
+        wait_until(lambda: stage.now() > claimed.expires.timestamp() * 1000, "the expiry passes", 5)
+    elif "grace" not in limits:
+        _begin_and_die(stage, 1)
+    assert stage.begin("A") == Closed(outcome)
+    assert stage.begin("A") == Closed(outcome)
+    assert stage.store.account(ENTRY).refused == 0
+    assert stage.begin("B") == Closed("")
+    assert stage.store.account(ENTRY).refused == 1
+    assert stage.counts() == {outcome: 1}
 
 
 @pytest.mark.parametrize("at", ["take", "begin"])
@@ -1211,7 +1268,7 @@ def test_a_window_that_is_passed_is_missed(stage: Stage) -> None:
     starts = tuple(nth(number) for number in range(1, 6))
     for _ in range(2):
         reply = stage.claim(start=nth(5), mode="pass", missed=starts, missed_count=5)
-        assert reply == Claimed(0, None)
+        assert replace(reply, missed=0) == Claimed(0, None)
     assert stage.claim("beat-2", start=nth(5), mode="pass", missed=starts, missed_count=5) == Moved(nth(5))
     assert stage.counts() == {"missed": 5}
     assert stage.raw.zcard(stage.open_key) == 0
@@ -1610,6 +1667,7 @@ def test_owners_may_have_odd_names(stage: Stage) -> None:
         assert stage.begin(owner) == begun
         assert stage.hand_over(owner, 1) == HandedOver()
         assert stage.hand_over(owner, 1) == HandedOver()
+        assert isinstance(stage.begin(owner, 1), Begun)
         assert stage.finish(owner) == Finished()
         assert stage.finish(owner) == Finished()
 
@@ -2021,21 +2079,41 @@ def test_what_can_not_be_published_fails_after_max_attempts(new_stage: Callable[
     assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Confirmed()]
     stage.overdue()
     assert isinstance(stage.take(), Taken)
-    assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Closed("failed")]
+    for _ in range(2):  # the second is the repetition of the first
+        assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Closed("failed")]
+    for turn, published in ((stage.turn - 1, -1), (stage.turn, 1), (stage.turn, 0)):
+        assert stage.store.confirm_many([(stage.window, turn, published, START)]) == [Unchanged()]
     assert stage.counts() == {"failed": 1}
     assert stage.even()
+
+
+def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worker_failed(stage: Stage) -> None:
+    """Its failure isn't the confirming beat's, which doesn't report it as its own."""
+    _running(stage)
+    assert stage.finish("A", "failed") == Finished()
+    assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Unchanged()]
+
+
+def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:
+    """A worker's main process doesn't know the fence: it ends what runs, not what died, or what nothing is known of."""
+    finish = lambda: stage.store.finish(stage.window, "A", 0, "failed")  # noqa: E731
+    assert finish() == Stale(), "nothing is known of it"
+    _died(stage)
+    assert finish() == Stale()
+    assert isinstance(stage.begin("A"), Begun)
+    assert finish() == Finished()
 
 
 def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage: Stage) -> None:
     """It doesn't hide what is overdue behind it; once its entry has expired, it goes too."""
     _published(stage)
-    assert stage.store.postpone_many([stage.window], 60.0, []) == ["no"]
+    assert stage.postpone([]) == ["no"]
     stage.overdue()
-    assert stage.store.postpone_many([stage.window], 60.0, []) == ["postponed"]
+    assert stage.postpone([]) == ["postponed"]
     assert not any(stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
     stage.overdue()
     stage.raw.delete(stage.entry_key)
-    assert stage.store.postpone_many([stage.window], 60.0, []) == ["forgotten"]
+    assert stage.postpone([]) == ["forgotten"]
     assert stage.deadline() is None
 
 
@@ -2053,7 +2131,59 @@ def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:
     stage.load("beat-1")
     _published(stage)
     stage.overdue()
-    assert stage.store.postpone_many([stage.window], 60.0, ["beat-0", "beat-1"]) == ["no"]
+    assert stage.postpone(["beat-0", "beat-1"]) == ["no"]
     assert isinstance(stage.take("beat-1"), Taken)
     stage.overdue()
-    assert stage.store.postpone_many([stage.window], 60.0, ["beat-0"]) == ["postponed"]
+    assert stage.postpone(["beat-0"]) == ["postponed"]
+
+
+def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:
+    """Deleted at run time: each beat that looks has it no more, and the last of them puts its windows off."""
+    stage.load("beat-1")
+    stage.load("beat-2")
+    _published(stage)
+    stage.overdue()
+    assert stage.postpone(["beat-2"], beat="beat-1") == ["no"], "beat-2 may have it still"
+    assert stage.postpone(["beat-1"], beat="beat-2") == ["postponed"]
+    assert not any(stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
+
+
+def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> None:
+    """The task was an OnceTask when they were claimed; not while another beat may know better, nor while one runs."""
+    stage.load("beat-1")
+    _published(stage)
+    stage.overdue()
+    assert stage.postpone(["beat-1"], beat="beat-2", why="untracked") == ["no"]
+    begun = stage.begin()
+    stage.overdue()
+    assert stage.postpone([], beat="beat-1", why="untracked") == ["no"]
+    assert stage.deadline() > stage.now(), "it is looked at again once the lease is over"
+    stage.store.finish(stage.window, "A", begun.fence, "failed", 1.0)
+    stage.overdue()
+    assert stage.postpone([], beat="beat-1", why="untracked") == ["closed"]
+    assert stage.counts() == {"dropped": 1}
+    assert stage.even()
+
+
+def test_what_is_overdue_is_read_past_what_nobody_can_move(stage: Stage) -> None:
+    """A page that was of no use is passed over at the next look."""
+    stage.load()
+    for number in (1, 2, 3):
+        stage.claim(start=nth(number), since=nth(number - 1))
+    now = stage.store.heartbeat("beat-1").now + timedelta(seconds=PUBLISH + 1)
+    shard = stage.store.shard_of(ENTRY)
+    pages = [stage.store.overdue("beat-1", now, 2, {shard: skip}).shards[shard] for skip in (0, 2, 4)]
+    assert pages == [[WindowKey(ENTRY, nth(1)), WindowKey(ENTRY, nth(2))], [WindowKey(ENTRY, nth(3))], []]
+
+
+def test_missed_windows_are_told_as_they_are_counted(stage: Stage) -> None:
+    """A claim's reply says how many windows it counted as missed: not those that ran all the same."""
+    stage.load()
+    stage.store.begin(WindowKey(ENTRY, nth(2)), "A", LEASE, tracked=False)  # though the cursor doesn't know
+    starts = (nth(1), nth(2), nth(3))
+    reply = stage.claim(start=nth(4), missed=starts, missed_count=3)
+    assert isinstance(reply, Claimed)
+    assert reply.missed == 2
+    assert stage.counts() == {"missed": 2}
+    again = stage.claim(start=nth(4), missed=starts, missed_count=3)
+    assert again == replace(reply, missed=0), "they were told"

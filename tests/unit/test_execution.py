@@ -13,7 +13,8 @@ from servers import free_port
 
 from celery_once_beat import OnceTask
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.execution import _delay, put_back
+from celery_once_beat.execution import _delay
+from celery_once_beat.put_back import put_back
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)
@@ -53,7 +54,7 @@ def test_without_store_and_broker_the_message_stays_with_the_broker() -> None:
     with Celery("tests", broker=f"redis://127.0.0.1:{port}/0", set_as_current=False, task_cls=OnceTask) as app:
         once = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
         app.conf.update(task_publish_retry=False, broker_transport_options=once)
-        task = app.task(work, name="proj.task")
+        task = app.task(work, name="proj.task", shared=False)
         request = Context(id="1", args=(), kwargs={}, retries=0, delivery_info={}, headers={})
         with pytest.raises(Reject) as caught:
             put_back(task, request, StoreUnavailableError("away"))

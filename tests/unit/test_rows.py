@@ -238,7 +238,7 @@ def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         rows.advance(row, NOW, NOW)
     actions = [(record.action, record.entry) for record in caplog.records]  # type: ignore[attr-defined]
-    assert actions == [("entry_rests", "a"), ("entry_rests", "a"), ("entry_goes_on", "a")]
+    assert actions == [("entry_broken", "a"), ("entry_broken", "a"), ("entry_goes_on", "a")]
 
 
 def test_a_schedule_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -266,7 +266,7 @@ def test_a_schedule_that_recovers_goes_on(caplog: pytest.LogCaptureFixture) -> N
     rows.wake(NOW + 5 * MINUTE)
     loaded(rows, NOW + MINUTE, NOW + 5 * MINUTE)
     assert names(rows.due(NOW + 5 * MINUTE, 10)) == ["a"]
-    assert [record.action for record in caplog.records] == ["entry_rests", "entry_goes_on"]  # type: ignore[attr-defined]
+    assert [record.action for record in caplog.records] == ["entry_broken", "entry_goes_on"]  # type: ignore[attr-defined]
 
 
 def test_a_row_without_an_end_still_names_its_window() -> None:

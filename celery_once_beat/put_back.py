@@ -1,0 +1,50 @@
+"""Messages that can't be executed now come again later: Redis is away, or a newer version wrote what they are about.
+
+What if the process dies: before the message is published once more it is lost, as any that a dead worker had, and the
+window becomes overdue; after it, the copy is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery.exceptions import Ignore, Reject
+from celery.utils.log import get_logger
+
+from .logs import about
+from .store import store_of
+
+if TYPE_CHECKING:
+    from .task import OnceTask
+
+__all__ = ("put_back", "store_answered")
+
+logger = get_logger(__name__)
+
+#: Recovery intervals until a message comes again.
+_INTERVALS = 5
+#: Why messages are being put back, since the store last answered.
+_reasons: set[str] = set()
+
+
+def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
+    """Publish the same message to come again later, the user's retries untouched; raises Ignore.
+
+    Logged once for each reason, since a message may come back many times while a state lasts. Raises Reject, to have
+    it delivered again, where it can't be published.
+    """
+    countdown = _INTERVALS * store_of(task.app).settings.recovery_interval
+    if str(exc) not in _reasons:
+        _reasons.add(str(exc))
+        logger.warning("once: messages are put back for %s s: %s", countdown, exc, extra=about("window_put_back"))
+    try:
+        task.signature_from_request(request, countdown=countdown, retries=request.retries or 0).apply_async()
+    except Exception as publish_error:  # noqa: BLE001  # every transport has errors of its own
+        # Neither store nor broker: with late acks the broker has it still, else the window stays open.
+        raise Reject(publish_error, requeue=True) from exc
+    raise Ignore("put back") from exc
+
+
+def store_answered() -> None:
+    """The state is over: the next one is logged again."""
+    _reasons.clear()

@@ -1,0 +1,191 @@
+"""One beat's look at what is overdue, on a real store: what it takes, what it leaves, and what it says of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import schedule
+from celery.utils.dispatch import Signal
+
+from celery_once_beat import OnceTask, signals
+from celery_once_beat.clock import ServerClock
+from celery_once_beat.errors import UncertainWriteError
+from celery_once_beat.recovery import Recovered, Recovery
+from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.rows import Rows
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+LOGGER = "celery_once_beat.recovery"
+
+
+def work() -> None:
+    """A task that nobody runs here."""
+
+
+class Beat:
+    """What a beat has for its recovery; every claim of it is overdue at once."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.app = Celery("tests", set_as_current=False, task_cls=OnceTask)
+        self.app.task(work, name="proj.task", shared=False)
+        self.settings = Settings(redis_url=url, **settings)
+        self.store = Store(self.settings)
+        self.rows = Rows("beat-1", self.settings, self.app.tasks)
+        self.recovery = Recovery(self.store, "beat-1", ServerClock(), sender=self)
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+
+    def schedule(self, *names: str, **options: Any) -> None:
+        """The beat's schedule has these entries, each minute."""
+        every = schedule(60, app=self.app)
+        self.rows.refresh(
+            {
+                name: ScheduleEntry(name=name, task="proj.task", schedule=every, options=options, app=self.app)
+                for name in names
+            }
+        )
+
+    def claim(self, name: str, number: int, beat: str = "beat-1", mark: str = "mark", most: int = 3) -> list[WindowKey]:
+        """``beat`` loads an entry and claims its first windows, which are overdue from then on."""
+        row = self.rows.get(name)
+        mark = row.fingerprint if row else mark
+        self.store.load_many([LoadRequest(name, beat, mark, 86400.0, most, True, None, ["beat-1", "beat-2"], known=T0)])
+        windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
+        for n, window in enumerate(windows):
+            self.store.claim_many(beat, [ClaimRequest(window, T0 + n * MINUTE, mark)])
+        open_key = self.store.entry_key(name).partition("entry:")[0] + "open"
+        for member, _ in self.client.zscan_iter(open_key):
+            self.client.zadd(open_key, {member: 1}, xx=True)
+        return windows
+
+    def look(self) -> Recovered:
+        return self.recovery.take(self.recovery.look(), self.rows.get)
+
+
+@pytest.fixture
+def new_beat(redis_url: str) -> Iterator[Callable[..., Beat]]:
+    made: list[Beat] = []
+
+    def make(**settings: Any) -> Beat:
+        made.append(Beat(redis_url, **settings))
+        return made[-1]
+
+    yield make
+    for beat in made:
+        beat.store.close()
+        beat.client.close()
+
+
+@pytest.fixture
+def beat(new_beat: Callable[..., Beat]) -> Beat:
+    return new_beat()
+
+
+@pytest.fixture
+def heard() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Signals that were sent: name and arguments."""
+    found: list[tuple[str, dict[str, Any]]] = []
+
+    def note(signal: Signal, **arguments: Any) -> None:
+        found.append((signal.name, arguments))
+
+    for name in signals.__all__:
+        getattr(signals, name).connect(note)
+    yield found
+    for name in signals.__all__:
+        getattr(signals, name).disconnect(note)
+
+
+def test_what_is_overdue_is_taken(beat: Beat) -> None:
+    """Each once: what was taken isn't overdue for any other beat."""
+    beat.schedule("a")
+    windows = beat.claim("a", 3)
+    assert [window for window, _ in beat.look().taken] == windows
+    assert not beat.look().taken
+
+
+def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
+    """A hundred overdue windows of another beat's entry, which that one leaves: those behind them are found."""
+    beat.schedule("a")
+    shard = beat.store.shard_of("a")
+    gone = next(name for name in map(str, range(10_000)) if beat.store.shard_of(name) == shard)
+    beat.store.heartbeat("beat-2")
+    beat.claim(gone, 100, beat="beat-2")
+    (window,) = beat.claim("a", 1)
+    # Its place is behind them: the same deadline, and a later name.
+    assert not beat.look().taken, "the first page is full of the other's"
+    assert [found for found, _ in beat.look().taken] == [window]
+    assert not beat.look().taken, "and the look begins at the front again"
+
+
+def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody has them: one line for each window, and they are looked at again an hour later."""
+    beat.schedule("a")
+    (window,) = beat.claim("a", 1)
+    beat.schedule()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        for _ in range(3):
+            assert not beat.look().taken
+    (record,) = caplog.records
+    assert record.action == "window_unknown"  # type: ignore[attr-defined]
+    assert (record.entry, record.owner) == (window.entry, "beat-1")  # type: ignore[attr-defined]
+
+
+def test_windows_of_a_task_that_is_plain_by_now(beat: Beat, heard: list[tuple[str, dict[str, Any]]]) -> None:
+    """No worker would close them any more: dropped, and said so."""
+    beat.schedule("a")
+    (window,) = beat.claim("a", 1)
+    beat.schedule("a", once={"tracked": False})
+    assert not beat.look().taken
+    account = beat.store.account("a")
+    assert account is not None
+    assert account.counts == {"dropped": 1}
+    ((name, arguments),) = heard
+    assert (name, arguments["outcome"], arguments["sender"]) == ("window_abandoned", "dropped", beat)
+    assert arguments["window"].start == window.start
+
+
+def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[tuple[str, dict[str, Any]]]) -> None:
+    """Nothing is published on it; what the same pipeline ended all the same is said."""
+    beat = new_beat(wait_replicas=1)
+    beat.schedule("a", "b")
+    beat.claim("a", 1)
+    (ended,) = beat.claim("b", 1, most=1)
+    certain = Store(replace(beat.settings, wait_replicas=0))
+    begun = certain.begin(ended, "worker", 1.0)
+    beat.client.delete(*beat.client.scan_iter("*run:b:*"))  # its worker died
+    beat.client.zadd(beat.store.entry_key("b").partition("entry:")[0] + "open", {f"b@{_text(ended)}": 1}, xx=True)
+    certain.close()
+    found = beat.look()
+    assert isinstance(found.away, UncertainWriteError)
+    assert not found.taken
+    assert begun.attempt == 1  # type: ignore[union-attr]
+    assert [arguments["outcome"] for _, arguments in heard] == ["abandoned"]
+
+
+def _text(window: WindowKey) -> str:
+    return window.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are looked at all the same, each time."""
+    beat.schedule("a")
+    broken = (beat.store.shard_of("a") + 1) % 16
+    beat.client.set(f"once:{{{broken}}}:open", "no zset", ex=60)
+    beat.claim("a", 1)
+    with caplog.at_level(logging.ERROR, LOGGER):
+        assert len(beat.look().taken) == 1
+        beat.look()
+        beat.look()
+    (record,) = caplog.records
+    assert (record.action, record.shard) == ("shard_unreadable", broken)  # type: ignore[attr-defined]
