@@ -26,7 +26,7 @@ __all__ = ("RecordingView",)
 
 COLUMNS, ROWS = 100, 30
 #: Seconds for which the verdict stays before the film begins again.
-HOLD = 6.0
+HOLD = 10.0
 TITLE = "make demo"
 _NORMAL = ("#484f58", "#ff7b72", "#3fb950", "#d29922", "#58a6ff", "#bc8cff", "#39c5cf", "#b1bac4")
 
@@ -55,8 +55,7 @@ class RecordingView:
         self.frames: list[Frame] = []
 
     def open(self) -> None:
-        """Keep the first frame."""
-        self._take()
+        """The film begins with the first window: until then there is nothing to see."""
 
     def tell(self, what: Act | Event) -> None:
         """Take note of what happened."""
@@ -87,7 +86,7 @@ class RecordingView:
         self._next = time.monotonic() + FRAME
         now = time.time()
         lines = picture(self._board, now - self._began, now, COLUMNS, ROWS - 1)
-        if lines != self._lines:
+        if lines != self._lines and self._board.rows:
             self._lines = lines
             self._add(lines)
 

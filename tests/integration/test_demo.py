@@ -524,7 +524,7 @@ def test_the_recording_needs_nothing_from_elsewhere():
 
 
 def test_what_the_recording_keeps_is_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A frame for each change, none where nothing changed; the verdict below the last one, as in a terminal."""
+    """From the first window on a frame for each change; the verdict below the last one, as in a terminal."""
     need_rich()
     from examples.ha_pair import recording
 
@@ -532,7 +532,13 @@ def test_what_the_recording_keeps_is_what_the_picture_shows(tmp_path: Path, monk
     monkeypatch.setattr(recording, "time", clock)
     view = recording.RecordingView(tmp_path / "demo.svg", T0)
     view.open()
+    view.refresh()
+    assert not view.frames, "an empty board is nothing to see"
+    clock.now += recording.FRAME
     view.tell(event("claimed", 0.0, "beat-1"))
+    view.refresh()
+    assert len(view.frames) == 1
+    view.tell(event("start", 0.0))
     view.refresh()
     assert len(view.frames) == 1, "not before it is time for a look"
     clock.now += recording.FRAME

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 import shutil
@@ -17,15 +18,18 @@ import pytest
 from celery import Celery
 from processes import Proc, Processes, wait_until
 
+import celery_once_beat
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, encode_headers
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
-FIRST, MORE = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+(APP,) = PYTHON.findall(README)
+(ADOPTED,) = PYTHON.findall((ROOT / "docs" / "adopting.md").read_text())
 COMMANDS = [
-    line.removeprefix("$ ")
+    line.removeprefix("$ ").partition("  #")[0].strip()
     for block in re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
 ]
@@ -34,10 +38,9 @@ CELERY = [command for command in COMMANDS if command.startswith("celery ")]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An empty folder with README's app in it."""
+    """An empty folder."""
     folder = tmp_path / "app"
     folder.mkdir()
-    (folder / "proj.py").write_text(FIRST + "\n\n" + MORE)
     return folder
 
 
@@ -56,6 +59,7 @@ def start(procs: Processes, command: str, folder: Path, url: str, name: str) -> 
 def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
     """README's app and its two commands, twice each: every report runs once, also when a beat is killed."""
     beat, worker = CELERY
+    (folder / "proj.py").write_text(APP)
     workers = [start(procs, worker, folder, redis_url, f"worker{n}").wait_ready() for n in (1, 2)]
     beats = [start(procs, beat, folder, redis_url, f"beat{n}").wait_ready() for n in (1, 2)]
 
@@ -69,26 +73,35 @@ def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) ->
     for start_of in reports():
         assert datetime.fromisoformat(start_of).second % 10 == 0
 
-    # The second block's task, sent for a window as beat would at the full hour.
-    window = Window("totals", datetime(2026, 11, 21, 5, tzinfo=timezone.utc), None)
-    with Celery(broker=redis_url, set_as_current=False) as app:
-        app.send_task("proj.totals", headers=encode_headers(window))
-    done = r"Task proj.totals\[\S+\] succeeded"
-    wait_until(lambda: any(re.search(done, proc.log) for proc in workers), "the totals are done", 20)
-    (database,) = {path for proc in workers for path in proc.directory.glob("totals.db")}
-    with sqlite3.connect(database) as db:
-        ((hour, fence, total),) = db.execute("SELECT * FROM totals").fetchall()
-    db.close()
-    assert (hour, total) == ("2026-11-21T05:00:00+00:00", 42)
-    assert fence > 0
     for proc in (*workers, beats[1]):
         assert "Traceback" not in proc.log
 
 
+def test_an_adopted_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
+    """The app of docs/adopting.md: beat knows both entries as tracked, and each task runs for its window."""
+    beat, worker = CELERY
+    (folder / "proj.py").write_text(ADOPTED)
+    runs = start(procs, worker, folder, redis_url, "worker").wait_ready()
+    schedules = start(procs, beat, folder, redis_url, "beat").wait_ready()
+    for entry in ("totals", "cleanup"):
+        schedules.wait_log(f"entry '{entry}' is new", 20)
+    assert "untracked" not in schedules.log
+    start_of = datetime(2026, 11, 21, 5, tzinfo=timezone.utc)
+    with Celery(broker=redis_url, set_as_current=False) as app:  # as beat would at the full hour
+        for task in ("totals", "cleanup"):
+            app.send_task(f"proj.{task}", headers=encode_headers(Window(task, start_of, None)))
+    for task in ("totals", "cleanup"):
+        runs.wait_log(rf"Task proj.{task}\[\S+\] succeeded", 20)
+    with contextlib.closing(sqlite3.connect(runs.directory / "totals.db")) as db:
+        ((hour, fence, total),) = db.execute("SELECT * FROM totals").fetchall()
+    assert (hour, total) == ("2026-11-21T05:00:00+00:00", 42)
+    assert fence > 0
+
+
 def test_the_quickstart_is_readmes_app() -> None:
-    """examples/quickstart/proj.py, which docker-compose.yml runs, is the first block, and fifteen lines long."""
-    assert (ROOT / "examples" / "quickstart" / "proj.py").read_text() == FIRST
-    assert len(FIRST.splitlines()) <= 15
+    """examples/quickstart/proj.py, which docker-compose.yml runs, is README's app, and fifteen lines long."""
+    assert (ROOT / "examples" / "quickstart" / "proj.py").read_text() == APP
+    assert len(APP.splitlines()) <= 15
 
 
 def test_its_commands_are_there() -> None:
@@ -143,3 +156,18 @@ def test_settings_are_those_that_there_are() -> None:
         if name not in ("redis_url", "grace"):  # found elsewhere: told in words
             said = ast.literal_eval(documented[name].strip("`"))
             assert said == default, name
+
+
+def test_every_line_of_the_logs_is_documented() -> None:
+    """docs/logs.md has each ``action`` that the package logs, and no other."""
+    package = Path(celery_once_beat.__file__).parent
+    source = "".join(path.read_text() for path in package.glob("*.py"))
+    call = r'(?:\babout\(\s*|\baction(?:: str)? ?= ?|\b_log\([\w.]+, )"([a-z_]+)"( \+)?'
+    found = {action for action, more in re.findall(call, source) if not more}
+    found |= {"broker_away"} | {f"entry_{news}" for news in ("new", "changed")}
+    found |= {f"window_{end}" for end in ("abandoned", "dropped", "expired", "missed", "revoked", "failed")}
+    found -= {"window_not_given_back"}  # for debugging
+    text = (ROOT / "docs" / "logs.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    documented = {action for row in rows for action in re.findall(r"`(\w+)`", row)}
+    assert documented == found
