@@ -205,6 +205,47 @@ def test_a_schedule_that_breaks_later(beat: Beat) -> None:
     assert sorted(starts(beat.claim(2))) == [("a", 1), ("b", 2)], "none of its windows is lost"
 
 
+def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing of it is claimed until it is resumed; each is said once."""
+    beat.load(beat.entry("a"), beat.entry("b"))
+    beat.store.pause("a")
+    with caplog.at_level(logging.INFO, "celery_once_beat.rows"):
+        for minute in (1, 2, 3):
+            assert starts(beat.claim(minute)) == [("b", minute)]
+            beat.rows.wake(datetime.now(timezone.utc) + MINUTE)
+            beat.claiming.load(["beat-1"])
+        assert [record.action for record in caplog.records] == ["entry_paused"]  # type: ignore[attr-defined]
+        beat.store.resume("a")
+        beat.rows.wake(datetime.now(timezone.utc) + MINUTE)
+        beat.claiming.load(["beat-1"])
+        assert starts(beat.claim(3)) == [("a", 1)], "it goes on where it was"
+    assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]
+
+
+def test_a_claim_by_an_old_definition(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """A beat of an older deploy wins nothing of an entry that a newer one has loaded since, and loses nothing else."""
+    old, new = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
+    for beat in (old, new):
+        beat.store.heartbeat(beat.rows._beat)
+    old.load(old.entry("a"), old.entry("b"))
+    new.load(new.entry("a", 30.0), new.entry("b"))
+    assert starts(old.claim(1)) == [("b", 1)]
+    row = old.rows.get("a")
+    assert row is not None
+    assert "beat-2 loaded another definition" in row.trouble
+
+
+def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> None:
+    """The beat loads its entries anew, from the cursors that it knew: no window is lost."""
+    beat.load(beat.entry("a"))
+    assert starts(beat.claim(1)) == [("a", 1)]
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    assert not beat.claim(2).won
+    beat.claiming.load(["beat-1"])
+    assert starts(beat.claim(2)) == [("a", 2)]
+
+
 def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a long outage there is much to look through: what there was no time for stays due."""
     beat.load(beat.entry("a"), beat.entry("b"), beat.entry("c"))

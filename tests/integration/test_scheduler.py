@@ -15,9 +15,10 @@ from celery import Celery, beat
 from celery.app.task import Context
 from celery.schedules import crontab, schedule
 from processes import wait_until
-from servers import free_port
+from servers import RedisServer, free_port
 
 from celery_once_beat import OnceScheduler, OnceTask
+from celery_once_beat.publishing import SLICE
 from celery_once_beat.windows import decode_headers, encode_headers, find_headers
 
 QUEUE = "scheduler"
@@ -60,6 +61,11 @@ def schedulers(app: Celery) -> Iterator[Callable[[], OnceScheduler]]:
 def messages(url: str) -> int:
     with redis.Redis.from_url(url) as client:
         return int(client.llen(QUEUE))  # type: ignore[arg-type]
+
+
+def soon() -> datetime:
+    """A full second that is about to come."""
+    return datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=2)
 
 
 def tick_until(scheduler: OnceScheduler, done: Callable[[], object], what: str) -> None:
@@ -152,6 +158,48 @@ def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) 
     second.close()
     second.close()
     assert len(first._once.heartbeat(first._beat_id).beats) == 1
+
+
+def test_a_confirm_that_redis_does_not_take(
+    app: Celery, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
+) -> None:
+    """All that was claimed is published all the same; it stays open, and is published again under the same id."""
+    server = start_redis(appendonly=True)
+    app.conf.update(once_beat_redis_url=server.url(), once_beat_publish_timeout=5.0)
+    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"anchor": soon()}}}
+    app.conf.beat_schedule = {f"entry {number}": every for number in range(SLICE + 50)}
+    ids = []
+
+    class Unlucky(OnceScheduler):
+        def apply_async(self, entry, **kwargs):
+            if not ids:
+                server.kill()
+            result = super().apply_async(entry, **kwargs)
+            ids.append(result.id)
+            return result
+
+    scheduler = schedulers(Unlucky)
+    tick_until(scheduler, lambda: ids, "windows are published")
+    assert messages(app.conf.broker_url) == len(set(ids)) == SLICE + 50
+    scheduler.tick()
+    assert scheduler._store_down_since
+    server.restart()
+    tick_until(scheduler, lambda: ids.count(ids[0]) > 1, "the window that wasn't confirmed is published again")
+
+
+def test_a_base_that_can_not_keep_last_run_at(
+    app: Celery, schedulers: Callable[..., OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A base whose ``reserve`` raises costs no window, and is said once."""
+
+    class Forgetful(OnceScheduler):
+        def reserve(self, entry):
+            raise RuntimeError("the database is away")
+
+    scheduler = schedulers(Forgetful)
+    with caplog.at_level(logging.ERROR, "celery_once_beat.publishing"):
+        tick_until(scheduler, lambda: messages(app.conf.broker_url) >= 3, "windows are published")
+    assert [record.action for record in caplog.records] == ["entry_not_advanced"]  # type: ignore[attr-defined]
 
 
 def test_a_state_of_the_store_is_said_once(
