@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.app import trace
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.dispatch import Signal
 from processes import wait_until
@@ -92,6 +93,8 @@ QUEUE = "execution-steps"
 @pytest.fixture
 def new_worker() -> Iterator[Callable[..., Worker]]:
     made: list[Worker] = []
+    # As in every worker: without it a base's __call__ would run the body under a request of its own.
+    trace._install_stack_protection()
 
     def make(url: str, **settings: Any) -> Worker:
         app = Celery("tests", broker=url, set_as_current=False, task_cls=OnceTask)
@@ -112,6 +115,7 @@ def new_worker() -> Iterator[Callable[..., Worker]]:
     for worker in made:
         store_of(worker.app).close()
         worker.app.close()
+        trace.reset_worker_optimizations(worker.app)
 
 
 @pytest.fixture
