@@ -109,7 +109,10 @@ class Recovery:
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, "a limit was reached")
-        self._put_off({window: row for window, row in rows.items() if row is None or not row.tracked})
+        try:
+            self._put_off({window: row for window, row in rows.items() if row is None or not row.tracked})
+        except StoreUnavailableError as exc:
+            recovered.away = exc  # what was taken is to be published all the same
         return recovered
 
     def _put_off(self, rows: dict[WindowKey, Row | None]) -> None:

@@ -14,10 +14,12 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from celery.utils.dispatch import Signal
+from proxy import Proxy
+from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
 from celery_once_beat.clock import ServerClock
-from celery_once_beat.errors import UncertainWriteError
+from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.recovery import Recovered, Recovery
 from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
 from celery_once_beat.rows import Rows
@@ -171,6 +173,26 @@ def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[t
     assert not found.taken
     assert begun.attempt == 1  # type: ignore[union-attr]
     assert [arguments["outcome"] for _, arguments in heard] == ["abandoned"]
+
+
+def test_redis_goes_away_after_a_take(
+    new_beat: Callable[..., Beat], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken is to be published all the same; that Redis is away is said with it."""
+    with Proxy(redis_server.port) as proxy:
+        beat = new_beat()
+        beat.schedule("a", "b")
+        (window,) = beat.claim("a", 1)
+        beat.claim("b", 1)
+        beat.schedule("a")
+        overdue = beat.recovery.look()
+        through = Store(replace(beat.settings, redis_url=proxy.url()))
+        monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
+        proxy.__exit__()
+        found = beat.recovery.take(overdue, beat.rows.get)
+        through.close()
+    assert [taken for taken, _ in found.taken] == [window]
+    assert isinstance(found.away, StoreUnavailableError)
 
 
 def _text(window: WindowKey) -> str:
