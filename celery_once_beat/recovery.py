@@ -89,6 +89,7 @@ class Recovery:
             if isinstance(members, OnceError):
                 self._say_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
                 continue
+            self._said.pop(f"shard {shard}", None)
             windows += [window for window in members if window is not None]
             if len(members) == _MOST:
                 self._full.add(shard)
@@ -102,9 +103,12 @@ class Recovery:
         for (window, _), reply in zip(known, self._store.take_many(self._beat, known), strict=True):
             if isinstance(reply, StoreUnavailableError):
                 recovered.away = reply
-            elif isinstance(reply, OnceError):
+                continue
+            if isinstance(reply, OnceError):
                 self._say_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
-            elif isinstance(reply, Taken):
+                continue
+            self._said.pop(str(window), None)
+            if isinstance(reply, Taken):
                 recovered.taken.append((window, reply))
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
@@ -147,7 +151,7 @@ class Recovery:
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
 
     def _say_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
-        """Log an error that every look meets again, once for as long as it stays the same."""
+        """Log an error that every look meets again, once for as long as it lasts and stays the same."""
         if self._said.get(what) != str(error):
             self._said[what] = str(error)
             logger.error("once: %s", error, extra=extra)

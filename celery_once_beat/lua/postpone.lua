@@ -26,14 +26,16 @@ local alive = {}
 for position = 9, #ARGV do
   alive[ARGV[position]] = true
 end
-local loaders, others = {}, false
+local loaders, others, mine = {}, false, false
 for beat, fingerprint, at in string.gmatch(redis.call('HGET', ENTRY, 'loaders') or '', '(%S+) (%S+) (%d+)') do
-  if beat ~= ARGV[7] then
+  if beat == ARGV[7] then
+    mine = true
+  else
     loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
     others = others or alive[beat]
   end
 end
-if ARGV[8] == 'unknown' then
+if ARGV[8] == 'unknown' and mine then -- once: each look asks again for each window
   redis.call('HSET', ENTRY, 'loaders', table.concat(loaders, ' '))
 end
 if others then

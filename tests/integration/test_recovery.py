@@ -209,5 +209,10 @@ def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCa
         assert len(beat.look().taken) == 1
         beat.look()
         beat.look()
-    (record,) = caplog.records
-    assert (record.action, record.shard) == ("shard_unreadable", broken)  # type: ignore[attr-defined]
+        (record,) = caplog.records
+        assert (record.action, record.shard) == ("shard_unreadable", broken)  # type: ignore[attr-defined]
+        beat.client.delete(f"once:{{{broken}}}:open")
+        beat.look()
+        beat.client.set(f"once:{{{broken}}}:open", "no zset", ex=60)
+        beat.look()
+    assert len(caplog.records) == 2, "it was over, and began again"
