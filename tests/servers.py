@@ -350,7 +350,9 @@ class RedisServer(_Server):
     def _launch(self) -> None:
         command = [
             str(self.binary), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory),
-            "--save", "", "--appendonly", "yes" if self.appendonly else "no", *self.args,
+            "--save", "", "--appendonly", "yes" if self.appendonly else "no",
+            # By default a write waits while an fsync runs: a kill would lose what was answered.
+            "--appendfsync", "always", *self.args,
         ]  # fmt: skip
         env = dict(os.environ)
         if self.clock:
