@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,23 @@ from system import System
 hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if IN_CI else "local")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("celery-once-beat")
+    group.addoption("--seed", type=int, help="of the state machine, the chaos and the failovers; printed in the header")
+    group.addoption("--runs", type=int, default=2000, help="of the state machine")
+    group.addoption("--minutes", type=float, default=3, help="of the chaos")
+    group.addoption("--report", help="a folder for what chaos and failovers measure")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.seed is None:  # the processes of pytest-xdist get it from the first
+        config.option.seed = 1 if IN_CI else secrets.randbelow(1_000_000)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"the same once more: --seed {config.option.seed}"
 
 
 @pytest.hookimpl(wrapper=True)

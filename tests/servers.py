@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -145,8 +146,15 @@ class FakeClock:
     def set(self, offset: float | str) -> None:
         """From now on the clock is *offset* seconds ahead of the real one (``7``, ``-5.5``, ``"+7s"``)."""
         self.offset = float(offset.removesuffix("s")) if isinstance(offset, str) else float(offset)
+        self._write(f"{self.offset:+.6f}")
+
+    def stand(self, at: datetime) -> None:
+        """From now on the clock stands still at *at*, an aware datetime, to the millisecond."""
+        self._write(f"{at.astimezone():%Y-%m-%d %H:%M:%S.%f}")  # read as local time
+
+    def _write(self, text: str) -> None:
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{self.offset:+.6f}\n")
+        fresh.write_text(text + "\n")
         fresh.replace(self._file)  # in one step: the process may read at any moment
 
     @property

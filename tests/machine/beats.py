@@ -1,0 +1,179 @@
+"""Rules: what beats do. A beat may be as slow, and die, wherever it likes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from machine.rules import START_TIMEOUT, Rules, entries, maybe, several
+from machine.world import DEFINITIONS, ENTRIES, Message, Told
+
+from celery_once_beat import replies as r
+from celery_once_beat.policy import next_steps
+from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
+from celery_once_beat.windows import next_start, starts_after
+
+__all__ = ("Beat", "BeatRules")
+
+
+@dataclass
+class Job:
+    """A window that a beat has claimed or taken, and is to publish and confirm."""
+
+    window: WindowKey
+    turn: int
+    retry: int = 0
+    published: int | None = None
+
+
+@dataclass
+class Beat:
+    """What one beat process knows."""
+
+    name: str
+    definition: str
+    alive: tuple[str, ...] = ()
+    cursor: dict[str, datetime] = field(default_factory=dict)
+    known: dict[str, datetime] = field(default_factory=dict)
+    loaded_at: Counter[str] = field(default_factory=Counter)
+    jobs: list[Job] = field(default_factory=list)
+
+
+class BeatRules(Rules):
+    """Two beats; one that ends is replaced by another."""
+
+    beats: list[Beat]
+
+    def new_beat(self, definition: str) -> Beat:
+        beat = Beat(self.new_name("beat"), definition)
+        beat.alive = self.world.store.heartbeat(beat.name).beats
+        return beat
+
+    def load(self, beat: Beat, entry: str) -> None:
+        request = LoadRequest(
+            entry, beat.name, beat.definition, 30 * 86_400.0, self.limits["max_attempts"], self.limits["recover"],
+            self.limits["grace"], beat.alive, beat.loaded_at[entry], beat.known.get(entry),
+        )  # fmt: skip
+        before = self.world.books.accounts[entry]
+
+        def told(reply, *_):
+            # Under a new definition the account begins anew; what was counted under the other is over.
+            begins_anew = isinstance(reply, r.Loaded) and reply.news == "changed" and before is not None
+            return Told(entry=entry, counted=Counter({k: -n for k, n in before.counts.items()} if begins_anew else {}))
+
+        reply = self.world.ask("load", lambda: self.world.store.load_many([request])[0], told)
+        beat.loaded_at[entry] = reply.loaded_at
+        if isinstance(reply, r.Loaded):
+            beat.cursor[entry] = beat.known[entry] = reply.cursor
+
+    @rule(which=several, entry=entries, twice=maybe)
+    def claim(self, which, entry, twice):
+        self.claim_by(self.beats[which % 2], entry, twice=twice)
+
+    @rule(which=several, entry=entries)
+    def claim_and_begin(self, which, entry):
+        """What nearly always happens, in one step, so that the other rules find executions to work on."""
+        beat = self.beats[which % 2]
+        self.claim_by(beat, entry)
+        self.send_all(beat)
+        while self.world.queue:
+            self.begin_next(self.world.queue.pop(0))
+
+    def send_all(self, beat: Beat) -> None:
+        for job in beat.jobs:
+            self.world.queue.append(Message(job.window, job.retry, ENTRIES[job.window.entry]))
+            job.published = 1
+            self.confirm_by(job)
+        beat.jobs.clear()
+
+    def claim_by(self, beat: Beat, entry: str, *, twice: bool = False) -> None:
+        if entry not in beat.cursor:
+            self.load(beat, entry)
+        if entry not in beat.cursor:
+            return
+        cursor, now = beat.cursor[entry], self.world.time
+        due = next_start(DEFINITIONS[beat.definition], cursor)
+        if now < due:  # a beat sleeps until then
+            self.world.pass_time((due - now).total_seconds() + 0.01)
+            now = self.world.time
+        steps = next_steps(starts_after(DEFINITIONS[beat.definition], cursor, now), now, self.policy)
+        step = steps[0]
+        window = WindowKey(entry, step.start)
+        mode = ("run" if ENTRIES[entry] else "untracked") if step.run else "pass"
+        request = ClaimRequest(
+            window, cursor, beat.definition, mode, self.expires, step.all_missed, step.all_missed_count
+        )
+
+        def told(reply, before, after):
+            told = Told(entry=entry)
+            account, was = after.accounts[entry], before.accounts[entry]
+            if isinstance(reply, (r.Claimed, r.Moved)) and account and was and account.cursor != was.cursor:
+                told.counted["missed"] = reply.missed
+                told.counted["untracked"] = mode == "untracked"
+                # A backfill before its time has its outcome already; it is counted now.
+                for start in (*step.all_missed, *([step.start] if mode == "run" else ())):
+                    ended = self.world.ended(WindowKey(entry, start))
+                    told.counted.update(ended[:1])
+            return told
+
+        reply = self.world.ask("claim", lambda: self.world.store.claim_many(beat.name, [request])[0], told, twice=twice)
+        if isinstance(reply, r.Claimed):
+            beat.cursor[entry] = beat.known[entry] = step.start
+            if step.run:
+                beat.jobs.append(Job(window, reply.turn))
+        elif isinstance(reply, r.Moved):
+            beat.cursor[entry] = beat.known[entry] = reply.cursor
+        else:
+            assert isinstance(reply, (r.Paused, r.Superseded, r.Unknown)), reply
+            del beat.cursor[entry]
+
+    @precondition(lambda self: any(beat.jobs for beat in self.beats))
+    @rule(which=several, fate=st.sampled_from(["sent", "sent", "sent", "twice", "lost", "perhaps", "not", "never"]))
+    def publish(self, which, fate):
+        job = self.pick([job for beat in self.beats for job in beat.jobs], which)
+        copies = {"sent": 1, "twice": 2, "perhaps": 1}.get(fate, 0)
+        job.published = {"perhaps": 0, "not": 0, "never": -1}.get(fate, 1)
+        for _ in range(copies):
+            self.world.queue.append(Message(job.window, job.retry, ENTRIES[job.window.entry]))
+
+    @precondition(lambda self: any(job.published is not None for beat in self.beats for job in beat.jobs))
+    @rule(which=several, twice=maybe)
+    def confirm(self, which, twice):
+        beat, job = self.pick([(b, j) for b in self.beats for j in b.jobs if j.published is not None], which)
+        beat.jobs.remove(job)
+        self.confirm_by(job, twice=twice)
+
+    def confirm_by(self, job: Job, *, twice: bool = False) -> None:
+        if not job.turn:
+            return  # closed at its claim
+        confirmation = Confirmation(job.window, job.turn, job.published, START_TIMEOUT)
+        self.world.ask(
+            "confirm", lambda: self.world.store.confirm_many([confirmation])[0], self.ends(job.window), twice=twice
+        )
+
+    @rule(which=several, twice=maybe)
+    def take(self, which, twice):
+        beat = self.beats[which % 2]
+        self.take_by(beat, twice=twice)
+
+    def take_by(self, beat: Beat, *, twice: bool = False) -> None:
+        found = self.world.store.overdue(beat.name, self.world.time, 10)
+        beat.alive = found.heartbeat.beats
+        for window in (window for shard in found.shards for window in shard):
+            reply = self.world.ask(
+                "take",
+                lambda window=window: self.world.store.take_many(beat.name, [(window, beat.definition)])[0],
+                self.ends(window),
+                twice=twice,
+            )
+            if isinstance(reply, r.Taken):
+                beat.jobs.append(Job(window, reply.turn, reply.retry))
+
+    @rule(which=several, leaves=maybe, definition=st.sampled_from([*DEFINITIONS, "ten"]))
+    def beat_ends(self, which, leaves, definition):
+        if leaves:
+            self.world.store.leave(self.beats[which % 2].name)
+        self.beats[which % 2] = self.new_beat(definition)

@@ -1,0 +1,66 @@
+"""What the rules of the state machine have in common: the run's limits, and what a verb may say."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from machine.world import Told, World
+
+from celery_once_beat import replies as r
+from celery_once_beat.policy import EntryPolicy
+from celery_once_beat.requests import WindowKey
+
+__all__ = ("START_TIMEOUT", "Rules", "entries", "maybe", "nothing", "rarely", "several")
+
+START_TIMEOUT = 600.0
+
+several = st.integers(0, 50)
+maybe = st.booleans()
+rarely = st.sampled_from([False, False, False, True])
+entries = st.sampled_from(["tracked", "tracked", "untracked"])
+
+
+class Rules(RuleBasedStateMachine):
+    """One run's world and limits; ``begun`` are the fences under which a window began, since its last backfill."""
+
+    world: World
+    policy: EntryPolicy
+    expires: float | None
+    begun: dict[tuple[WindowKey, int], set[int]]
+    names: int
+
+    def new_name(self, what: str) -> str:
+        self.names += 1
+        return f"{what}{self.names}"
+
+    @staticmethod
+    def pick(items, which):
+        return items[which % len(items)]
+
+    def ends(self, window: WindowKey, outcome: str = ""):
+        """What a verb says that may close ``window``: with the outcome that it was given, or that it names."""
+
+        def told(reply, *_):
+            if isinstance(reply, r.Finished):
+                return Told([(window, outcome)], entry=window.entry)
+            if isinstance(reply, r.Closed) and reply.outcome:
+                self.check_limit(window, reply.outcome)
+                return Told([(window, reply.outcome)], entry=window.entry)
+            return Told(entry=window.entry)
+
+        return told
+
+    def check_limit(self, window: WindowKey, outcome: str) -> None:
+        """Nothing is given up but by a limit that somebody set and that was reached."""
+        executions = len(self.begun.get((window, self.world.backfills[window]), ()))
+        allowed = {
+            "abandoned": executions >= self.limits["max_attempts"],
+            "dropped": not self.limits["recover"] and executions >= 1,
+            "expired": self.expires is not None,
+            "missed": self.limits["grace"] is not None and not executions,
+        }
+        assert self.world.lossy or allowed.get(outcome, True), f"{window} is {outcome} after {executions} executions"
+
+
+def nothing(*_):
+    return Told()
