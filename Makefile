@@ -5,13 +5,17 @@ VENV ?= .venv
 # Test processes side by side: most tests wait for beats and workers, so more than there are cores.
 JOBS ?= 4
 ARGS ?=
+# How long make chaos lasts, what seed its faults come from (a new one each time if empty), where its report goes.
+MINUTES ?= 3
+SEED ?=
+REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
 COVERAGE ?=
 
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test check lint types wheel coverage format clean
+.PHONY: help demo recording test chaos check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -30,6 +34,9 @@ else
 	$(PY) -m coverage run -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 	$(PY) -m coverage combine --quiet
 endif
+
+chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
+	$(PY) -m pytest -s tests/chaos/soak.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 check: lint types wheel coverage  ## all that is checked besides the tests
 

@@ -1,0 +1,13 @@
+"""What is scheduled in the chaos runs."""
+
+__all__ = ("ENTRIES",)
+
+#: Entry → task, seconds between windows, seconds that the body takes. All are grids from the epoch.
+ENTRIES = {
+    **{f"short{n}": ("chaos.app.work", 1.0, 0.02) for n in range(5)},
+    "late acks": ("chaos.app.work_late", 1.0, 0.1),
+    "longer than its lease": ("chaos.app.work", 6.0, 3.0),
+    "long, late acks": ("chaos.app.work_late", 5.0, 1.7),
+    "retries": ("chaos.app.retrying", 2.0, 0.1),
+    "odd grid": ("chaos.app.work", 1.7, 0.3),
+}

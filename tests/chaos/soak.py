@@ -1,0 +1,66 @@
+"""Everything at once, for as long as is asked for: ``make chaos MINUTES=60``.
+
+Its name keeps it out of ``make test``: it wants the machine for itself, since a process that gets no time for as
+long as its lease is out of contact, whoever starves it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from chaos.checker import judge
+from chaos.entries import ENTRIES
+from chaos.faults import plan
+from chaos.report import write_report
+from chaos.stage import Stage
+from processes import wait_until
+
+LEASE = 1.5
+#: Seconds between two faults, on average.
+EVERY = 1.8
+GRIDS = {entry: every for entry, (_, every, _) in ENTRIES.items()}
+
+
+def test_chaos(start_redis, procs, ledger, tmp_path, request):
+    """Whatever is killed, frozen, cut, flushed or sent twice: no window is lost, none is done twice."""
+    seed, minutes = request.config.getoption("seed"), request.config.getoption("minutes")
+    seconds = minutes * 60
+    faults = plan(seed, seconds, EVERY)
+    with Stage(tmp_path, procs, ledger, lambda: start_redis(appendonly=True)) as stage:
+        stage.tend()
+        wait_until(lambda: {e["entry"] for e in ledger.read("finish")} == set(GRIDS), "all entries run", 60)
+        begin = time.monotonic()
+        stage.play(faults, seconds)
+        end = time.monotonic()
+
+        def verdict():
+            stage.tend()
+            return judge(ledger.read(), GRIDS, begin, end, LEASE)
+
+        calm = wait_until(lambda: not verdict().lost or time.monotonic() > end + 90, "", 200, every=1) and verdict()
+        procs.end()
+        uneven = stage.uneven()
+        write_report(request.config.getoption("report"), calm, stage, seed, minutes)
+    assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
+    # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
+    ours = [ended for ended in stage.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]
+    assert not ours, "\n".join(ours)
+    assert not uneven, uneven
+
+
+def stories(events, verdict):
+    """All lines about the windows that went wrong, and the faults around them."""
+    wrong = {*verdict.lost, *verdict.finished_twice, *verdict.recorded_twice, *verdict.overlapped, *verdict.early}
+    told = []
+    for window in sorted(wrong)[:5]:
+        own = [event for event in events if (event.get("entry"), event.get("start")) == window]
+        times = [event["at"] for event in own] or [datetime.fromisoformat(window[1].replace("Z", "+00:00")).timestamp()]
+        around = [
+            event
+            for event in events
+            if event["kind"] in ("fault", "over") and min(times) - 20 < event["at"] < max(times) + 5
+        ]
+        lines = sorted((*own, *around), key=lambda event: event["at"])
+        told.append("\n".join([f"--- {window}", *map(str, lines)]))
+    return "\n".join(told)

@@ -1,0 +1,128 @@
+"""The checker sees what goes wrong, first of all with stock beat, and excuses nothing that the promise doesn't."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from chaos.checker import LAST_LINE, LOST_DATA, OUT_OF_CONTACT, UNTOLD, judge, text_of
+from processes import wait_until
+
+LEASE = 1.5
+WINDOW = {"entry": "tick", "start": text_of(10)}
+
+
+def test_every_check_fails_on_stock_beat(procs, ledger, redis_url):
+    """Two stock beats, one with a clock ahead, and kills: windows are early, overlap, are done twice, and get lost."""
+    env = {"BROKER_URL": redis_url, "QUEUE": "stock-chaos", "LEDGER": str(ledger.path)}
+    worker = procs.start_worker("chaos.stock", env=env, concurrency=4)
+    worker.wait_ready()
+    ledger.write("clock", epoch=time.monotonic() - time.time())
+    beats = [
+        procs.start_beat("chaos.stock", name="beat1", env=env, scheduler="celery.beat:PersistentScheduler"),
+        procs.start_beat("chaos.stock", name="beat2", env=env, scheduler="celery.beat:PersistentScheduler"),
+    ]
+    wait_until(lambda: len(ledger.read("finish")) > 6, "windows of both beats", 30)
+    begin = time.monotonic()
+    for beat in beats:
+        beat.kill()
+    wait_until(lambda: time.monotonic() > begin + 3, "a gap without beat", 10)
+    beats = [
+        procs.start_beat(
+            "chaos.stock", name="ahead", env=env, faketime=2.0, scheduler="celery.beat:PersistentScheduler"
+        ),
+        procs.start_beat("chaos.stock", name="beat3", env=env, scheduler="celery.beat:PersistentScheduler"),
+    ]
+    before = len(ledger.read("finish"))
+    wait_until(lambda: len(ledger.read("finish")) > before + 6, "windows of both beats", 30)
+    starts = len(ledger.read("start"))
+    wait_until(lambda: len(ledger.read("start")) > starts, "a body begins", 10)
+    worker.kill()
+    ledger.write("fault", effect="death", of=worker.pid, mono=time.monotonic())
+    verdict = judge(ledger.read(), {"tick": 1.0}, begin - 2, time.monotonic(), LEASE)
+    assert verdict.lost, "no beat ran for three seconds, and a worker was killed in a body"
+    assert verdict.finished_twice
+    assert verdict.recorded_twice
+    assert verdict.overlapped
+    assert verdict.early
+    assert not verdict.excused
+    assert not verdict.kept
+
+
+# -- what is excused, and what is not
+
+
+def body(begin, end, *, fence, recorded=True, pid=1, finish=True):
+    who = {**WINDOW, "pid": pid, "group": pid, "fence": fence}
+    events = [{"kind": "start", "mono": begin, **who}]
+    if finish:
+        events.append({"kind": "finish", "mono": end, **who})
+    if recorded:
+        events.append({"kind": "recorded", "mono": end, **who})
+    return events
+
+
+def out(begin, end, of=1, number=1):
+    return [
+        {"kind": "fault", "effect": "out", "of": of, "mono": begin, "number": number},
+        {"kind": "over", "mono": end, "number": number},
+    ]
+
+
+def death(at, of=1):
+    return [{"kind": "fault", "effect": "death", "of": of, "mono": at}]
+
+
+def flush(at):
+    return [{"kind": "fault", "effect": "flush", "of": None, "mono": at}]
+
+
+def verdict_of(*groups):
+    events = [{"kind": "clock", "epoch": 0.0}, *sorted((e for g in groups for e in g), key=lambda e: e["mono"])]
+    return judge(events, {"tick": 10.0}, 5, 15, LEASE)
+
+
+SECOND = body(14, 15, fence=2, pid=2)
+STORIES = {
+    "once": ([body(10.1, 11, fence=1)], None),
+    "frozen past its lease": ([body(10.1, 14.5, fence=1, recorded=False), SECOND, out(10.5, 14.2)], OUT_OF_CONTACT),
+    "killed at its last line": ([body(10.1, 11, fence=1, recorded=False), SECOND, death(11.1)], LAST_LINE),
+    "its end untold": ([body(10.1, 11, fence=1, recorded=False), SECOND, out(11.05, 13)], UNTOLD),
+    "store flushed": ([body(10.1, 11, fence=1), SECOND, flush(12)], LOST_DATA),
+}
+FAULTS = {
+    "lost": ([], "lost"),
+    "never finished": ([body(10.1, 11, fence=1, recorded=False, finish=False)], "lost"),
+    "early": ([body(9.9, 11, fence=1)], "early"),
+    "twice": ([body(10.1, 11, fence=1), SECOND], "finished_twice"),
+    "recorded twice": ([body(10.1, 11, fence=1), SECOND, out(10.2, 13)], "recorded_twice"),
+    "overlapped": ([body(10.1, 14.5, fence=1, recorded=False), SECOND], "overlapped"),
+    "frozen for less than its lease": (
+        [body(10.1, 14.5, fence=1, recorded=False), SECOND, out(10.5, 11.9)], "finished_twice",
+    ),
+    "another was frozen": (
+        [body(10.1, 14.5, fence=1, recorded=False), SECOND, out(10.5, 14, of=3)], "finished_twice",
+    ),
+    "killed long after": ([body(10.1, 11, fence=1, recorded=False), SECOND, death(14.5)], "finished_twice"),
+    "flushed before": ([body(10.1, 11, fence=1), SECOND, flush(9)], "finished_twice"),
+    "lost, and flushed before it was due": ([flush(9)], "lost"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_what_is_excused_is_named(story):
+    """What the promise leaves open is counted by its excuse, and isn't a fault."""
+    groups, excuse = STORIES[story]
+    verdict = verdict_of(*groups)
+    assert verdict.kept, verdict
+    assert verdict.windows == 1
+    assert {key.partition(": ")[2] for key in verdict.excused} == ({excuse} if excuse else set())
+
+
+@pytest.mark.parametrize("story", FAULTS)
+def test_what_is_not_excused_is_a_fault(story):
+    """A fault with no excuse, or with one that isn't its own, is a fault."""
+    groups, found = FAULTS[story]
+    verdict = verdict_of(*groups)
+    assert getattr(verdict, found), verdict
+    assert not verdict.kept
