@@ -15,7 +15,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test chaos check lint types wheel coverage format clean
+.PHONY: help demo recording test figures chaos check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -34,6 +34,9 @@ else
 	$(PY) -m coverage run -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 	$(PY) -m coverage combine --quiet
 endif
+
+figures: $(VENV)/.test  ## the tests once more; what they measured goes into docs/reports and README.md
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup --figures
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
 	$(PY) -m pytest -s tests/chaos/soak.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))

@@ -13,6 +13,8 @@ import pytest
 # servers, processes and ledger are imported by their bare names, here and by the apps that tests start
 sys.path.insert(0, str(Path(__file__).parent))
 
+import figures
+from chaos.report import machine
 from ledger import Ledger
 from processes import Processes, processes
 from servers import (
@@ -27,6 +29,9 @@ from servers import (
 )
 from system import System
 
+ROOT = Path(__file__).parent.parent
+_FIGURES = ROOT / "docs" / "reports" / "failures.jsonl"
+
 # A failure prints the blob that reproduces it. In CI the examples are the same each time: a change that
 # breaks something fails in its own run, not in a later one.
 hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
@@ -39,12 +44,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, help="of the state machine, the chaos and the failovers; printed in the header")
     group.addoption("--runs", type=int, default=2000, help="of the state machine")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
+    group.addoption("--figures", action="store_true", help="write docs/reports/failures.md and README's column")
     group.addoption("--report", help="a folder for what chaos and failovers measure")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.seed is None:  # the processes of pytest-xdist get it from the first
         config.option.seed = 1 if IN_CI else secrets.randbelow(1_000_000)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.option.figures and not hasattr(session.config, "workerinput"):
+        _FIGURES.parent.mkdir(parents=True, exist_ok=True)
+        _FIGURES.write_text("")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.option.figures and not hasattr(session.config, "workerinput"):
+        measured = figures.read(_FIGURES)
+        _FIGURES.unlink()
+        readme = ROOT / "README.md"
+        _FIGURES.with_suffix(".md").write_text(figures.report(measured, machine()))
+        readme.write_text(figures.fill(readme.read_text(), measured))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -201,11 +222,15 @@ def no_key_without_expiry(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def system(procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path) -> Iterator[System]:
+def system(
+    request: pytest.FixtureRequest, procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path
+) -> Iterator[System]:
     """Beats and workers of the package; after the test the conservation law must hold for every entry."""
     system = System(procs, ledger, redis_url, tmp_path)
     yield system
     procs.end()
+    if request.config.option.figures:
+        figures.note(_FIGURES, request.function.__name__, ledger)
     try:
         if system.check_law:
             system.check_conservation()

@@ -43,10 +43,12 @@ class Ledger:
         """Append one event: *kind* (``"start"``, ``"finish"``, …) and what the caller knows of it.
 
         Usual fields: ``entry``, ``start`` (text of the window's start), ``attempt``, ``fence``. ``pid``,
-        ``host`` and ``at`` (``time.time()`` of the writer, whose clock may be a fake one) are filled in.
+        ``host``, ``at`` (``time.time()`` of the writer, whose clock may be a fake one) and ``mono`` (the machine's
+        monotonic clock, which never is) are filled in.
         The line is there as a whole once this returns, also if the process is killed in the next instant.
         """
-        event = {"kind": kind, "pid": os.getpid(), "host": socket.gethostname(), "at": time.time(), **fields}
+        who = {"pid": os.getpid(), "host": socket.gethostname()}
+        event = {"kind": kind, **who, "at": time.time(), "mono": time.monotonic(), **fields}
         line = json.dumps(event, default=str).encode() + b"\n"
         # One write to a file opened for appending: the kernel keeps lines of several writers apart.
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

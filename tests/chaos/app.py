@@ -21,12 +21,12 @@ app.conf.update(
 
 def _body(task, seconds):
     # The group tells whose process it is; the monotonic clock is the machine's own, also under a fake wall clock.
-    note("start", task.window, mono=time.monotonic(), group=os.getsid(0), retries=task.request.retries)
+    note("start", task.window, group=os.getsid(0), retries=task.request.retries)
     time.sleep(seconds)
 
 
 def _end(task, kind):
-    note(kind, task.window, mono=time.monotonic(), group=os.getsid(0), retries=task.request.retries)
+    note(kind, task.window, group=os.getsid(0), retries=task.request.retries)
 
 
 @app.task(bind=True, base=OnceTask)

@@ -169,9 +169,7 @@ class Stage:
             self.counts[fault.kind] += 1
 
     def _note(self, fault: Fault, effect: str, of: int | None, **more: Any) -> None:
-        self.ledger.write(
-            "fault", name=fault.kind, number=self._number, effect=effect, of=of, mono=time.monotonic(), **more
-        )
+        self.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
 
     def _lasts(self, fault: Fault, undo: Callable[[], None]) -> None:
         """Noted before it begins by the caller, and here when it is over."""
@@ -179,7 +177,7 @@ class Stage:
 
         def over() -> None:
             undo()
-            self.ledger.write("over", number=number, mono=time.monotonic())
+            self.ledger.write("over", number=number)
 
         self._ending.append((time.monotonic() + fault.seconds, over))
 

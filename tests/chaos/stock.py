@@ -22,7 +22,7 @@ ledger = Ledger(os.environ["LEDGER"])
 
 
 def note(kind, request):
-    ledger.write(kind, entry="tick", start=request.due, mono=time.monotonic(), group=os.getsid(0), fence=request.copy)
+    ledger.write(kind, entry="tick", start=request.due, group=os.getsid(0), fence=request.copy)
 
 
 @before_task_publish.connect

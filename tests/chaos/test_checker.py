@@ -38,7 +38,7 @@ def test_every_check_fails_on_stock_beat(procs, ledger, redis_url):
     starts = len(ledger.read("start"))
     wait_until(lambda: len(ledger.read("start")) > starts, "a body begins", 10)
     worker.kill()
-    ledger.write("fault", effect="death", of=worker.pid, mono=time.monotonic())
+    ledger.write("fault", effect="death", of=worker.pid)
     verdict = judge(ledger.read(), {"tick": 1.0}, begin - 2, time.monotonic(), LEASE)
     assert verdict.lost, "no beat ran for three seconds, and a worker was killed in a body"
     assert verdict.finished_twice

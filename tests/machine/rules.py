@@ -52,6 +52,8 @@ class Rules(RuleBasedStateMachine):
 
     def check_limit(self, window: WindowKey, outcome: str) -> None:
         """Nothing is given up but by a limit that somebody set and that was reached."""
+        owners = [e.owner for e in self.world.running if e.message.window == window and e.until > self.world.time]
+        assert self.world.lossy or not owners, f"{window} is {outcome} while {owners} have it"
         executions = len(self.begun.get((window, self.world.backfills[window]), ()))
         allowed = {
             "abandoned": executions >= self.limits["max_attempts"],

@@ -1,0 +1,120 @@
+"""Figures of README's failure table: what its tests measured while they ran, by ``make figures``.
+
+Each test that runs the system leaves a line; from all of them come a report, and the last column of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ledger import Ledger
+
+__all__ = ("Figures", "fill", "note", "read", "report", "report_of")
+
+_TEST = re.compile(r"\[`(\w+)`\]\(tests/")
+
+
+@dataclass
+class Figures:
+    """Windows done, how many of them were recorded twice, and the most seconds that one began after its start."""
+
+    windows: int = 0
+    twice: int = 0
+    latest: float = 0.0
+
+    def add(self, other: Figures) -> None:
+        self.windows += other.windows
+        self.twice += other.twice
+        self.latest = max(self.latest, other.latest)
+
+    def __str__(self) -> str:
+        twice = f"{self.twice} twice" if self.twice else "none twice"
+        return f"{self.windows} windows, {twice}, latest {self.latest:.1f} s" if self.windows else ""
+
+
+def note(path: Path, test: str, ledger: Ledger) -> None:
+    """Add a line for what ``ledger`` saw of one test."""
+    epoch = time.monotonic() - time.time()
+    recorded = Counter((event["entry"], event["start"]) for event in ledger.read("recorded"))
+    # The execution that was recorded is the one that counts, however many began before it.
+    began = {
+        (event["entry"], event["start"], event.get("fence")): event["mono"]
+        for event in ledger.read("start")
+        if "entry" in event
+    }
+    late = [
+        began[key] - epoch - datetime.fromisoformat(event["start"].replace("Z", "+00:00")).timestamp()
+        for event in ledger.read("recorded")
+        if (key := (event["entry"], event["start"], event.get("fence"))) in began
+    ]
+    figures = Figures(len(recorded), sum(times > 1 for times in recorded.values()), max(late, default=0.0))
+    with path.open("a") as file:
+        file.write(json.dumps({"test": test, **vars(figures)}) + "\n")
+
+
+def _execution(event: Mapping[str, Any]) -> tuple[Any, ...]:
+    return event["entry"], event["start"], event.get("fence")
+
+
+def read(path: Path) -> dict[str, Figures]:
+    """Sum up the lines of each test."""
+    found: dict[str, Figures] = defaultdict(Figures)
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        found[fields.pop("test")].add(Figures(**fields))
+    return found
+
+
+def report(figures: dict[str, Figures], where: str) -> str:
+    """The report, as Markdown."""
+    rows = [
+        f"| `{test}` | {each.windows} | {each.twice} | {each.latest:.1f} s |" for test, each in sorted(figures.items())
+    ]
+    return "\n".join(
+        [
+            "# Failures, measured",
+            "",
+            f"`make figures`, {where}.",
+            "",
+            "Settings of these tests: publish_timeout 1 s, recovery_interval 0.3 s, lease 1.5 s, start_timeout 3 s,",
+            "unless a test says otherwise. Latest: how long after its start the execution began that was recorded.",
+            "",
+            "| test | windows done | recorded twice | latest |",
+            "| --- | ---: | ---: | ---: |",
+            *rows,
+            "",
+        ]
+    )
+
+
+def report_of(text: str) -> dict[str, Figures]:
+    """Read a report back."""
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| ([\d.]+) s \|$", text, re.MULTILINE)
+    return {test: Figures(int(windows), int(twice), float(latest)) for test, windows, twice, latest in rows}
+
+
+def fill(readme: str, figures: dict[str, Figures]) -> str:
+    """Write the last column of the failure table: the sum over the tests that a row names."""
+
+    def row(match: re.Match[str]) -> str:
+        failure, outcome, shown = (cell.strip() for cell in match.group().strip("|").split(" | ")[:3])
+        return f"| {failure} | {outcome} | {shown} | {_sum(figures, _TEST.findall(shown))} |"
+
+    head, title, rest = readme.partition("## What each failure does")
+    table, next_title, tail = rest.partition("\n## ")
+    return head + title + re.sub(r"^\| .*\]\(tests/.*\|$", row, table, flags=re.MULTILINE) + next_title + tail
+
+
+def _sum(figures: dict[str, Figures], tests: Iterable[str]) -> Figures:
+    total = Figures()
+    for test in tests:
+        total.add(figures.get(f"test_{test}", Figures()))
+    return total
