@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from celery_once_beat.audit import balance
 from celery_once_beat.replies import EntryAccount
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
-from celery_once_beat.windows import format_instant, starts_after
+from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
 __all__ = ("EVERY_SECOND", "System")
 
@@ -151,6 +152,12 @@ class System:
         assert set(ended) == set(starts)
         assert min(ended.values()) >= 1, ended
         assert sum(ended.values()) - len(ended) <= body_again, ended
+
+    def latest_early(self) -> float:
+        """The most seconds by which a body began before its window's start, by the machine's own clock."""
+        epoch = time.monotonic() - time.time()
+        starts = self.ledger.read("start")
+        return max(parse_instant(event["start"]).timestamp() - (event["mono"] - epoch) for event in starts)
 
     def check_conservation(self) -> None:
         """The law: windows that each schedule defines = outcomes + open + untracked."""
