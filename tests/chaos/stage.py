@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Member", "Stage")
 
+#: Seconds without a look at what is due: faults take some, so that a look comes every tenth of a second or so.
+_STALL = 1.5
+
 
 @dataclass
 class Member:
@@ -101,15 +104,25 @@ class Stage:
 
     def play(self, plan: list[Fault], seconds: float) -> None:
         """Do what is planned, in its time; start again what is gone."""
-        begin = time.monotonic()
+        begin = looked = time.monotonic()
         coming = list(plan)
         while (now := time.monotonic() - begin) < seconds:
+            self._note_stall(looked, begin + now)
+            looked = begin + now
             while coming and coming[0].at <= now:
                 self.befall(coming.pop(0))
             self.tend()
             self._watch_messages()
             time.sleep(0.1)
         self.heal()
+
+    def _note_stall(self, since: float, until: float) -> None:
+        """A machine that gives this process no time gives others none either: they are out of contact too."""
+        if until - since > _STALL:
+            self._number += 1
+            self.counts["the machine stood still"] += 1
+            self.ledger.write("fault", number=self._number, effect="out", of=None, mono=since)
+            self.ledger.write("over", number=self._number, mono=until)
 
     def tend(self) -> None:
         """End faults whose time is over; start processes whose time has come."""
