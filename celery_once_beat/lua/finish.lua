@@ -28,6 +28,7 @@ local verdict = hold(OWNER, ARGV[7], ARGV[10] == '1')
 if not verdict and open and not kind then
   local window = read_window()
   if window.owner == OWNER and (window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE) then
+    write_again()
     return {'again'} -- the reply to this one's finish was lost
   end
 end

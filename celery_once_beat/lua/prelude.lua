@@ -151,6 +151,12 @@ local function write_window(window, deadline, start, member)
   end
 end
 
+-- Before an answer that somebody acts on and that only repeats an earlier one: WAIT waits for the writes of its own
+-- connection alone, and the earlier answer may have come, or been lost, on another.
+local function write_again()
+  redis.call('PEXPIRE', ENTRY, entry.ttl)
+end
+
 -- Windows of the present definition are counted for the conservation law, all others apart.
 local function count(outcome, number, apart)
   if number > 0 then

@@ -26,6 +26,7 @@ local function taken()
 end
 if tonumber(deadline) > NOW then
   if window.taken == 1 and window.beat == ARGV[6] and not kind then
+    write_again()
     return taken() -- the reply to this beat's take was lost
   end
   return {'no', 'not overdue'}

@@ -1889,6 +1889,49 @@ def test_scripts_are_sent_also_while_no_replica_answers(new_stage: Callable[...,
     assert certain.state() == "running A"
 
 
+#: How each verb that is acted on is sent, and what has to be before it.
+_ACTED_ON: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]]] = {
+    "claim": (lambda stage: None, lambda stage: stage.claim()),
+    "take": (lambda stage: (_published(stage), stage.overdue()), lambda stage: stage.take()),
+    "begin": (_published, lambda stage: stage.begin()),
+    "renew": (_running, lambda stage: stage.renew()),
+    "hand_over": (_running, lambda stage: stage.hand_over()),
+    "finish": (_running, lambda stage: stage.finish()),
+    "finish, to run again": (_running, lambda stage: stage.finish(again_after=60.0)),
+    "backfill": (_closed, lambda stage: stage.backfill()),
+}
+
+
+@pytest.mark.parametrize("verb", _ACTED_ON)
+@pytest.mark.usefixtures("impatient")
+def test_a_verb_that_is_sent_again_is_as_uncertain(start_redis: Callable[..., RedisServer], verb: str) -> None:
+    """Asked again on another connection, whose own writes it is that WAIT waits for, it isn't certain either."""
+    server = start_redis(args=("--repl-diskless-sync-delay", "0"))
+    replica = start_redis(args=("--replicaof", f"127.0.0.1 {server.port}"))
+    certain, stage = Stage(server.url()), Stage(server.url(), wait_replicas=1)
+    before, send = _ACTED_ON[verb]
+    certain.load()
+    before(certain)
+    stage.fences = certain.fences
+    with replica.client() as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows", 20)
+    replica.pause()
+    for _ in range(2):
+        try:
+            answer = send(stage)
+        except UncertainWriteError as exc:
+            answer = exc
+        assert isinstance(answer, UncertainWriteError)
+        stage.store.close()  # the next one goes on another connection
+    replica.resume()
+    with replica.client() as client:
+        offset = certain.raw.info("replication")["master_repl_offset"]
+        wait_until(lambda: client.info("replication")["slave_repl_offset"] >= offset, "the replica has it", 20)
+    assert not isinstance(send(stage), UncertainWriteError)
+    certain.close()
+    stage.close()
+
+
 def test_a_write_that_a_replica_has_is_certain(start_redis: Callable[..., RedisServer]) -> None:
     """With a replica that follows, wait_replicas changes no answer."""
     server = start_redis()
