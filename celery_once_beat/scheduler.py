@@ -279,7 +279,8 @@ class OnceSchedulerMixin(Publishing):
             settings = Settings.from_app(self.app)
         except SettingError as exc:
             return f"    . once -> {exc}"
-        return f"    . once -> {maybe_sanitize_url(settings.redis_url)} {settings.key_prefix}"
+        servers = ";".join(maybe_sanitize_url(url) for url in settings.redis_url.split(";"))
+        return f"    . once -> {servers} {settings.key_prefix}"
 
 
 class OnceScheduler(OnceSchedulerMixin, Scheduler):

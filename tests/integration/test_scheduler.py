@@ -82,6 +82,20 @@ def test_a_lazy_scheduler_does_no_io() -> None:
         scheduler.close()
 
 
+@pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
+@pytest.mark.parametrize("path", ["", "/0"])
+def test_the_banner_shows_each_server_and_no_password(scheme: str, path: str) -> None:
+    """Sentinels and a cluster's nodes are a list of URLs, each with a password of its own."""
+    url = f"{scheme}://:secret1@one:1{path};{scheme}://me:secret2@two:2{path}"
+    with Celery("tests", broker="memory://", set_as_current=False) as app:
+        app.conf.update(once_beat_redis_url=url, once_beat_redis_options={"master_name": "m"})
+        scheduler = OnceScheduler(app, lazy=True)
+        assert "one:1" in scheduler.info
+        assert "two:2" in scheduler.info
+        assert "secret" not in scheduler.info + repr(scheduler)
+        scheduler.close()
+
+
 def test_setting_up_does_not_wait_for_redis() -> None:
     """A standby that starts while Redis is away must not look dead: setting up and a tick come back at once."""
     with Celery("tests", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False) as app:
