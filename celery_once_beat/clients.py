@@ -1,6 +1,7 @@
 """Redis clients from Celery's URLs, since redis-py knows only some of them.
 
-``redis://``, ``rediss://``, ``redis+socket://``, ``sentinel://…;sentinel://…`` and ``redis+cluster://``. Options of
+``redis://``, ``rediss://``, ``redis+socket://``, ``sentinel://…;sentinel://…`` and
+``redis+cluster://…;redis+cluster://…``, of which any node will do that is up. Options of
 :attr:`Settings.redis_options` win over the URL's. Nothing connects here, but for a cluster, whose client has to know
 its nodes.
 """
@@ -13,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import redis
 from kombu.utils.url import url_to_parts
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -112,15 +113,16 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
 
 def _cluster(url: str, options: dict[str, Any]) -> Any:
     try:
-        parts = url_to_parts(url)
+        servers = [url_to_parts(part) for part in url.split(";") if part]
+        nodes = [ClusterNode(server.hostname or "localhost", server.port or 6379) for server in servers]
     except ValueError:
         _not_a_url(url)
-    for option, value in (("username", parts.username), ("password", parts.password)):
+    for option, value in (("username", servers[0].username), ("password", servers[0].password)):
         if value is not None:
             options.setdefault(option, value)
     for unknown in ("master_name", "sentinel_kwargs"):
         options.pop(unknown, None)
     try:
-        return RedisCluster(host=parts.hostname or "localhost", port=parts.port or 6379, **options)
+        return RedisCluster(startup_nodes=nodes, **options)
     except TypeError as exc:
         raise SettingError(f"once_beat_redis_options: {exc}; expected options of redis-py's RedisCluster") from exc

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
-from redis.retry import Retry
+from redis.exceptions import NoScriptError, ResponseError
+from redis.sentinel import MasterNotFoundError
 
 from . import replies as r
 from .clients import connect
 from .errors import NewerVersionError, OnceError, StoreDataError, StoreUnavailableError, UncertainWriteError
+from .nodes import UNREACHABLE, Command, Nodes, Reply
 from .settings import Settings
 
 __all__ = ("Call", "RoundTrip", "newer")
@@ -27,16 +27,15 @@ T = TypeVar("T")
 
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
-#: What a client raises where it has no answer of the server; the cluster's is no
-#: RedisError, and for a node that goes away in the middle of a pipeline it is a ValueError.
-_UNREACHABLE = (RedisError, RedisClusterException, OSError, ValueError)
 #: How the text of an error begins that a script itself made, not a command in it.
 _SCRIPT_FAILED = ("user_script:", "Error running script")
 
 _OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
 _ALONE = ("load", "heartbeat", "pause")
-#: Answers on which somebody acts; with wait_replicas they must not be undone by a failover.
-_ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.HandedOver, r.Finished, r.Again)
+#: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
+#: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone.
+_ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.Renewed, r.HandedOver, r.Finished, r.Again)
+_WAITED_FOR = frozenset({"claim", "take", "begin", "renew", "hand_over", "finish", "backfill"})
 
 
 def _read_scripts() -> dict[str, str]:
@@ -60,7 +59,7 @@ class Call(Generic[T]):
     arguments: list[Any]
     read: Callable[[list[Any]], T]
 
-    def command(self) -> tuple[Any, ...]:
+    def command(self) -> Command:
         """As a client sends it."""
         return ("EVALSHA", _SHAS[self.verb], len(self.keys), *self.keys, *self.arguments)
 
@@ -72,8 +71,6 @@ class RoundTrip:
         self.settings = settings
         self._given = client
         self._lazy: Any = None
-        # Three tries in all: every verb may be repeated, since it answers its owner as it did the first time.
-        self._retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
 
     @property
     def _client(self) -> Any:
@@ -98,73 +95,64 @@ class RoundTrip:
         """Send all in one pipeline; an error that concerns one call stands in its place."""
         return self.run_with(calls, ())[0]
 
-    def run_with(
-        self, calls: Sequence[Call[T]], commands: Sequence[tuple[Any, ...]]
-    ) -> tuple[list[T | OnceError], list[Any]]:
+    def run_with(self, calls: Sequence[Call[T]], commands: Sequence[Command]) -> tuple[list[T | OnceError], list[Any]]:
         """As :meth:`run`, with plain commands (name, key, …) in the same pipeline; their replies come second."""
-        raw, acknowledged = self._send([*(call.command() for call in calls), *commands])
-        missing = [position for position, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
+        waited_for = any(call.verb in _WAITED_FOR for call in calls)
+        replies = self._send([*(call.command() for call in calls), *commands], wait=waited_for)
+        missing = [position for position, reply in enumerate(replies) if isinstance(reply.value, NoScriptError)]
         if missing:
-            self._load_scripts({calls[position].verb for position in missing})
-            again, also = self._send([calls[position].command() for position in missing])
-            acknowledged = None if acknowledged is None or also is None else min(acknowledged, also)
+            scripts = {calls[position].verb for position in missing}
+            again = self._send([calls[position].command() for position in missing], wait=waited_for, scripts=scripts)
             for position, reply in zip(missing, again, strict=True):
-                raw[position] = reply
-        answers: list[T | OnceError] = []
-        for call, reply in zip(calls, raw, strict=False):
-            answer = self._read(call, reply, acknowledged)
-            answers.append(answer)
+                replies[position] = reply
+        answers = [self._read(call, reply) for call, reply in zip(calls, replies, strict=False)]
         plain = [
-            self._error(reply, [command[1]]) if isinstance(reply, Exception) else reply
-            for command, reply in zip(commands, raw[len(calls) :], strict=True)
+            self._error(reply.value, [command[1]]) if isinstance(reply.value, Exception) else reply.value
+            for command, reply in zip(commands, replies[len(calls) :], strict=True)
         ]
         return answers, plain
 
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> tuple[list[Any], int | None]:
-        """Return the replies, and how many replicas have what was written; None where nobody has to know."""
-        wait = self.settings.wait_replicas
+    def _send(self, commands: Sequence[Command], *, wait: bool = False, scripts: Iterable[str] = ()) -> list[Reply]:
+        """Send each to the server that has its key; with ``wait`` and wait_replicas a reply's ``last`` is WAIT's.
 
-        def send() -> list[Any]:
-            with self._client.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                if wait:
-                    pipe.execute_command("WAIT", wait, _WAIT_MS)
-                return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
-
+        ``scripts`` go before them. Raises StoreUnavailableError if no server answered.
+        """
+        replicas = self.settings.wait_replicas
         try:
-            raw = self._retry.call_with_retry(send, lambda _: None)
+            return Nodes(self._client).send(
+                commands,
+                before=[("SCRIPT LOAD", _SCRIPTS[verb]) for verb in sorted(scripts)],
+                last=("WAIT", replicas, _WAIT_MS) if wait and replicas else None,
+            )
         except OnceError:
             raise
-        except _UNREACHABLE as exc:
-            raise _unavailable(exc) from exc
-        if not wait:
-            return raw, None
-        acknowledged = raw.pop()
-        return raw, acknowledged if isinstance(acknowledged, int) else 0
-
-    def _load_scripts(self, verbs: Iterable[str]) -> None:
-        try:
-            for verb in sorted(verbs):
-                self._client.script_load(_SCRIPTS[verb])
-        except _UNREACHABLE as exc:
+        except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
 
-    def _read(self, call: Call[T], reply: Any, acknowledged: int | None) -> T | OnceError:
-        if isinstance(reply, Exception):
-            return self._error(reply, call.keys)
-        if isinstance(reply, list) and reply and reply[0] == "newer":
-            return newer(call.keys[0], reply[1])
+    def _read(self, call: Call[T], reply: Reply) -> T | OnceError:
+        value = reply.value
+        if isinstance(value, Exception):
+            return self._error(value, call.keys)
+        if isinstance(value, list) and value and value[0] == "newer":
+            return newer(call.keys[0], value[1])
         try:
-            result = call.read(reply)
+            result = call.read(value)
         except (ValueError, IndexError, TypeError) as exc:
-            return StoreDataError(f"{call.keys[0]}: {call.verb} answered {reply!r:.120}: {exc}")
-        if acknowledged is not None and acknowledged < self.settings.wait_replicas and isinstance(result, _ACTED_ON):
+            return StoreDataError(f"{call.keys[0]}: {call.verb} answered {value!r:.120}: {exc}")
+        doubt = self._doubt(call.verb, reply.last) if isinstance(result, _ACTED_ON) else None
+        return doubt or result
+
+    def _doubt(self, verb: str, acknowledged: Any) -> UncertainWriteError | None:
+        """Return what there is against acting on a write; ``acknowledged`` is what WAIT said, None: nothing."""
+        replicas = self.settings.wait_replicas
+        if isinstance(acknowledged, Exception):  # this user may not send it, say
+            return UncertainWriteError(f"{verb}: WAIT (once_beat_wait_replicas) failed: {acknowledged}")
+        if acknowledged is not None and acknowledged < replicas:
             return UncertainWriteError(
-                f"{call.verb}: {acknowledged} of {self.settings.wait_replicas} replicas have it "
+                f"{verb}: {acknowledged} of {replicas} replicas have it "
                 "(once_beat_wait_replicas); a failover could undo it"
             )
-        return result
+        return None
 
     def _error(self, error: Exception, keys: Sequence[str]) -> OnceError:
         text = str(error)
@@ -184,7 +172,7 @@ class RoundTrip:
         for key in keys:
             kind = key.removeprefix(self.settings.key_prefix).split(":")
             wanted = expected.get(kind[1] if kind[0].startswith("{") else kind[0], "string")
-            (found,), _ = self._send([("TYPE", key)])
+            found = self._send([("TYPE", key)])[0].value
             if found not in ("none", wanted):
                 return (
                     f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
@@ -193,8 +181,10 @@ class RoundTrip:
 
 
 def _unavailable(error: Exception) -> StoreUnavailableError:
-    # The text of redis-py's errors names host and port, never the password.
-    return StoreUnavailableError(f"Redis: {type(error).__name__}: {error}")
+    # The text of redis-py's errors names host and port, never the password; but this one shows the sentinels' clients,
+    # of which some of its releases print all options.
+    text = str(error).partition(" : ")[0] if isinstance(error, MasterNotFoundError) else str(error)
+    return StoreUnavailableError(f"Redis: {type(error).__name__}: {text}")
 
 
 def newer(key: str, version: object) -> NewerVersionError:

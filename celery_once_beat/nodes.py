@@ -1,0 +1,162 @@
+"""Which server a command goes to: the one that there is, or of a cluster's nodes the one that has the command's key.
+
+redis-py's pipelines over a cluster can't carry WAIT: it has no key, so they send it to one node for all, and what was
+redirected is sent after it. Here each node's commands travel with their WAIT on one connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.cluster import RedisCluster
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisClusterException,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+__all__ = ("UNREACHABLE", "Command", "Nodes", "Reply")
+
+Command = tuple[Any, ...]
+
+#: What a client raises where it has no answer of the server; the cluster's is no RedisError.
+UNREACHABLE = (RedisError, RedisClusterException, OSError, ValueError)
+#: Of those, what may be over in a moment.
+_BROKEN = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
+#: A node says that the command is to be sent again, here or elsewhere; AskError is MovedError's base.
+_REDIRECTED = (AskError, ClusterDownError, TryAgainError)
+#: Seconds before the second and the third try: every verb may be sent again, since it answers its owner as it did
+#: the first time.
+_PAUSES = (0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back for one command."""
+
+    #: Of the server; an exception where that is its answer, or where it has none.
+    value: Any
+    #: What the server said to the last command of the pipeline.
+    last: Any = None
+    answered: bool = True
+
+
+class _Part(NamedTuple):
+    """Commands for one server, by their positions."""
+
+    client: Any
+    positions: list[int]
+    #: Their slot is on its way to this node: each command has to say that it knows.
+    asking: bool = False
+
+
+class Nodes:
+    """The servers behind a client of redis-py's."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._cluster = isinstance(client, RedisCluster)
+
+    def send(
+        self, commands: Sequence[Command], *, before: Sequence[Command] = (), last: Command | None = None
+    ) -> list[Reply]:
+        """Send each command to its server, those of one server in one pipeline.
+
+        Each of these begins with ``before`` and ends with ``last``. Raises what the client raises if no server
+        answered; where one of several didn't, that stands in the place of its replies.
+        """
+        replies: dict[int, Reply] = {}
+        left: Sequence[int] = range(len(commands))
+        for pause in (*_PAUSES, None):
+            found = self._send_once(commands, left, replies, before, last)
+            replies.update(found)
+            left = [p for p in left if isinstance(found[p].value, _BROKEN if not found[p].answered else _REDIRECTED)]
+            if not left:
+                break
+            self._refresh()
+            if pause is not None:
+                time.sleep(pause)
+        if replies and not any(reply.answered for reply in replies.values()):
+            raise replies[0].value
+        return [replies[position] for position in range(len(commands))]
+
+    def _send_once(
+        self,
+        commands: Sequence[Command],
+        positions: Sequence[int],
+        before_now: dict[int, Reply],
+        before: Sequence[Command],
+        last: Command | None,
+    ) -> dict[int, Reply]:
+        replies: dict[int, Reply] = {}
+        for part in self._parts(commands, positions, before_now, replies):
+            try:
+                raw = _send_part(part, [commands[position] for position in part.positions], before, last)
+            except UNREACHABLE as exc:
+                raw = [Reply(exc, answered=False)] * len(part.positions)
+            replies.update(zip(part.positions, raw, strict=True))
+        return replies
+
+    def _parts(
+        self,
+        commands: Sequence[Command],
+        positions: Sequence[int],
+        before_now: dict[int, Reply],
+        replies: dict[int, Reply],
+    ) -> list[_Part]:
+        """Say which server gets the commands at ``positions``; notes a reply for those that have none now."""
+        if not self._cluster:
+            return [_Part(self._client, list(positions))] if positions else []
+        parts: dict[tuple[str, bool], _Part] = {}
+        for position in positions:
+            said = before_now[position].value if position in before_now else None
+            try:
+                node = None
+                if isinstance(said, AskError) and not isinstance(said, MovedError):
+                    node = self._client.get_node(said.host, said.port)
+                asking = node is not None
+                node = node or self._client.get_node_from_key(_key(commands[position]))
+                part = parts.setdefault((node.name, asking), _Part(self._client.get_redis_connection(node), [], asking))
+                part.positions.append(position)
+            except UNREACHABLE as exc:
+                replies[position] = Reply(exc, answered=False)
+        return list(parts.values())
+
+    def _refresh(self) -> None:
+        """Learn anew which node has what: one is gone, or said that it doesn't have a slot."""
+        if self._cluster:
+            # What was known stays known; the next command that fails looks again.
+            with contextlib.suppress(*UNREACHABLE):
+                self._client.nodes_manager.initialize()
+
+
+def _send_part(
+    part: _Part, commands: Sequence[Command], before: Sequence[Command], last: Command | None
+) -> list[Reply]:
+    with part.client.pipeline(transaction=False) as pipe:
+        for command in before:
+            pipe.execute_command(*command)
+        for command in commands:
+            if part.asking:
+                pipe.execute_command("ASKING")
+            pipe.execute_command(*command)
+        if last is not None:
+            pipe.execute_command(*last)
+        raw = pipe.execute(raise_on_error=False)
+    said = raw.pop() if last is not None else None
+    values = raw[len(before) :]
+    return [Reply(value, said) for value in (values[1::2] if part.asking else values)]
+
+
+def _key(command: Command) -> str:
+    """The first key of a script, or of a plain command."""
+    return str(command[3] if command[0] == "EVALSHA" else command[1])

@@ -1,0 +1,214 @@
+"""The store on a real Redis Cluster: each node's commands go to it with their WAIT, and nodes may leave and move."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from failover.topology import Cluster, ask
+from processes import wait_until
+from redis.cluster import key_slot
+from servers import RedisServer, find_servers, free_port, missing
+
+from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.replies import Begun, Claimed, Finished, Loaded, Taken
+from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ENTRIES = [f"entry-{number}" for number in range(40)]
+MARK = "mark"
+
+
+@pytest.fixture(scope="module")
+def _whole() -> Iterator[Cluster]:
+    binaries = find_servers()
+    if "valkey" not in binaries:
+        missing("no valkey server on this machine")
+    with Cluster(binaries["valkey"], seed=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(_whole: Cluster) -> Iterator[Cluster]:
+    """The module's cluster, empty, and whole again after the test."""
+    for node in _whole.masters():
+        ask(node, "FLUSHALL")
+        ask(node, "SCRIPT", "FLUSH")
+    yield _whole
+    for node in _whole.servers:
+        if node.paused:
+            node.resume()
+        if not node.alive:
+            node.restart()
+    _whole._wait_well()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 50)
+
+
+def load(store: Store, entries: list[str] = ENTRIES) -> list[Any]:
+    return store.load_many(
+        LoadRequest(entry, "beat-1", MARK, 86_400.0, 3, recover=True, grace=None, known=T0) for entry in entries
+    )
+
+
+def claim(store: Store, entries: list[str] = ENTRIES, beat: str = "beat-1") -> list[Any]:
+    return store.claim_many(beat, [ClaimRequest(window(entry), T0, MARK) for entry in entries])
+
+
+def window(entry: str) -> WindowKey:
+    return WindowKey(entry, T0 + timedelta(minutes=1))
+
+
+def slots_of(node: RedisServer) -> set[int]:
+    return {
+        slot
+        for first, last, master, *_ in ask(node, "CLUSTER", "SLOTS")
+        if int(master[1]) == node.port
+        for slot in range(int(first), int(last) + 1)
+    }
+
+
+def lives_on(store: Store, node: RedisServer) -> set[str]:
+    slots = slots_of(node)
+    return {entry for entry in ENTRIES if key_slot(store.entry_key(entry).encode()) in slots}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_each_nodes_replica_speaks_for_that_node(cluster: Cluster) -> None:
+    """With wait_replicas a claim is uncertain where its own master's replica is away, and nowhere else."""
+    for node in cluster.masters():
+        ask(node, "FLUSHALL")
+        replica = cluster.replica_of(node)
+        with cluster.store(wait_replicas=1) as store:
+            mine = lives_on(store, node)
+            assert mine
+            assert set(ENTRIES) - mine
+            assert all(isinstance(reply, Loaded) for reply in load(store))
+            replica.pause()
+            replies = dict(zip(ENTRIES, claim(store), strict=True))
+            assert {entry for entry, reply in replies.items() if isinstance(reply, UncertainWriteError)} == mine
+            assert {entry for entry, reply in replies.items() if isinstance(reply, Claimed)} == set(ENTRIES) - mine
+            replica.resume()
+            again = sorted(mine)
+            wait_until(
+                lambda: all(isinstance(reply, Claimed) for reply in claim(store, again)),  # noqa: B023
+                "certain once the replica is back",
+                20,
+            )
+            cluster._wait_well()
+            for each in cluster.masters():
+                ask(each, "FLUSHALL")
+
+
+def test_a_node_that_is_gone_takes_no_other_with_it(cluster: Cluster) -> None:
+    """A dead master whose replica is dead too: its entries are unavailable, each other one is claimed."""
+    for node in cluster.servers:
+        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    node = cluster.masters()[0]
+    replica = cluster.replica_of(node)
+    try:
+        with cluster.store() as store:
+            load(store)
+            mine = lives_on(store, node)
+            for server in (replica, node):
+                os.kill(server.pid, signal.SIGKILL)
+            replies = dict(zip(ENTRIES, claim(store), strict=True))
+            unavailable = {entry for entry, reply in replies.items() if isinstance(reply, StoreUnavailableError)}
+            assert unavailable == mine
+            assert {entry for entry, reply in replies.items() if isinstance(reply, Claimed)} == set(ENTRIES) - mine
+            with pytest.raises(StoreUnavailableError):
+                store.begin(window(min(mine)), "A", 30.0)
+    finally:
+        for server in (node, replica):
+            server.restart()
+        for each in cluster.servers:
+            ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+
+
+def test_a_slot_on_its_way_to_another_node_is_followed(cluster: Cluster) -> None:
+    """While a slot migrates what has one key is done by the new node, on ASK; after it, everything.
+
+    Meanwhile a cluster refuses each script of several keys of which some don't exist (TRYAGAIN): the slot's entries
+    can't be claimed, and all others are.
+    """
+    old, new = cluster.masters()[:2]
+    names = {node.port: ask(node, "CLUSTER", "MYID") for node in (old, new)}
+    with cluster.store(wait_replicas=1) as store:
+        entries = sorted(lives_on(store, old))
+        slot = key_slot(store.entry_key(entries[0]).encode())
+        entries = [entry for entry in entries if key_slot(store.entry_key(entry).encode()) == slot]
+        load(store)  # the client knows the old owner; the entries of the slot that moves are made anew there
+        ask(old, "FLUSHALL")
+        ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", names[old.port])
+        ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", names[new.port])
+        try:
+            assert all(isinstance(reply, Loaded) for reply in load(store, entries))
+            assert ask(new, "CLUSTER", "COUNTKEYSINSLOT", slot) == len(entries)
+            load(store)
+            replies = dict(zip(ENTRIES, claim(store), strict=True))
+            unavailable = {entry for entry, reply in replies.items() if isinstance(reply, StoreUnavailableError)}
+            assert unavailable == set(entries)
+            assert {entry for entry, reply in replies.items() if isinstance(reply, Claimed)} == {*ENTRIES} - {*entries}
+        finally:
+            for node in (new, *(node for node in cluster.masters() if node is not new)):
+                ask(node, "CLUSTER", "SETSLOT", slot, "NODE", names[new.port])
+        assert all(isinstance(reply, Claimed) for reply in claim(store, entries))
+        begun = store.begin(window(entries[0]), "A", 30.0)
+        assert isinstance(begun, Begun)
+        assert isinstance(store.finish(window(entries[0]), "A", begun.fence, "done"), Finished)
+        assert store.account(entries[0]).counts == {"done": 1}
+
+
+def test_scripts_are_sent_to_the_node_that_lacks_them(cluster: Cluster) -> None:
+    """A node that was restarted, or is new, knows no script; the others aren't asked for it."""
+    with cluster.store(wait_replicas=1) as store:
+        load(store)
+        claim(store)
+        node = cluster.masters()[-1]
+        ask(node, "SCRIPT", "FLUSH")
+        assert [type(reply) for reply in load(store)] == [Loaded] * len(ENTRIES)
+        again = claim(store)
+        assert all(isinstance(reply, Claimed) for reply in again), again
+        with redis.Redis(port=cluster.masters()[0].port) as client:
+            client.config_resetstat()
+            load(store)
+            assert "cmdstat_script|load" not in client.info("commandstats")
+
+
+def test_any_node_that_is_up_will_do_at_the_start(cluster: Cluster) -> None:
+    """The URL's list is for the start: of its nodes some may be gone."""
+    dead = f"redis+cluster://127.0.0.1:{free_port()}"
+    living = f"redis+cluster://127.0.0.1:{cluster.masters()[0].port}"
+    for url in (f"{dead};{living}", f"{living};{dead}"):
+        store = Store(Settings(redis_url=url))
+        assert store.heartbeat("beat-1").beats == ("beat-1",)
+        store.close()
+
+
+def test_overdue_windows_are_found_on_all_nodes(cluster: Cluster) -> None:
+    """One look finds what is overdue on each node, and the same beat takes it."""
+    with cluster.store(wait_replicas=1, publish_timeout=0.1) as store:
+        load(store)
+        claim(store)
+        found: set[str] = set()
+
+        def all_overdue() -> bool:
+            shards = store.overdue("beat-1", datetime.now(timezone.utc), 100).shards
+            found.update(key.entry for shard in shards for key in shard)
+            return found == set(ENTRIES)
+
+        wait_until(all_overdue, "all are overdue", 20)
+        taken = store.take_many("beat-2", [(window(entry), MARK) for entry in ENTRIES])
+        assert all(isinstance(reply, Taken) for reply in taken)
