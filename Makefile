@@ -5,8 +5,10 @@ VENV ?= .venv
 # Test processes side by side: most tests wait for beats and workers, so more than there are cores.
 JOBS ?= 4
 ARGS ?=
-# How long make chaos lasts, what seed its faults come from (a new one each time if empty), where its report goes.
+# How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
+# one each time if empty), where the report of the chaos goes.
 MINUTES ?= 3
+KILLS ?= 50
 SEED ?=
 REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
@@ -15,7 +17,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test figures chaos check lint types wheel coverage format clean
+.PHONY: help demo recording test figures chaos failover check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -40,6 +42,9 @@ figures: $(VENV)/.test  ## the tests once more; what they measured goes into doc
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
 	$(PY) -m pytest -s tests/chaos/soak.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, KILLS=50 of each kind; writes a report
+	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 check: lint types wheel coverage  ## all that is checked besides the tests
 

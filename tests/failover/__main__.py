@@ -1,0 +1,134 @@
+"""``make failover KILLS=50``: so many kills of each kind, a table, and the report ``docs/reports/failover.md``.
+
+``python -m failover --kills 50 --jobs 2 --seed 1``, with ``tests`` on the path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import traceback
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+from failover.topology import KINDS
+from failover.trial import MOMENTS, Figures, Trial
+from processes import Processes
+from servers import find_servers
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = [(kind, wait, moment) for moment in MOMENTS for wait in (0, 1) for kind in KINDS]
+
+
+def run_one(case: tuple[str, int, str], kills: int, seed: int) -> Figures:
+    kind, wait, moment = case
+    with tempfile.TemporaryDirectory(prefix="once-failover-") as name, contextlib.suppress(FileNotFoundError):
+        directory = Path(name)
+        with Processes(directory) as procs:
+            trial = Trial(
+                kind, wait, moment, procs=procs, directory=directory, binary=find_servers()["valkey"], seed=seed
+            )
+            return trial.run(kills)
+    raise AssertionError("unreachable")
+
+
+def broken(figures: Figures) -> list[str]:
+    """What of the promise this trial broke; with wait_replicas=0 a failover may let a window run twice."""
+    names = ["acted_on", "lost", "uneven", "tracebacks"]
+    if figures.wait_replicas:
+        names += ["claimed_twice", "finished_twice", "recorded_twice"]
+    found = [f"{name} {getattr(figures, name)}" for name in names if getattr(figures, name)]
+    if figures.moment == "attaching" and not figures.wait_replicas and not figures.claimed_twice:
+        found.append("nothing claimed twice: the check isn't shown to be able to fail")
+    return found
+
+
+HEAD = (
+    "| killed during | Redis | wait_replicas | kills | windows | claims | uncertain | acted on without leave "
+    "| claimed twice | finished twice | lost | law uneven | claims went on after (s): median | max |\n"
+    "| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+)
+
+
+def row(figures: Figures) -> str:
+    f = figures
+    cells = (
+        f.moment, f.topology, f.wait_replicas, f.kills, f.windows, f.claims, f.uncertain, f.acted_on, f.claimed_twice,
+        f.finished_twice, f.lost, f.uneven, f"{statistics.median(f.seconds):.1f}", f"{max(f.seconds):.1f}",
+    )  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def report(results: list[Figures], kills: int, seed: int) -> str:
+    binary = find_servers()["valkey"]
+    server = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split(" sha")[0]
+    versions = ", ".join(f"{name} {version(name)}" for name in ("redis", "celery", "kombu", "celery-once-beat"))
+    rows = "\n".join(row(figures) for figures in results)
+    said = sum(figures.said_away for figures in results if figures.moment == "executions")
+    killed = sum(figures.kills for figures in results if figures.moment == "executions")
+    return f"""# Failover: masters killed under load
+
+{datetime.now(timezone.utc):%Y-%m-%d}, `make failover KILLS={kills} SEED={seed}`: {server}; {versions}; Python
+{platform.python_version()}, {platform.system()}, {os.cpu_count()} cores. Sentinel: three sentinels, a master, a
+replica. Cluster: three masters, each with a replica. All are real processes, a master is dead for the others after 1.5 s of
+silence, and what was killed comes back empty, as a replica of the new master.
+
+{HEAD}
+{rows}
+
+- *claims*: three processes claim windows of 30 entries in bursts through the store, two execute them. *attaching*: the
+  same, and the master dies while its replica, cut off, still copies it. *executions*: two beats, two workers with
+  four processes each, eight entries that are due every second, bodies of 0.4 s; the master dies while one runs.
+- *windows* are those that the schedules define between the first and the last cursor. *uncertain*: a process was told
+  that fewer replicas than `wait_replicas` have its write. *acted on without leave*: a message published without an
+  answer Claimed or Taken since the last, or a body run without Begun. *law uneven*: entries whose windows aren't the
+  sum of their outcomes.
+- *claims went on* after the master's death includes that it is found dead, and with `wait_replicas` 1 also that the
+  killed server is back as a replica: nothing is certain before.
+- The two beats said {said} times in {killed} kills that Redis can't be used; no process ended, no log has a traceback.
+- With `wait_replicas` 0 a failover takes back what the replica hadn't got: those windows are claimed and executed a
+  second time. None is lost, and the law holds: what is left is an earlier state of the store, as a whole.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="failover")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0, help="0: another each time")
+    parser.add_argument("--report", type=Path, default=ROOT / "docs/reports/failover.md")
+    given = parser.parse_args()
+    seed = given.seed or random.SystemRandom().randrange(1, 10**6)
+    print(f"seed {seed}, {given.kills} kills of each of {len(CASES)} kinds\n\n{HEAD}", flush=True)
+    results: dict[int, Figures] = {}
+    failed = False
+    with ProcessPoolExecutor(given.jobs) as pool:
+        running = {pool.submit(run_one, case, given.kills, seed + n): n for n, case in enumerate(CASES)}
+        for future in as_completed(running):
+            case = CASES[running[future]]
+            try:
+                figures = results[running[future]] = future.result()
+            except Exception:  # noqa: BLE001  # the others go on
+                failed = True
+                print(f"{case}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                continue
+            print(row(figures), *broken(figures), flush=True)
+            failed |= bool(broken(figures))
+    if len(results) == len(CASES):
+        given.report.parent.mkdir(parents=True, exist_ok=True)
+        given.report.write_text(report([results[n] for n in sorted(results)], given.kills, seed))
+        print(f"\n{given.report}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""``once_app``, whose processes also note what the store told them, and what they published.
+
+It only looks: each verb does what it does. By it a test sees whether anybody acted on what wasn't certain.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from apps.once_app import app, ledger
+from celery.signals import before_task_publish
+from failover.told import tell
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.store import Store
+
+__all__ = ("app",)
+
+
+def watch_many(verb, windows_of):
+    original = getattr(Store, verb)
+
+    @functools.wraps(original)
+    def watched(self, beat, requests):
+        requests = list(requests)
+        replies = original(self, beat, requests)
+        for request, reply in zip(requests, replies, strict=True):
+            tell(ledger, verb, windows_of(request), reply)
+        return replies
+
+    setattr(Store, verb, watched)
+
+
+def watch_one(verb):
+    original = getattr(Store, verb)
+
+    @functools.wraps(original)
+    def watched(self, window, *args, **kwargs):
+        try:
+            reply = original(self, window, *args, **kwargs)
+        except OnceError as exc:
+            tell(ledger, verb, window, exc)
+            raise
+        tell(ledger, verb, window, reply)
+        return reply
+
+    setattr(Store, verb, watched)
+
+
+watch_many("claim_many", lambda request: request.window)
+watch_many("take_many", lambda pair: pair[0])
+watch_one("begin")
+watch_one("finish")
+
+
+if "beat" in sys.argv:  # a worker that puts a message back publishes it too, on no claim
+
+    @before_task_publish.connect
+    def note_published(headers=None, **_):
+        if headers and "once_entry" in headers:
+            ledger.write("published", entry=headers["once_entry"], start=headers["once_start"])
