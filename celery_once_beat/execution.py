@@ -46,7 +46,11 @@ _LATE_BEGINS = 3
 
 
 def new_owner(hostname: str | None) -> str:
-    """Return a name for one delivery of a message; a task id won't do, redelivery and retry reuse it."""
+    """Return a name for one delivery of a message; a task id won't do, redelivery and retry reuse it.
+
+    What executes it adds a name of its own: a pool gives a delivery to a second child where the first died before the
+    pool knew that it had it.
+    """
     host = re.sub(r"\s", "_", hostname or "?")[:100]
     return f"{host}:{uuid.uuid4().hex[:12]}"
 
@@ -60,7 +64,7 @@ class Execution:
         self.window = window
         self.store = store
         self.key = WindowKey(window.entry, window.start)
-        self.owner = getattr(request, DELIVERY, None) or new_owner(request.hostname)
+        self.owner = f"{getattr(request, DELIVERY, None) or new_owner(request.hostname)}:{uuid.uuid4().hex[:4]}"
         self.retry = request.retries or 0
         self.lease_seconds = float(task.once_lease or store.settings.lease)
         #: None while the body runs without the store.

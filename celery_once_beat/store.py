@@ -33,7 +33,8 @@ What each failure does
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. So does one whose
   worker was killed, or whose retry's message is lost.
 - A reply is lost and redis-py repeats the command: every verb is idempotent for its owner and answers as it
-  did the first time. An owner is one beat process, or one *delivery* of a message.
+  did the first time. An owner is one beat process, or one execution of one *delivery* of a message,
+  ``<delivery>:<execution>``; a worker's main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again if nobody began since, else it is stale.
 - A beat dies: what it loaded counts no more once it hasn't been heard of for BEAT_TTL.
 - The store loses its last writes: windows beyond the cursor are decided by the run key; a claim that passes

@@ -27,7 +27,8 @@ end
 local verdict = hold(OWNER, ARGV[7], ARGV[10] == '1')
 if not verdict and open and not kind then
   local window = read_window()
-  if window.owner == OWNER and (window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE) then
+  local is_back = window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE
+  if is_back and is_owner(window.owner, OWNER, ARGV[7]) then
     write_again()
     return {'again'} -- the reply to this one's finish was lost
   end

@@ -234,16 +234,21 @@ local function too_late(window, start_ms)
   return nil
 end
 
+-- A caller that doesn't know the fence, '0', may be the delivery of which the holder is an execution.
+local function is_owner(holder, owner, fence)
+  return holder == owner or fence == '0' and string.sub(holder, 1, #owner + 1) == owner .. ':'
+end
+
 -- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is
 -- stale. One whose lease ran out has it again as long as nobody began since. `fence` is '0' where the caller doesn't
 -- know it: then only the run key counts.
 local function hold(owner, fence, tracked)
   local kind, holder, number = run_state()
   if kind == 'run' then
-    return holder == owner and 'run' or nil
+    return is_owner(holder, owner, fence) and 'run' or nil
   end
   if kind == 'wait' then
-    if holder == owner then
+    if is_owner(holder, owner, fence) then
       return 'wait', number
     end
     return nil

@@ -499,6 +499,37 @@ def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, co
     assert (KEY.start in worker.account.open) == (not counts)
 
 
+def test_a_delivery_that_its_pool_gives_to_another_child(worker: Worker) -> None:
+    """A child can die before its pool knows what it ran, which then runs it once more: that copy is refused.
+
+    The execution that died counts, and the next one has a fence of its own: a job's writes can be told apart.
+    """
+
+    def dies() -> None:
+        raise SystemExit
+
+    windows = []
+    with pytest.raises(SystemExit):
+        worker.deliver(lambda: windows.append(worker.task.window) or dies(), **{DELIVERY: "one"})
+    with pytest.raises(Ignore, match="running"):
+        worker.deliver(
+            lambda: pytest.fail("a window that another child may still run was executed"), **{DELIVERY: "one"}
+        )
+    deliver = lambda: worker.deliver(lambda: windows.append(worker.task.window), **{DELIVERY: "two"})  # noqa: E731
+    wait_until(lambda: not _refused(deliver), "its lease has run out", 10)
+    first, second = windows
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert second.fence > first.fence
+
+
+def _refused(deliver: Callable[[], Any]) -> bool:
+    try:
+        deliver()
+    except Ignore:
+        return True
+    return False
+
+
 # ------------------------------------------------------------------------------------------------- what is said of it
 
 

@@ -2147,6 +2147,18 @@ def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> 
     assert finish() == Finished()
 
 
+@pytest.mark.parametrize(("holder", "ends"), [("A:1", True), ("A", True), ("AB:1", False), ("B:A:1", False)])
+def test_without_its_fence_a_delivery_ends_its_own_execution(stage: Stage, holder: str, ends: bool) -> None:
+    """The main process knows the delivery, not what its child called the execution; another's stays untouched."""
+    _published(stage)
+    assert isinstance(stage.begin(holder), Begun)
+    finish = lambda fence: stage.store.finish(stage.window, "A", fence, "failed", 60.0)  # noqa: E731
+    if holder != "A":
+        assert finish(stage.fences[holder]) == Stale(), "who knows a fence has to be its owner"
+    for _ in range(2):  # the reply to the first was lost
+        assert finish(0) == (Again() if ends else Stale())
+
+
 def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage: Stage) -> None:
     """It doesn't hide what is overdue behind it; once its entry has expired, it goes too."""
     _published(stage)
