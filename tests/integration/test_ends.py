@@ -1,4 +1,4 @@
-"""How a window ends: each way in which a task can end has a stated outcome, and leaves no trace where refused."""
+"""How a window ends beyond the table of ends (test_ends_table): limits, copies, and what an end leaves behind."""
 
 from __future__ import annotations
 
@@ -34,19 +34,6 @@ def result_of(system: System) -> AsyncResult:
     """The result of the newest window, read anew: Celery's keeps what it once saw to be final."""
     app = Celery(broker=system.broker_url, backend=system.result_url, set_as_current=False)
     return app.AsyncResult(task_id("once:", "tick", system.account().cursor))
-
-
-@pytest.mark.parametrize(
-    ("how", "outcome"),
-    [("succeeds", "done"), ("fails", "failed"), ("rejects", "failed"), ("ignores", "done"), ("replaces", "done")],
-)
-def test_each_end_has_its_outcome(system: System, how: str, outcome: str) -> None:
-    """The outcome of a body that returns, raises, rejects, ignores or is replaced; it isn't executed again."""
-    one_window(system, "ending", args=[how])
-    assert system.outcomes() == {outcome: 1}
-    assert len(system.ledger.read("start", entry="tick")) == 1
-    if how == "replaces":
-        wait_until(lambda: system.ledger.read("start", name="plain"), "the replacement runs", 10)
 
 
 def test_a_retry_is_no_death(system: System) -> None:
@@ -129,13 +116,6 @@ def test_retry_failed_after(system: System) -> None:
     assert [event["attempt"] for event in system.ledger.read("start")] == [1, 2, 3]
 
 
-def test_a_hard_time_limit(system: System) -> None:
-    """A hard limit kills the child, in which nothing fires; the main process records the failure."""
-    one_window(system, "ending", args=["sleeps"], options={"time_limit": 1})
-    assert system.outcomes() == {"failed": 1}
-    assert len(system.ledger.read("start")) == 1
-
-
 def test_a_hard_time_limit_runs_again_as_any_failure(system: System) -> None:
     """once_retry_failed_after counts for a hard limit too."""
     system.task = {"once_retry_failed_after": 0.5, "once_max_attempts": 2}
@@ -180,12 +160,6 @@ def test_a_worker_without_its_replica_gives_windows_back(system: System) -> None
     worker.stop()
     system.worker("whole", pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"done": 1}, "it is done where nobody waits for a replica", 20)
-
-
-def test_a_soft_time_limit(system: System) -> None:
-    """A soft limit that the body lets through is a failure."""
-    one_window(system, "ending", args=["sleeps"], options={"soft_time_limit": 1})
-    assert system.outcomes() == {"failed": 1}
 
 
 @pytest.mark.parametrize("terminate", [False, True])

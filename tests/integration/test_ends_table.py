@@ -1,0 +1,233 @@
+"""docs/ends.md says how each end of a task is recorded and whether its window runs again; this plays each of them.
+
+The expectations are the document's tables, read from it. The worker's Celery is the one that is installed; for others,
+in an environment of their own, each with one command::
+
+    python3.10 -m venv /tmp/5.4 && /tmp/5.4/bin/pip install -e '.[test]' celery==5.4.0
+    /tmp/5.4/bin/python -m pytest tests/integration/test_ends_table.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import celery
+import pytest
+from ends import Play
+from processes import Processes, wait_until
+from servers import RedisServer, find_servers, keys_without_expiry, missing
+
+# One play is for all of these tests: they stay on one process of pytest-xdist.
+pytestmark = pytest.mark.xdist_group("ends of a task")
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "ends.md").read_text()
+NEWEST = celery.VERSION >= (5, 7)
+OLDEST = celery.VERSION < (5, 5)
+
+#: Each row, by its first cell, and the end of ``apps.ends_app`` that plays it.
+PLAYED = {
+    "returns": "returns",
+    "raises an exception": "raises",
+    "calls `self.retry()`, and returns in the end": "retries",
+    "calls `self.retry()` until `max_retries`": "retries too often",
+    "has `autoretry_for`, and returns in the end": "autoretry",
+    "has `autoretry_for`, and raises until `max_retries`": "autoretry too often",
+    "calls `self.replace()`": "replaces",
+    "raises `Ignore`": "ignores",
+    "raises `Reject(requeue=False)`": "rejects",
+    "raises `Reject(requeue=True)`": "requeues",
+    "catches its soft time limit, and returns": "soft limit, caught",
+    "doesn't catch its soft time limit": "soft limit",
+    "exceeds its hard time limit": "hard limit",
+    "the same, with `acks_on_failure_or_timeout=False`: early acks": "hard limit, not acked",
+    "the same, with `acks_on_failure_or_timeout=False`: late acks": "hard limit, not acked",
+    "is revoked before it starts": "revoked",
+    "is revoked with `terminate=True` while it runs": "terminated",
+    "its message expires (`expires`)": "expired",
+    "raises `SystemExit` (`sys.exit()`)": "exits",
+    "its pool's child is killed (out of memory, say)": "child killed",
+    "the same, with `reject_on_worker_lost=True`": "child killed, rejected",
+    "the same, with `retry_on_worker_lost=True` (newer Celery)": "child killed, retried",
+    "its whole worker is killed": "worker killed",
+    "warm shutdown (SIGTERM)": "warm",
+    "a second SIGTERM": "warm twice",
+    "soft shutdown (`worker_soft_shutdown_timeout`), it returns in time": "soft",
+    "soft shutdown, it doesn't return in time": "soft, too long",
+    "cold shutdown (SIGQUIT, or Ctrl+C twice)": "cold",
+}
+#: The same of the table of other pools; each is there once a pool.
+PLAYED_IN_POOLS = {
+    "exceeds a soft time limit": "soft limit",
+    "exceeds a hard time limit": "hard limit",
+    "is revoked with `terminate=True` while it runs": "terminated",
+    "raises `SystemExit`": "exits",
+}
+
+
+class Row(NamedTuple):
+    """A row's expectation for one kind of acks; no ``result``: this version isn't compared."""
+
+    title: str
+    entry: str
+    outcome: str
+    again: str
+    result: str | None
+
+    def __str__(self) -> str:
+        return self.entry.replace(" ", "_")
+
+
+def tables() -> list[list[list[str]]]:
+    """The cells of each table of the document, without its head."""
+    found = re.findall(r"(?:^\|.*\n)+", DOCUMENT, re.MULTILINE)
+    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]] for text in found]
+
+
+def by_version(cell: str) -> str | None:
+    """What a cell says of this Celery; of versions between it doesn't say all."""
+    newest, _, oldest = cell.partition(" (5.4: ")
+    if NEWEST:
+        return newest
+    if OLDEST:
+        return oldest.removesuffix(")") or newest
+    return None if oldest or newest.startswith("RETRY / PENDING") else newest
+
+
+def rows() -> Iterator[Row]:
+    ends, _ = tables()
+    for title, outcome, early, late, result in ends:
+        for column, again in enumerate((early, late)):
+            if again:
+                end = f"{PLAYED.get(title)}/{('early', 'late')[column]}"
+                said = by_version(result)
+                if said and "/" in said:
+                    states, then, last = said.partition(", then ")
+                    said = states.split(" / ")[column] + then + last
+                yield Row(title, end, outcome, again, said)
+
+
+def rows_of_pools() -> Iterator[Row]:
+    _, pools = tables()
+    for title, *outcomes in pools:
+        for pool, cell in zip(("threads", "gevent"), outcomes, strict=True):
+            outcome = by_version(cell)
+            if outcome:
+                again = "after its lease" if outcome == "open" else "no"
+                for acks in ("early", "late"):
+                    yield Row(title, f"{pool}: {PLAYED_IN_POOLS.get(title)}/{acks}", outcome, again, None)
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    """All ends at once, played to their end."""
+    binaries = list(find_servers().values())
+    if not binaries:
+        missing("no Redis or Valkey on this machine")
+    directory = tmp_path_factory.mktemp("ends")
+    with RedisServer.start(binaries[0]) as server, Processes(directory) as procs:
+        play = Play(server, procs, directory)
+        try:
+            play.run()
+            yield play
+            forever = keys_without_expiry(server)
+            assert not forever, f"keys without expiry: {forever}"
+        except BaseException:
+            print(procs.tails())
+            raise
+        finally:
+            play.close()
+
+
+def played(play: Play, row: Row) -> list[dict[str, object]]:
+    """The executions of the row's window, after which it has the outcome that it should."""
+    if row.entry.rpartition("/")[0] not in play.ends:
+        pytest.skip(f"Celery {celery.__version__} has no such end")
+    starts = play.starts(row.entry)
+    assert not play.account(row.entry).open, f"its window has no outcome after {len(starts)} executions"
+    outcome = "done" if row.outcome == "open" else row.outcome
+    assert play.account(row.entry).counts == {outcome: 1}
+    finishes = play.ledger.read("finish", entry=row.entry)
+    to_its_last_line = outcome == "done" and row.entry.partition("/")[0] not in ("replaces", "ignores")
+    assert len(finishes) == int(to_its_last_line)
+    return starts
+
+
+def check_again(play: Play, row: Row, starts: list[dict[str, object]]) -> None:
+    """That the window ran as often as the row says, and for that reason."""
+    attempts = [start["attempt"] for start in starts]
+    published_again = play.ledger.read("overdue", entry=row.entry)
+    if row.again == "no":
+        never = row.outcome == "expired" or row.title == "is revoked before it starts"
+        assert attempts == ([] if never else [1])
+    elif row.again == "its own retries":
+        assert attempts == [1, 1, 1]
+        assert [start["retries"] for start in starts] == [0, 1, 2]
+    elif row.again == "at once":
+        assert attempts == [1, 1]
+        assert starts[1]["redelivered"], "the broker has delivered it again"
+    elif row.again == "after `start_timeout`":
+        assert attempts == [1, 1]
+        assert published_again
+        assert not starts[1]["redelivered"], "a beat has published it again"
+    elif row.again == "after its lease":
+        assert attempts == [1, 2]
+        assert published_again or starts[1]["redelivered"]
+    else:
+        pytest.fail(f"the document says {row.again!r}")
+
+
+@pytest.mark.parametrize("row", list(rows()), ids=str)
+def test_ends(play: Play, row: Row) -> None:
+    """The window's outcome, its executions and Celery's result are those that the document's row says."""
+    starts = played(play, row)
+    check_again(play, row, starts)
+    if row.result is not None:
+        *before, last = row.result.split(", then ")
+        wait_until(lambda: play.state(row.entry) == last, f"its result is {last}: {play.state(row.entry)}", 10)
+        if before:
+            assert starts[-1]["seen"] == before[0]
+
+
+@pytest.mark.parametrize("row", list(rows_of_pools()), ids=str)
+def test_ends_in_other_pools(play: Play, row: Row) -> None:
+    """The same of a pool of threads or greenlets, as the document's second table says."""
+    check_again(play, row, played(play, row))
+
+
+def test_every_end_is_documented(play: Play) -> None:
+    """Each row of the tables is played, and each end that is played has its row."""
+    ends, pools = tables()
+    assert [row[0] for row in ends] == list(PLAYED)
+    assert [row[0] for row in pools] == list(PLAYED_IN_POOLS)
+    documented = set(PLAYED.values())
+    documented |= {f"{pool}: {end}" for pool in ("threads", "gevent") for end in PLAYED_IN_POOLS.values()}
+    assert set(play.ends) <= documented
+
+
+def test_a_replacement_has_no_window(play: Play) -> None:
+    """What a task is replaced by runs, as a task without a window: it isn't refused as a copy of one that is done."""
+    for acks in ("early", "late"):
+        (ran,) = wait_until(lambda: play.ledger.read("replacement", entry=f"replaces/{acks}"), "it runs", 10)  # noqa: B023
+        assert ran["window"] is None
+
+
+@pytest.mark.parametrize("end", ["child killed, rejected/late", "child killed, retried/early"])
+def test_a_copy_that_comes_before_the_lease_is_over(play: Play, end: str) -> None:
+    """Celery sends a killed child's message again at once: that copy is refused, and the beat's is executed."""
+    if end not in play.entries:
+        pytest.skip(f"Celery {celery.__version__} has no such end")
+    assert {event["reason"] for event in play.ledger.read("refused", entry=end)} == {"running"}
+    assert len(play.ledger.read("overdue", entry=end)) == 1
+    first, second = play.starts(end)
+    assert not second["redelivered"]
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert second["fence"] > first["fence"]
+
+
+def test_a_soft_limit_is_caught_once(play: Play) -> None:
+    """The body that catches its soft limit did get it."""
+    for acks in ("early", "late"):
+        assert len(play.ledger.read("caught", entry=f"soft limit, caught/{acks}")) == 1
