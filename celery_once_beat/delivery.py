@@ -32,9 +32,15 @@ class OnceRequest(Request):
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
 
-        What the child had handed over to a retry is the retry's.
+        What the child had handed over to a retry is the retry's. Whatever the base raises, the execution has ended: it
+        stores a result, and newer ones call the task's own hooks, of which each may fail.
         """
-        super().on_timeout(soft, timeout)
+        try:
+            super().on_timeout(soft, timeout)
+        finally:
+            self._end_timed_out(soft=soft)
+
+    def _end_timed_out(self, *, soft: bool) -> None:
         task = self.task
         keeps = getattr(task, "acks_on_timeout", None)
         if keeps is None:

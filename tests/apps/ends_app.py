@@ -91,6 +91,11 @@ def catches(task: Any, time_: int) -> None:
         note("caught", task.window)
 
 
+def fails_too(_task: Any, *_: Any) -> None:
+    note("hook", None)
+    raise LookupError("this hook fails")
+
+
 def exits(_task: Any, time_: int) -> None:
     if time_ == 1:
         sys.exit(1)
@@ -125,6 +130,7 @@ ENDS = {
     "soft limit": End(sleeps, SOFT),
     "soft limit, caught": End(catches, SOFT),
     "hard limit": End(sleeps, HARD),
+    "hard limit, hook raises": End(sleeps, {**HARD, "on_failure": fails_too}),
     "hard limit, not acked": End(sleeps, {**HARD, "acks_on_failure_or_timeout": False}),
     "revoked": End(returns, worker="waiting"),
     "terminated": End(sleeps),
