@@ -29,6 +29,8 @@ T = TypeVar("T")
 _WAIT_MS = 1000
 #: How the text of an error begins that a script itself made, not a command in it.
 _SCRIPT_FAILED = ("user_script:", "Error running script")
+#: What a command says of a value that isn't what it works on: of the key, not of the server's state.
+_BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
 _OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
 _ALONE = ("load", "heartbeat", "pause")
@@ -138,7 +140,7 @@ class RoundTrip:
         try:
             result = call.read(value)
         except (ValueError, IndexError, TypeError) as exc:
-            return StoreDataError(f"{call.keys[0]}: {call.verb} answered {value!r:.120}: {exc}")
+            return StoreDataError(f"{call.keys[0]!r}: {call.verb} answered {value!r:.120}: {exc}")
         doubt = self._doubt(call.verb, reply.last) if isinstance(result, _ACTED_ON) else None
         return doubt or result
 
@@ -158,8 +160,12 @@ class RoundTrip:
         text = str(error)
         if "WRONGTYPE" in text:
             wrapped: OnceError = StoreDataError(self._wrong_type(keys) or text)
-        elif "BADDATA" in text or (type(error) is ResponseError and text.startswith(_SCRIPT_FAILED)):
+        elif "BADDATA" in text:
             wrapped = StoreDataError(text)
+        elif type(error) is ResponseError and (
+            text.startswith(_SCRIPT_FAILED) or any(words in text for words in _BAD_VALUE)
+        ):
+            wrapped = StoreDataError(f"{keys[0]!r} holds what isn't ours: {text}")
         else:
             # READONLY, NOREPLICAS, OOM, MISCONF, LOADING, NOPERM: the server's state, not the key's.
             wrapped = _unavailable(error)
@@ -189,4 +195,6 @@ def _unavailable(error: Exception) -> StoreUnavailableError:
 
 def newer(key: str, version: object) -> NewerVersionError:
     """The error for a key of a newer protocol."""
-    return NewerVersionError(f"{key} was written by version {version} of the protocol, this is 1; upgrade this process")
+    return NewerVersionError(
+        f"{key!r} was written by version {version!s:.20} of the protocol, this is 1; upgrade this process"
+    )

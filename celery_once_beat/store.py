@@ -365,8 +365,9 @@ class Store:
             raise fields
         if isinstance(fields, list):  # a pipeline without redis-py's own reading of replies
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
-        if fields.get("v", "1") != "1":
-            raise newer(key, fields["v"])
+        version = fields.get("v", "1")
+        if version != "1":
+            raise newer(key, version) if version.isdecimal() else StoreDataError(f"the key {key!r} has no version")
         if "cursor" not in fields:
             return None
         try:

@@ -61,6 +61,7 @@ local function look_at(run_key, start, member)
   end
   local kind, owner, number = run_state(run_key)
   if kind == 'done' then
+    look_at_count('c:' .. number)
     return {outcome = number}
   elseif kind then
     local window = new_window(BEAT, 0)
@@ -100,6 +101,8 @@ for position = 1, listed do
 end
 local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
 look_at_history()
+look_at_count('c:missed')
+look_at_count('c:untracked')
 
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 redis.call('HSET', ENTRY, 'cursor', START)

@@ -41,7 +41,7 @@ if not open then
   return {'finished'}
 end
 local window = read_window()
-local most = tonumber(redis.call('HGET', ENTRY, 'max_attempts') or math.huge)
+local most = max_attempts()
 if AGAIN > 0 and window.attempts < most then
   redis.call('DEL', RUN)
   -- Its own retries are its again too.

@@ -21,6 +21,7 @@ if verdict ~= 'run' then
   return {'stale'}
 end
 local open = is_open()
+local window = open and read_window()
 -- Where the run key alone decides, it must outlive the wait for a worker too.
 local hold_for = DELAY + MARGIN
 if not open then
@@ -28,7 +29,6 @@ if not open then
 end
 redis.call('SET', RUN, 'wait:' .. ARGV[8] .. ':' .. OWNER, 'PX', int(hold_for))
 if open then
-  local window = read_window()
   window.attempts = math.max(window.attempts - 1, 0)
   window.retry, window.released = RETRY, TO_RETRY
   window.publishes, window.turn = 1, window.turn + 1

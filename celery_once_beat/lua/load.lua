@@ -43,9 +43,12 @@ local function instant(ms, us)
 end
 
 local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'fingerprint', 'loaders', 'paused')
-local version, cursor = tonumber(fields[1] or VERSION), fields[2]
+local version, cursor = tonumber(string.match(fields[1] or VERSION, '^%d+$')), fields[2]
 if not version then
   return redis.error_reply('BADDATA ' .. ENTRY .. ' has no version')
+end
+if cursor and not string.match(cursor, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') then
+  return redis.error_reply('BADDATA ' .. ENTRY .. ' has a cursor that is no instant')
 end
 if version > VERSION then
   return {'newer', fields[1]}
@@ -101,4 +104,4 @@ end
 redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', ARGV[4],
   'max_attempts', ARGV[6], 'recover', ARGV[7], 'grace', ARGV[8])
 redis.call('PEXPIRE', ENTRY, ARGV[4])
-return {'loaded', cursor, int(loaded_at), news, tonumber(fields[5] or 0)}
+return {'loaded', cursor, int(loaded_at), news, fields[5] == '1' and 1 or 0}

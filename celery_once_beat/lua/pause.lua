@@ -11,7 +11,11 @@ local fields = redis.call('HMGET', KEYS[1], 'cursor', 'v')
 if not fields[1] then
   return {'unknown'}
 end
-if tonumber(fields[2] or 1) > 1 then
+local version = tonumber(string.match(fields[2] or '1', '^%d+$'))
+if not version then
+  return redis.error_reply('BADDATA ' .. KEYS[1] .. ' has no version')
+end
+if version > 1 then
   return {'newer', fields[2]}
 end
 if ARGV[1] == '1' then

@@ -40,18 +40,43 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
-local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done')
-local entry = {
-  version = tonumber(fields[1] or VERSION),
-  cursor = fields[2], born = fields[3], since = fields[4],
-  fence = tonumber(fields[5] or 0), ttl = tonumber(fields[6] or 30 * DAY), last_done = fields[7],
-}
-if not entry.version or not entry.fence or not entry.ttl then
-  return redis.error_reply('BADDATA ' .. ENTRY .. ' holds fields that are no numbers')
+-- A whole number as this package writes it, or nil: tonumber takes 'nan', '0x10' and ' 7 ' too, and what is beyond 15
+-- digits overflows elsewhere.
+local function whole(text)
+  return #text <= 15 and string.match(text, '^%d+$') and tonumber(text) or nil
 end
-if entry.version > VERSION then
+
+local function is_instant(text)
+  return string.match(text, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') ~= nil
+end
+
+-- Raised before the first write: nothing half-written is left behind.
+local function bad_field(name, value, expected)
+  local found = string.sub(string.gsub(value, '%c', '?'), 1, 40)
+  error('BADDATA ' .. ENTRY .. ' field ' .. name .. ': found ' .. found .. ', expected ' .. expected)
+end
+
+-- The number in a field of the entry hash, or `default` where there is none.
+local function number_field(name, value, default)
+  if not value then
+    return default
+  end
+  return whole(value) or bad_field(name, value, 'a whole number')
+end
+
+local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done')
+if number_field('v', fields[1], VERSION) > VERSION then
   return {'newer', fields[1]}
 end
+for position, name in pairs({[2] = 'cursor', [3] = 'born', [4] = 'since', [7] = 'last_done'}) do
+  if fields[position] and not is_instant(fields[position]) then
+    bad_field(name, fields[position], 'an instant')
+  end
+end
+local entry = {
+  cursor = fields[2], born = fields[3], since = fields[4], last_done = fields[7],
+  fence = number_field('fence', fields[5], 0), ttl = math.max(number_field('ttl', fields[6], 30 * DAY), 1),
+}
 
 -- The cursor has passed this window: whether it still owes an outcome is for the open zset to say.
 local function passed()
@@ -69,12 +94,12 @@ local function run_state(key)
     return nil
   end
   local owner, fence = string.match(value, '^run:(.*):(%d+)$')
-  if owner then
+  if owner and whole(fence) then
     return 'run', owner, tonumber(fence)
   end
   local retry
   retry, owner = string.match(value, '^wait:(%d+):(.*)$')
-  if retry then
+  if retry and whole(retry) then
     return 'wait', owner, tonumber(retry)
   end
   local outcome
@@ -120,7 +145,7 @@ local function read_window(start)
   for word in string.gmatch(text, '%S+') do
     position = position + 1
     if position <= #NUMBERS then
-      window[NUMBERS[position]] = tonumber(word)
+      window[NUMBERS[position]] = whole(word)
     elseif position == #NUMBERS + 1 then
       window.owner = word
     else
@@ -128,7 +153,7 @@ local function read_window(start)
     end
   end
   for _, name in ipairs(NUMBERS) do
-    if not window[name] then
+    if not window[name] or position ~= #NUMBERS + 2 then
       error('BADDATA ' .. ENTRY .. ' field w:' .. (start or START) .. ' is no account of a window')
     end
   end
@@ -157,18 +182,22 @@ local function write_again()
   redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
 
+-- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
+local function look_at_history()
+  if HISTORY_SIZE > 0 then
+    redis.call('LLEN', HISTORY)
+  end
+end
+
+local function look_at_count(name)
+  number_field(name, redis.call('HGET', ENTRY, name), 0)
+end
+
 -- Windows of the present definition are counted for the conservation law, all others apart.
 local function count(outcome, number, apart)
   if number > 0 then
     redis.call('HINCRBY', ENTRY, (apart and 'x:' or 'c:') .. outcome, number)
     keep_entry()
-  end
-end
-
--- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
-local function look_at_history()
-  if HISTORY_SIZE > 0 then
-    redis.call('LLEN', HISTORY)
   end
 end
 
@@ -187,11 +216,12 @@ end
 
 -- History: start, outcome, closed at, claimed at, last fence (about when it began), attempts, beat, owner.
 local function close_window(window, outcome, owner)
+  local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
   look_at_history()
+  look_at_count((apart and 'x:' or 'c:') .. outcome)
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
   mark_done(owner, outcome, not passed())
-  local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
   count(outcome, 1, apart)
   if outcome == 'done' and START > (entry.last_done or '') then
     redis.call('HSET', ENTRY, 'last_done', START)
@@ -201,13 +231,16 @@ local function close_window(window, outcome, owner)
   }, ' '))
 end
 
+local function max_attempts()
+  return number_field('max_attempts', redis.call('HGET', ENTRY, 'max_attempts'), math.huge)
+end
+
 -- The limits that end an open window that nobody runs. Returns its outcome, or nil where it may go on.
 local function limit_reached(window)
-  local limits = redis.call('HMGET', ENTRY, 'max_attempts', 'recover', 'grace')
-  if window.attempts >= tonumber(limits[1] or math.huge) then
+  if window.attempts >= max_attempts() then
     return 'abandoned'
   end
-  if window.attempts >= 1 and limits[2] == '0' and window.released == HELD then
+  if window.attempts >= 1 and redis.call('HGET', ENTRY, 'recover') == '0' and window.released == HELD then
     return 'dropped'
   end
   if window.expires > 0 and NOW > window.expires then
@@ -227,8 +260,12 @@ end
 
 -- Past the entry's grace, what never began is missed: a weekend's queue doesn't all run on Monday.
 local function too_late(window, start_ms)
-  local grace = tonumber(redis.call('HGET', ENTRY, 'grace') or -1)
-  if window.fence == 0 and window.backfill == 0 and grace >= 0 and NOW > start_ms + grace then
+  local grace = redis.call('HGET', ENTRY, 'grace')
+  if not grace or grace == '-1' then
+    return nil
+  end
+  grace = number_field('grace', grace)
+  if window.fence == 0 and window.backfill == 0 and NOW > start_ms + grace then
     return 'missed'
   end
   return nil

@@ -1,0 +1,129 @@
+"""Fields of an entry's hash that nobody of ours wrote, against every verb: all or nothing, and the key is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from test_store_verbs import ENTRY, STATES, VERBS, Stage, answer_or_error, nth
+
+from celery_once_beat.errors import NewerVersionError, OnceError, StoreDataError
+from celery_once_beat.windows import format_instant
+
+ACCOUNT = f"w:{format_instant(nth(1))}"
+FIELDS = [
+    "v", "cursor", "born", "since", "ttl", "fence", "last_done", "fingerprint", "loaders", "paused", "max_attempts",
+    "recover", "grace", "refused", ACCOUNT, "c:done", "c:missed", "c:untracked", "c:expired", "c:failed", "c:dropped",
+]  # fmt: skip
+#: Words, what Lua takes for a number and Redis doesn't, what overflows, nothing, and bytes that are no text.
+GARBAGE = [b"garbage", b"", b"nan", b"inf", b"-7", b"0x10", b"1.5", b"9" * 400, b"\xff\xfe\x00\n"]
+ACCOUNTS = [
+    b"nan nan nan nan nan nan nan nan nan nan A beat-1",
+    b"-1 0 0 1 1 0 0 0 0 0 - beat-1",
+    b"0 0 0 1 1 0 0 0 0 0",
+    b"0 0 0 1 " + b"9" * 400 + b" 0 0 0 0 0 - beat-1",
+]
+
+
+def _claim_next(stage: Stage, mode: str) -> Any:
+    return stage.claim(start=nth(3), since=nth(1), mode=mode, missed=(nth(2),), missed_count=1)
+
+
+#: verb → the state in which it has most to do, and the call.
+CASES: dict[str, tuple[str, Callable[[Stage], Any]]] = {
+    "claim": ("unseen", VERBS["claim"]),
+    "pass": ("closed", lambda s: _claim_next(s, "pass")),
+    "untracked": ("closed", lambda s: _claim_next(s, "untracked")),
+    "confirm": ("claimed", VERBS["confirm"]),
+    "can't be made": ("claimed", lambda s: s.confirm(published=-1)),
+    "take": ("died", lambda s: s.take()),
+    "begin": ("published", VERBS["begin A"]),
+    "refuse": ("running", VERBS["begin B"]),
+    "refuse, closed": ("closed", VERBS["begin B"]),
+    "renew": ("running", VERBS["renew A"]),
+    "hand over": ("running", VERBS["hand over A"]),
+    "finish": ("running", VERBS["finish A"]),
+    "finish, late": ("died", VERBS["finish A"]),
+    "finish, again": ("running", VERBS["finish A, again"]),
+    "expired": ("published", VERBS["expired, n=0"]),
+    "settle": ("met done", VERBS["begin B"]),
+    "backfill": ("closed", VERBS["backfill"]),
+    "put off": ("published", lambda s: s.postpone([])[0]),
+    "drop": ("published", lambda s: s.postpone([], why="untracked")[0]),
+    "load": ("published", lambda s: s.load()),
+    "load another": ("published", lambda s: s.load("beat-2", "another mark")),
+    "pause": ("published", lambda s: s.store.pause(ENTRY)),
+    "account": ("published", lambda s: s.store.account(ENTRY)),
+}
+#: These move the deadline themselves, before they ask: the window is overdue.
+OVERDUE = {"take", "put off", "drop"}
+
+
+class Server:
+    """Its whole content, to be compared and put back."""
+
+    def __init__(self, url: str) -> None:
+        self.raw = redis.Redis.from_url(url)
+
+    def content(self) -> dict[bytes, Any]:
+        found = {}
+        read = {
+            b"hash": self.raw.hgetall,
+            b"string": self.raw.get,
+            b"list": lambda key: self.raw.lrange(key, 0, -1),
+            b"zset": lambda key: self.raw.zrange(key, 0, -1, withscores=True),
+        }
+        for key in sorted(self.raw.scan_iter(count=1000)):
+            found[key] = read[self.raw.type(key)](key)
+        return found
+
+    def dump(self) -> list[tuple[bytes, bytes]]:
+        return [(key, self.raw.dump(key)) for key in self.raw.scan_iter(count=1000)]
+
+    def restore(self, dumped: list[tuple[bytes, bytes]]) -> None:
+        self.raw.flushall()
+        for key, value in dumped:
+            self.raw.restore(key, 600_000, value)
+
+
+@pytest.fixture
+def server(any_url: str) -> Iterator[Server]:
+    server = Server(any_url)
+    yield server
+    server.raw.close()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_garbage_field_is_refused_as_a_whole_or_plays_no_part(case: str, server: Server, any_url: str) -> None:
+    """A verb that can't go on for a field names the entry's hash and has written nothing; else it does all it does.
+
+    It is never taken for Redis being away, for which a beat would stop claiming all the others.
+    """
+    state, verb = CASES[case]
+    stage = Stage(any_url)
+    stage.load()
+    STATES[state](stage)
+    if case in OVERDUE:
+        stage.overdue()
+    dumped = server.dump()
+    wanted = type(answer_or_error(lambda: verb(stage)))
+    assert not issubclass(wanted, OnceError)
+    key, refused = stage.entry_key, 0
+    for field in FIELDS:
+        for garbage in [*GARBAGE, *(ACCOUNTS if field == ACCOUNT else [])]:
+            server.restore(dumped)
+            server.raw.hset(key, field, garbage)
+            before = server.content()
+            reply = answer_or_error(lambda: verb(stage))
+            what = f"{field}={garbage[:20]!r}: {reply!r:.200}"
+            if isinstance(reply, OnceError):
+                refused += 1
+                assert isinstance(reply, (StoreDataError, NewerVersionError)), what
+                assert key in str(reply), what
+                assert len(str(reply).splitlines()) == 1, what
+                assert server.content() == before, what
+            assert [k for k in server.raw.scan_iter() if server.raw.pttl(k) == -1] == [], what
+    stage.close()
+    assert refused, "no field is looked at?"
