@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from celery.schedules import BaseSchedule, crontab, schedule
 
 from .errors import SettingError
 from .settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
-from .starts import every_hour
+from .starts import every_hour, naive_utc, shown
 
 __all__ = ("EntryPolicy", "Step", "fingerprint", "next_steps")
 
@@ -81,9 +81,13 @@ class EntryPolicy:
 
 
 def _check_anchor(name: str, value: Any) -> datetime | None:
-    if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
-        raise SettingError(f"{name}: found {value!r:.80}, expected a datetime with a time zone")
-    return value
+    if value is None:
+        return None
+    try:
+        naive_utc(value)
+    except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
+        raise SettingError(f"{name}: found {shown(value)}, expected a datetime with a time zone") from None
+    return cast("datetime", value)
 
 
 _CHECKS = {

@@ -21,6 +21,7 @@ from .errors import OnceError, ScheduleError, SettingError
 from .logs import about
 from .policy import EntryPolicy, Step, fingerprint, next_steps
 from .settings import Settings
+from .starts import shown
 from .windows import Window, next_start, starts_after
 
 __all__ = ("Row", "Rows")
@@ -31,6 +32,8 @@ logger = get_logger(__name__)
 RETRY_AFTER = 30.0
 _THIRTY_DAYS = 30 * 86_400.0
 _MAX_NAME = 64 * 1024
+#: What starts more often, again and again, is a mistake: it would fill the queue, and never be worked off.
+_LEAST_APART = timedelta(milliseconds=1)
 
 
 @dataclass(eq=False)
@@ -72,8 +75,16 @@ class Row:
             self.plan.clear()  # another beat claimed: what was to be passed over is no longer the same
         while self.plan and self.plan[0].start <= cursor:
             self.plan.popleft()
+        start = next_start(self.entry.schedule, cursor, anchor=self.policy.anchor)
+        if start is not None and start - cursor < _LEAST_APART:
+            after = next_start(self.entry.schedule, start, anchor=self.policy.anchor)
+            if after is not None and after - start < _LEAST_APART:
+                raise ScheduleError(
+                    f"{shown(self.entry.schedule)} starts again {(after - start).microseconds} µs after a start, "
+                    "expected at least 1 ms"
+                )
         self.cursor = self.known = cursor
-        self.next = next_start(self.entry.schedule, cursor, anchor=self.policy.anchor)
+        self.next = start
 
     def step(self, now: datetime) -> Step | None:
         """What to claim next; None if nothing is due. Raises ScheduleError."""
@@ -94,6 +105,13 @@ class Row:
             return _THIRTY_DAYS
         interval = max((second or first) - first, first - now)
         return max(_THIRTY_DAYS, 3 * interval.total_seconds())
+
+
+def _check_names(entry: Any, task: Any) -> None:
+    if not isinstance(entry, str) or not 0 < len(entry.encode()) <= _MAX_NAME:
+        raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
+    if not isinstance(task, str) or not task:
+        raise SettingError(f"task: found {shown(task)}, expected the name of a task")
 
 
 class Rows:
@@ -153,18 +171,18 @@ class Rows:
 
     def _make(self, name: str, entry: Any) -> Row | None:
         try:
-            if not name or len(name.encode()) > _MAX_NAME:
-                raise SettingError(f"beat entry {name!r:.80}: expected a name of 1 to {_MAX_NAME} bytes")
+            _check_names(name, entry.task)
             task = self._tasks.get(entry.task)
             policy = EntryPolicy.of(name, (entry.options or {}).get("once"), task, self._settings)
             tracked = policy.tracked
             if tracked is None:
                 tracked = getattr(task, "once_closes_windows", False) and not self._eager
             mark = fingerprint(entry.task, entry.schedule, policy.anchor)
-        except (OnceError, UnicodeEncodeError, AttributeError) as exc:
-            if self._named_wrong.get(name) != str(exc):
-                self._named_wrong[name] = str(exc)
-                logger.error("once: entry %r is left out: %s", name, exc, extra=about("entry_wrong", entry=name))
+        except Exception as exc:  # noqa: BLE001  # whatever a stranger's name, options or schedule raise
+            why = str(exc) if isinstance(exc, OnceError) else shown(exc)
+            if self._named_wrong.get(name) != why:
+                self._named_wrong[name] = why
+                logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))
             return None
         self._named_wrong.pop(name, None)
         order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")

@@ -32,6 +32,7 @@ from .recovery import Recovery
 from .requests import WindowKey
 from .rows import RETRY_AFTER, Rows
 from .settings import Settings
+from .starts import shown
 from .store import Store
 from .windows import format_instant
 
@@ -285,3 +286,28 @@ class OnceSchedulerMixin(Publishing):
 
 class OnceScheduler(OnceSchedulerMixin, Scheduler):
     """``celery beat -S once``: the schedule of ``beat_schedule``, without a file of its own."""
+
+    def update_from_dict(self, dict_: dict[str, Any]) -> None:
+        """As the base's, without what is no entry."""
+        super().update_from_dict(self._without_wrong(dict_))
+
+    def merge_inplace(self, b: dict[str, Any]) -> None:
+        """As the base's, without what is no entry."""
+        super().merge_inplace(self._without_wrong(b))
+
+    def _without_wrong(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """Return the entries from which the base can make its own; it would end at the first one that isn't so."""
+        right = {}
+        for name, entry in entries.items():
+            try:
+                self._maybe_entry(name, entry)  # type: ignore[attr-defined]  # celery-types lacks it
+            except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
+                logger.error(
+                    "once: entry %s is left out: %s",
+                    shown(name),
+                    shown(exc),
+                    extra=about("entry_wrong", entry=name),
+                )
+            else:
+                right[name] = entry
+        return right

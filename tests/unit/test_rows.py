@@ -385,6 +385,9 @@ def test_entries_that_come_and_go_are_noticed() -> None:
         ("x" * 70_000, entry()),
         ("a\udc80", entry()),
         ("a", SimpleNamespace(task="proj.task", options=None)),
+        ("a", SimpleNamespace(task=None, options=None, schedule=schedule(1))),
+        ("a", SimpleNamespace(task="proj.task", options=["once"], schedule=schedule(1))),
+        (7, entry()),
     ],
 )
 def test_a_wrong_entry_is_left_out_and_said_once(name: str, wrong: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,103 @@
+"""Schedules and entries that are wrong, each in its own way, beside one that is right; which ones ``ODD`` names."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta, timezone, tzinfo
+
+from apps.once_app import app
+from celery.schedules import BaseSchedule, crontab, schedule
+
+NAN = float("nan")
+
+
+class Remaining(BaseSchedule):
+    """Says always the same of how long there is to wait."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def remaining_estimate(self, last_run_at):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Due(BaseSchedule):
+    """The same with a rule of its own for what is due."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def is_due(self, last_run_at):
+        return self.answer
+
+
+class Mute(Remaining):
+    """Can't be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no name")
+
+
+class Nowhere(tzinfo):
+    """A zone that doesn't know its offset."""
+
+    def utcoffset(self, dt):
+        return None
+
+
+def february_31():
+    # Celery refuses it since 5.6, older releases don't.
+    never = crontab(minute=0, hour=0)
+    never.day_of_month, never.month_of_year = {31}, {2}
+    return never
+
+
+def anchored(anchor):
+    return {"schedule": timedelta(seconds=1), "options": {"once": {"anchor": anchor}}}
+
+
+ODD = {
+    # They are named once, and left out or looked at again later.
+    "raises": lambda: Remaining(ValueError("this schedule\n[CRITICAL] is broken")),
+    "recursion": lambda: Remaining(RecursionError("deep")),
+    "zero": lambda: Remaining(timedelta(0)),
+    "backwards": lambda: Remaining(timedelta(days=-1)),
+    "a number": lambda: Remaining(3.0),
+    "none": lambda: Remaining(None),
+    "a datetime": lambda: Remaining(datetime(2026, 1, 1)),
+    "due none": lambda: Due(None),
+    "due nan": lambda: Due((False, NAN)),
+    "due true nan": lambda: Due((True, NAN)),
+    "due at once": lambda: Due((True, 0)),
+    "due negative": lambda: Due((False, -5)),
+    "due words": lambda: Due(("yes", "soon")),
+    "due triple": lambda: Due((True, 1, 2)),
+    "due in no time": lambda: Due((False, 1e-9)),
+    "each microsecond": lambda: schedule(timedelta(microseconds=1)),
+    "each microsecond of its own": lambda: Remaining(timedelta(microseconds=1)),
+    "zero interval": lambda: schedule(timedelta(0)),
+    "mute": lambda: Mute(timedelta(seconds=1)),
+    "no schedule": lambda: {"schedule": "whenever"},
+    "no such field": lambda: {"schedule": 1.0, "shedule": 1.0},
+    "no mapping": lambda: 7,
+    "no task": lambda: {"task": None, "schedule": 1.0},
+    "options": lambda: {"schedule": 1.0, "options": ["once"]},
+    "anchor at the end": lambda: anchored(datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))),
+    "anchor nowhere": lambda: anchored(datetime(2026, 1, 1, tzinfo=Nowhere())),
+    # They never start, and nothing is wrong with that.
+    "never": february_31,
+    "in ten thousand years": lambda: schedule(timedelta(days=3_650_000)),
+    "far": lambda: Remaining(timedelta.max),
+    "due far": lambda: Due((False, 1e300)),
+}
+
+for name in json.loads(os.environ.get("ODD", "null")) or ODD:
+    made = ODD[name]()
+    if isinstance(made, BaseSchedule):
+        made = {"schedule": made}
+    app.conf.beat_schedule[name] = {"task": "apps.once_app.work", **made} if isinstance(made, dict) else made

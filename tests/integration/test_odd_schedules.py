@@ -1,0 +1,80 @@
+"""Schedules and entries that raise, never start, never advance, or start faster than anybody can run them."""
+
+from __future__ import annotations
+
+import re
+
+from processes import Proc, wait_until
+from system import System
+
+#: Entries of ``apps.odd_app`` that define no window that can be run. What each is named with.
+WRONG = {
+    "raises": "is broken",
+    "recursion": "deep",
+    "zero": "doesn't advance",
+    "backwards": "doesn't advance",
+    "a number": "can't say when it starts next",
+    "none": "can't say when it starts next",
+    "a datetime": "can't say when it starts next",
+    "due none": "can't say when it starts next",
+    "due nan": "can't say when it starts next",
+    "due true nan": "can't say when it starts next",
+    "due at once": "doesn't advance",
+    "due negative": "doesn't advance",
+    "due words": "can't say when it starts next",
+    "due triple": "can't say when it starts next",
+    "due in no time": "isn't due",
+    "each microsecond": "µs after a start, expected at least 1 ms",
+    "each microsecond of its own": "µs after a start, expected at least 1 ms",
+    "zero interval": "expected more than 0",
+    "mute": "no name",
+    "no schedule": "is left out",
+    "no such field": "shedule",
+    "no mapping": "is left out",
+    "no task": "is left out",
+    "options": "is left out",
+    "anchor at the end": "anchor",
+    "anchor nowhere": "anchor",
+}
+#: Those that are right, and never start in our time.
+NEVER = ["never", "in ten thousand years", "far", "due far"]
+
+
+def odd_beat(system: System, name: str, **env: str) -> Proc:
+    return system.procs.start_beat("apps.odd_app", name=name, env=system.env(**env))
+
+
+def test_odd_entries_stop_no_other(system: System) -> None:
+    """Each wrong entry is named once by each beat, with what is wrong; the right one runs, each window once.
+
+    Those that never start are in order, and nothing is said of them.
+    """
+    system.worker(pool="solo").wait_ready()
+    beats = [odd_beat(system, f"beat{n}") for n in (1, 2)]
+    system.wait_done(8)
+    for beat in beats:
+        lines = [line for line in beat.log.splitlines() if re.match(r"\[.*(ERROR|WARNING|CRITICAL)/", line)]
+        for name, said in WRONG.items():
+            (line,) = [line for line in lines if f"entry '{name}'" in line]
+            assert said in line
+        assert not [line for line in lines if any(f"'{name}'" in line for name in NEVER)]
+        assert "Traceback" not in beat.log
+        assert not re.search(r"^\[CRITICAL\] is broken", beat.log, re.MULTILINE), "no line of its own"
+    system.settle(beats)
+    system.check_each_once()
+    assert {event["entry"] for event in system.ledger.read("start")} == {"tick"}
+
+
+def test_odd_entries_stop_no_other_over_a_restart(system: System) -> None:
+    """A beat that finds what another has loaded of them says the same and goes on."""
+    system.worker(pool="solo").wait_ready()
+    first = odd_beat(system, "first")
+    system.wait_done(2)
+    first.stop()
+    second = odd_beat(system, "second")
+    system.wait_done(2)
+    for name in WRONG:
+        assert len([line for line in second.log.splitlines() if f"entry '{name}'" in line]) == 1, name
+    wait_until(lambda: system.store.account("never"), "one that never starts is known too", 10)
+    system.settle([second])
+    system.check_each_once()
