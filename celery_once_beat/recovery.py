@@ -55,6 +55,8 @@ class Recovery:
         self.alive: tuple[str, ...] = ()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
+        #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
+        self.certain = True
         #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
         self._skip: dict[int, int] = {}
         #: Shards of which the last look found more than it read, and those of which something was moved since.
@@ -80,6 +82,7 @@ class Recovery:
         self._clock.measured(found.heartbeat.now, sent, time.monotonic())
         self.forgotten = found.heartbeat.new and bool(self.alive)
         self.alive = found.heartbeat.beats
+        self.certain = found.heartbeat.certain
         self._next = sent + self._store.settings.recovery_interval
         return self._read(found)
 

@@ -166,6 +166,8 @@ class Heartbeat:
     now: datetime
     beats: tuple[str, ...]
     new: bool
+    #: Where ``once_beat_wait_replicas`` asks for replicas: so many have what was written with it.
+    certain: bool = True
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +37,7 @@ _ALONE = ("load", "heartbeat", "pause")
 #: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone.
 _ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.Renewed, r.HandedOver, r.Finished, r.Again)
-_WAITED_FOR = frozenset({"claim", "take", "begin", "renew", "hand_over", "finish", "backfill"})
+_WAITED_FOR = frozenset({"claim", "take", "begin", "renew", "hand_over", "finish", "backfill", "heartbeat"})
 
 
 def _read_scripts() -> dict[str, str]:
@@ -108,6 +108,10 @@ class RoundTrip:
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
         answers = [self._read(call, reply) for call, reply in zip(calls, replies, strict=False)]
+        if any(self._doubt("heartbeat", reply.last) for reply in replies):
+            answers = [
+                replace(answer, certain=False) if isinstance(answer, r.Heartbeat) else answer for answer in answers
+            ]
         plain = [
             self._error(reply.value, [command[1]]) if isinstance(reply.value, Exception) else reply.value
             for command, reply in zip(commands, replies[len(calls) :], strict=True)

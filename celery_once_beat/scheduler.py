@@ -135,13 +135,15 @@ class OnceSchedulerMixin(Publishing):
         if not self._recovery.due_in():  # always so after an outage: a tick that asks nothing can't say that it is over
             self._look()
         delay = self._claim_due()
-        if not self._uncertain:  # a tick that wrote nothing can't say that replicas are back
+        if not self._uncertain:
             self._store_back()
         return delay
 
     def _look(self) -> None:
         """Say that this beat lives and which definitions it has; see to what is overdue."""
         overdue = self._recovery.look()
+        # A beat that wins nothing has no other write that says whether replicas are back.
+        self._uncertain &= not self._recovery.certain
         if self._recovery.forgotten:
             self._rows.restart()
         self._rows.wake(self._clock.now())
@@ -175,8 +177,6 @@ class OnceSchedulerMixin(Publishing):
         self._publish(claims.won, claims.sent)
         if claims.away is not None:
             raise claims.away
-        if claims.won:
-            self._uncertain = False
 
     # -- recovery ---------------------------------------------------------------------------------------------
 
@@ -204,8 +204,6 @@ class OnceSchedulerMixin(Publishing):
             self._publish(jobs, sent)
             if recovered.away is not None:
                 raise recovered.away
-            if jobs:
-                self._uncertain = False
 
     # -- what is outside --------------------------------------------------------------------------------------
 

@@ -248,6 +248,29 @@ def test_a_state_of_the_store_is_said_once(
     assert said() == ["store_away", "store_back"]
 
 
+def test_a_beat_that_wins_nothing_says_that_replicas_are_back(
+    app: Celery,
+    schedulers: Callable[[], OnceScheduler],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its looks tell, where every window is another's, or none is due: it isn't said to be away for ever."""
+    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    app.conf.update(once_beat_wait_replicas=1)
+    scheduler = schedulers()
+    trip = scheduler._once._trip
+    with caplog.at_level(logging.INFO, "celery_once_beat.scheduler"):
+        tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
+        scheduler._once.pause("tick")
+        looked = scheduler._recovery._next
+        tick_until(scheduler, lambda: scheduler._recovery._next > looked, "it looks once more")
+        assert scheduler._store_down_since, "no replica has what that look wrote"
+        trip.settings = replace(trip.settings, wait_replicas=0)  # as if the replica were back
+        tick_until(scheduler, lambda: not scheduler._store_down_since, "it says so")
+    actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
+    assert [action for action in actions if action.startswith("store_")] == ["store_away", "store_back"]
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
     """Also where another tool nests headers, so that Celery would forget those at the top."""
