@@ -126,6 +126,12 @@ class Claiming:
             self._rows.rest(row, now, RETRY_AFTER, reason, action="entry_cursor_ahead")
         elif reply.paused:
             self._pause(row, now)
+        elif row.unanswered is not None and row.unanswered[1].start <= reply.cursor:
+            # Carried out, and if by this beat, then nobody else publishes it where it is untracked: it is asked
+            # again, with its old cursor, so that it can't be claimed anew.
+            cursor, step = row.unanswered
+            self._rows.advance(row, cursor, now)
+            row.plan.append(step)
         else:
             self._rows.advance(row, reply.cursor, now)
 
@@ -153,13 +159,13 @@ class Claiming:
         try:
             replies = self._store.claim_many(self._beat, [self._claim_request(row, step) for row, step in steps])
         except StoreUnavailableError:
-            for row, _ in steps:
-                self._rows.put(row)
+            for row, step in steps:
+                self._not_answered(row, step)
             raise
         for (row, step), reply in zip(steps, replies, strict=True):
             if isinstance(reply, StoreUnavailableError):
                 claims.away = reply
-                self._rows.put(row)
+                self._not_answered(row, step)
                 continue
             if isinstance(reply, (Claimed, Moved)) and reply.missed:
                 self._note_missed(row, step, reply.missed, claims)
@@ -169,6 +175,11 @@ class Claiming:
                 claims.lost.append(row)
             self._go_on(row, step, reply, now)
         return claims
+
+    def _not_answered(self, row: Row, step: Step) -> None:
+        assert row.cursor is not None
+        row.unanswered = (row.cursor, step)
+        self._rows.put(row)
 
     def _plan(self, schedule: Mapping[str, Any], now: datetime) -> tuple[list[tuple[Row, Step]], bool]:
         """Return what to claim, and whether the schedule holds another definition than some row."""

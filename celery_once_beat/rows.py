@@ -54,6 +54,8 @@ class Row:
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
     plan: deque[Step] = field(default_factory=deque)
+    #: The cursor and the step of a claim that was sent and not answered: it may have been carried out.
+    unanswered: tuple[datetime, Step] | None = None
     #: Given out by :meth:`Rows.due`, and not yet given back.
     out: bool = False
     #: Why it can't go on, said once; '' while it can.
@@ -84,6 +86,8 @@ class Row:
                     "expected at least 1 ms"
                 )
         self.cursor = self.known = cursor
+        self.cursor = self.known = cursor
+        self.unanswered = None
         self.next = start
 
     def step(self, now: datetime) -> Step | None:

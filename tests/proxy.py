@@ -1,7 +1,7 @@
 """A network that fails at a chosen moment: a TCP proxy on loopback that loses replies and stops between commands.
 
-What passes is forwarded as it is; only requests that carry a script (``EVALSHA``) are ever tampered with, so that a
-client's greeting isn't what gets lost.
+What passes is forwarded as it is. Before a Redis only requests that carry a script (``EVALSHA``) are ever tampered
+with, so that a client's greeting isn't what gets lost; before a RabbitMQ a connection is cut at a method that is named.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("Proxy",)
+__all__ = ("AmqpProxy", "Proxy")
 
 _COMMAND = re.compile(rb"\*\d+\r\n\$7\r\nEVALSHA\r\n")
 
@@ -25,7 +25,8 @@ _COMMAND = re.compile(rb"\*\d+\r\n\$7\r\nEVALSHA\r\n")
 class Proxy:
     """Stands before the server at ``port``; use it as a context manager.
 
-    ``lost`` counts the replies that were lost, ``seen`` the connections that were made.
+    ``lost`` counts the replies that were lost, ``seen`` the connections that were made. While ``away`` is true, those
+    that come are cut at once.
     """
 
     def __init__(self, port: int) -> None:
@@ -37,14 +38,15 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.lost = self.seen = 0
+        self.away = False
 
     def __enter__(self) -> Self:
         self._start(self._accept)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for each in (self._listener, *self._sockets):
-            _cut(each)
+        _cut(self._listener)
+        self.cut()
         for thread in self._threads:
             thread.join(10)
 
@@ -60,6 +62,11 @@ class Proxy:
         """Of the next ``number`` scripts the last one is forwarded when ``call`` has returned."""
         self._stop = (number, call)
 
+    def cut(self) -> None:
+        """Cut every connection that there is."""
+        for each in self._sockets[:]:
+            _cut(each)
+
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
@@ -69,6 +76,9 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listener.accept()
+                if self.away:
+                    _cut(client)
+                    continue
                 server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
             except OSError:
                 return
@@ -125,6 +135,68 @@ class Proxy:
         finally:
             _cut(client)
             _cut(server)
+
+
+class AmqpProxy(Proxy):
+    """Stands before a RabbitMQ. ``methods`` are those that passed, as :data:`_METHODS` names them, in order."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.methods: list[str] = []
+        self._cut_at: tuple[str, bool] | None = None
+
+    def url(self, db: int = 0) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def cut_at(self, method: str, *, away: bool = False) -> None:
+        """The next ``method`` doesn't pass: its connection is cut instead; with ``away`` no other can be made then."""
+        self._cut_at = (method, away)
+
+    def _up(self, client: socket.socket, server: socket.socket, *_: object) -> None:
+        self._pass_on(client, server)
+
+    def _down(self, client: socket.socket, server: socket.socket, *_: object) -> None:
+        self._pass_on(server, client)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        held = b""
+        try:
+            while data := source.recv(65536):
+                held += data
+                for frame in _frames(held):
+                    method = _METHODS.get(frame[7:11]) if frame[0] == 1 else None
+                    if method and self._cut_at and self._cut_at[0] == method:
+                        (_, self.away), self._cut_at = self._cut_at, None
+                        self.lost += 1
+                        return
+                    target.sendall(frame)
+                    held = held[len(frame) :]
+                    if method:
+                        self.methods.append(method)
+        except OSError:
+            pass
+        finally:
+            _cut(source)
+            _cut(target)
+
+
+#: Class and method, two bytes each, as they begin a method's frame.
+_METHODS = {
+    b"\0\x55\0\x0a": "confirm.select",
+    b"\0\x3c\0\x28": "basic.publish",
+    b"\0\x3c\0\x50": "basic.ack",
+    b"\0\x3c\0\x78": "basic.nack",
+}
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    """The whole frames that ``data`` begins with; a client's greeting is one too."""
+    while len(data) >= 8:
+        length = 8 if data.startswith(b"AMQP") else 8 + int.from_bytes(data[3:7], "big")
+        if len(data) < length:
+            return
+        yield data[:length]
+        data = data[length:]
 
 
 def _cut(each: socket.socket) -> None:

@@ -33,8 +33,8 @@ if definition[2] ~= FINGERPRINT then
   return {'superseded', right}
 end
 if entry.cursor ~= FROM then
-  if entry.cursor == START and redis.call('GET', CLAIM) == BEAT then
-    -- The reply to this beat's claim was lost.
+  if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
+    -- The reply to this beat's claim was lost; others may have claimed since.
     if MODE ~= 'run' then
       return {'claimed', 0, '0', 0}
     end

@@ -13,6 +13,7 @@ import redis
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
+from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceTask
@@ -158,6 +159,65 @@ def test_a_store_that_goes_away_at_a_claim(
         beat.claim(1)
     server.restart()
     assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("since", ["nothing", "the next window", "all data lost"])
+def test_an_unanswered_claim_that_was_carried_out(
+    new_beat: Callable[..., Beat], redis_server: RedisServer, redis_url: str, tracked: bool, since: str
+) -> None:
+    """It is this beat's, also where it has to load all anew: nobody else would publish an untracked window.
+
+    After a long outage the store has forgotten the beat, and other beats may have gone on.
+    """
+    with Proxy(redis_server.port) as proxy:
+        beat, other = new_beat(proxy.url()), new_beat(redis_url, "beat-2")
+        other.load(other.entry("first"))
+        other.claim(1)  # from here on the server knows the script
+        for each in (other, beat):
+            each.load(each.entry("a", once={"tracked": tracked, "catch_up": "all"}))
+
+        def cut_off() -> bool:
+            proxy.away = True
+            return True
+
+        proxy.lose_reply(when=cut_off)
+        with pytest.raises(StoreUnavailableError):
+            beat.claim(1)
+        assert proxy.lost == 1
+        assert not other.claim(1).won, "it was carried out"
+        if since == "the next window":
+            assert starts(other.claim(2)) == [("a", 2)]
+        elif since == "all data lost":
+            with redis.Redis.from_url(redis_url) as client:
+                client.flushall()
+        proxy.away = False
+        beat.rows.restart()
+        beat.claiming.load(["beat-1", "beat-2"])
+        found = [starts(beat.claim(3)) for _ in range(4)]
+        expected = [("a", 1), ("a", 3)] if since == "the next window" else [("a", 1), ("a", 2), ("a", 3)]
+        assert [start for each in found for start in each] == expected
+        beat.claiming.load(["beat-1", "beat-2"])
+        assert not beat.claim(3).won
+
+
+def test_an_unanswered_claim_that_was_not_carried_out(
+    new_beat: Callable[..., Beat], redis_server: RedisServer, redis_url: str
+) -> None:
+    """Nothing is left of it: which windows run after a long outage is for ``catch_up`` to say."""
+    with Proxy(redis_server.port) as proxy:
+        beat = new_beat(proxy.url())
+        beat.load(beat.entry("a"))
+        proxy.away = True
+        proxy.cut()
+        with pytest.raises(StoreUnavailableError):
+            beat.claim(1)
+        proxy.away = False
+        beat.rows.restart()
+        beat.claiming.load(["beat-1"])
+        claims = beat.claim(10)
+        assert starts(claims) == [("a", 8)]
+        assert [count for _, count in claims.missed] == [7]
 
 
 def test_a_write_that_no_replica_has_wins_nothing(new_beat: Callable[..., Beat], redis_url: str) -> None:
