@@ -70,6 +70,8 @@ class Claiming:
         self._clock = clock
         self._beat = beat
         self._app = app
+        #: Entry → the beat whose definition of it counts.
+        self._superseded_by: dict[str, str] = {}
 
     # -- definitions ------------------------------------------------------------------------------------------
 
@@ -78,6 +80,10 @@ class Claiming:
 
         Raises StoreUnavailableError.
         """
+        gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
+        for name in gone:
+            del self._superseded_by[name]
+            self._rows.wake_up(name)
         rows = self._rows.unloaded()
         for position in range(0, len(rows), CHUNK):
             chunk = rows[position : position + CHUNK]
@@ -137,8 +143,9 @@ class Claiming:
 
     def _superseded(self, row: Row, reply: Superseded, now: datetime) -> None:
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
-        interval = self._store.settings.recovery_interval
-        self._rows.rest(row, now, interval, reason, action="entry_superseded", level=logging.WARNING)
+        # Each of its looks finds out whether that beat lives; all entries needn't be asked for at each.
+        self._superseded_by[row.name] = reply.beat
+        self._rows.rest(row, now, RETRY_AFTER, reason, action="entry_superseded", level=logging.WARNING)
 
     def _pause(self, row: Row, now: datetime) -> None:
         interval = self._store.settings.recovery_interval

@@ -275,9 +275,13 @@ class Rows:
     def wake(self, now: datetime) -> None:
         """End the rest of rows whose time has come."""
         while self._resting and self._resting[0][0] <= now:
-            row = self._rows.get(heapq.heappop(self._resting)[1])
-            if row is not None and row.cursor is None:
-                self._unloaded.add(row)
+            self.wake_up(heapq.heappop(self._resting)[1])
+
+    def wake_up(self, name: str) -> None:
+        """End the rest of one row before its time."""
+        row = self._rows.get(name)
+        if row is not None and row.cursor is None:
+            self._unloaded.add(row)
 
     def next_due(self) -> datetime | None:
         """When a row is due: aware UTC, None if none will be. Rows that rest are for the next look."""

@@ -295,6 +295,25 @@ def test_a_claim_by_an_old_definition(new_beat: Callable[..., Beat], redis_url: 
     assert "beat-2 loaded another definition" in row.trouble
 
 
+def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """Not at each of its looks while that one lives; at once when it is gone."""
+    old, new = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
+    for beat in (old, new):
+        beat.store.heartbeat(beat.rows._beat)
+    old.load(old.entry("a"))
+    new.load(new.entry("a", 30.0))
+    assert not old.claim(1).won
+    old.rows.wake(T0 + MINUTE + 10 * SECOND)
+    row = old.rows.get("a")
+    assert row is not None
+    old.claiming.load(["beat-1", "beat-2"])
+    assert not old.rows.unloaded()
+    assert row.trouble
+    old.claiming.load(["beat-1"])
+    assert row.cursor is not None
+    assert not row.trouble
+
+
 def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> None:
     """The beat loads its entries anew, from the cursors that it knew: no window is lost."""
     beat.load(beat.entry("a"))
