@@ -440,6 +440,7 @@ class RabbitServer(_Server):
         self.script = Path(script)
         self._epmd: subprocess.Popen[bytes] | None = None
         self._dist_port = self._epmd_port = 0
+        self._env: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<RabbitMQ on port {self.port}>"
@@ -487,6 +488,7 @@ class RabbitServer(_Server):
             RUNNING_UNDER_SYSTEMD="true",
         )
         env.pop("NOTIFY_SOCKET", None)
+        self._env = env
         self._start_epmd(env)
         self._spawn([str(self.script)], env)
         self._wait_until_answers()
@@ -528,6 +530,14 @@ class RabbitServer(_Server):
                 self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
+
+    def ctl(self, *arguments: str) -> str:
+        """What ``rabbitmqctl`` prints when it is asked this of the node."""
+        command = [str(self.script.with_name("rabbitmqctl")), "--quiet", *arguments]
+        done = subprocess.run(command, check=False, env=self._env, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise ServerError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
 
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"

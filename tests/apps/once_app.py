@@ -87,8 +87,8 @@ def note_stale(window, **_):
 
 
 @window_refused.connect
-def note_refused(window, reason, **_):
-    note("refused", window, reason=reason)
+def note_refused(sender, window, reason, **_):
+    note("refused", window, reason=reason, redelivered=sender.request.delivery_info.get("redelivered"))
 
 
 @window_missed.connect

@@ -1,0 +1,219 @@
+"""RabbitMQ as the broker: confirms, connections cut during a publish, quorum queues, redelivery, its death."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import celery
+import pytest
+from amqp.exceptions import NotFound
+from kombu import Connection
+from processes import Proc, wait_until
+from proxy import AmqpProxy
+from servers import RabbitServer, find_rabbitmq, missing
+from system import System
+
+from celery_once_beat.publishing import task_id
+from celery_once_beat.windows import parse_instant
+
+pytestmark = pytest.mark.xdist_group("rabbitmq")
+
+
+@pytest.fixture
+def rabbit(rabbit_server: RabbitServer, system: System) -> RabbitServer:
+    """The session's node, as the broker of ``system``; a message that isn't confirmed is the only thing overdue."""
+    system.broker_url = rabbit_server.url()
+    system.settings = {"once_beat_start_timeout": 600.0}
+    return rabbit_server
+
+
+@pytest.fixture
+def proxy(rabbit: RabbitServer) -> Iterator[AmqpProxy]:
+    with AmqpProxy(rabbit.port) as proxy:
+        yield proxy
+
+
+@contextmanager
+def unwilling(rabbit: RabbitServer, system: System, how: str) -> Iterator[None]:
+    """The broker takes no messages: it refuses each beyond the second (nack), or answers nothing (memory alarm)."""
+    if how == "nack":
+        limits = json.dumps({"max-length": 2, "overflow": "reject-publish"})
+        rabbit.ctl("set_policy", "--apply-to", "queues", system.queue, f"^{system.queue}$", limits)
+    else:
+        rabbit.ctl("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        yield
+    finally:
+        if how == "nack":
+            rabbit.ctl("clear_policy", system.queue)
+        else:
+            rabbit.ctl("set_vm_memory_high_watermark", "0.4")
+
+
+def waiting(system: System) -> int:
+    """How many messages wait in the queue."""
+    with Connection(system.broker_url) as connection:
+        try:
+            return connection.default_channel.queue_declare(system.queue, passive=True).message_count
+        except NotFound:
+            return 0
+
+
+def received(worker: Proc) -> Counter[str]:
+    """How many messages of each task id a worker was sent."""
+    return Counter(re.findall(r"Task apps\.once_app\.work\[([\w-]+)\] received", worker.log))
+
+
+def id_of(start: str, entry: str = "tick") -> str:
+    return task_id("once:", entry, parse_instant(start))
+
+
+def test_confirms_are_on(rabbit: RabbitServer, proxy: AmqpProxy, system: System) -> None:
+    """A beat asks for confirms before its first message and waits for each; its broker says the same of its channel."""
+    beat = system.beat(BROKER_URL=proxy.url())
+    wait_until(lambda: waiting(system) >= 2, "two windows are published", 20)
+    system.store.pause("tick")
+    wait_until(lambda: proxy.methods.count("basic.publish") == waiting(system), "the last is confirmed", 10)
+    assert proxy.methods == ["confirm.select"] + ["basic.publish", "basic.ack"] * waiting(system)
+    assert re.findall(r"\b(true|false)\b", rabbit.ctl("list_channels", "confirm")) == ["true"]
+    beat.stop()
+    system.check_law = False
+
+
+@pytest.mark.parametrize("how", ["nack", "memory alarm"])
+def test_a_message_that_the_broker_does_not_take(rabbit: RabbitServer, system: System, how: str) -> None:
+    """It isn't taken for published: its window stays open, is published again soon, and is executed once.
+
+    However often: that the broker refuses isn't the message's fault, so max_attempts doesn't count here.
+    """
+    system.settings |= {"once_beat_max_attempts": 2, "task_publish_retry": False}
+    beat = system.beat()
+    wait_until(lambda: waiting(system), "a first window is published", 20)
+
+    def most_overdue() -> int:
+        overdue = Counter(re.findall(r"window (\S+) of 'tick' is overdue, to be published again", beat.log))
+        return max(overdue.values(), default=0)
+
+    with unwilling(rabbit, system, how):
+        wait_until(lambda: most_overdue() >= 2, "a window is published a third time", 60)
+        assert "Message Error" in beat.log
+        assert system.outcomes() == {}
+        system.store.pause("tick")
+    assert beat.alive
+    system.worker(pool="solo").wait_ready()
+    system.settle([beat], timeout=60)
+    system.check_each_once()
+
+
+@pytest.mark.parametrize("at", ["basic.publish", "basic.ack"])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at: str, away: bool) -> None:
+    """Before the message, or before its confirm: it is published again under the same id, a second copy is refused.
+
+    Celery itself publishes again if it can connect again at once; else recovery does.
+    """
+    worker = system.worker(pool="solo").wait_ready()
+    beat = system.beat(BROKER_URL=proxy.url())
+    system.wait_done(1)
+    with system.procs_paused(worker):  # it would close the window before a beat looks for it
+        proxy.cut_at(at, away=away)
+        wait_until(lambda: proxy.lost, "the connection is cut", 10)
+        if away:
+            beat.wait_log("the broker doesn't answer, nothing is claimed")
+            proxy.away = False
+            beat.wait_log("the broker answers again")
+            beat.wait_log("is overdue, to be published again")
+    system.wait_done(2)
+    system.settle([beat])
+    system.check_each_once()
+    copies = received(worker)
+    assert set(copies) == {id_of(start) for start in system.starts()}
+    assert sum(copies.values()) - len(copies) == len(system.refused()) == (at == "basic.ack")
+
+
+def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
+    """A worker loses its connection while its body runs: the broker delivers the message again, which is refused."""
+    system.settings["task_acks_late"] = True
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 4.0, "args": [3.0]}}
+    system.worker("cut-off", env={"BROKER_URL": proxy.url()}).wait_ready()
+    beat = system.beat()
+    (event,) = wait_until(lambda: system.ledger.read("start"), "a body runs", 20)
+    system.store.pause("tick")
+    system.worker("other").wait_ready()
+    proxy.away = True
+    proxy.cut()
+    (refused,) = wait_until(system.refused, "the other worker refuses it", 10)
+    assert (refused["start"], refused["reason"], refused["redelivered"]) == (event["start"], "running", True)
+    assert not system.ledger.read("finish"), "the body still runs"
+    proxy.away = False
+    system.settle([beat])
+    system.check_each_once()
+
+
+def is_quorum(rabbit: RabbitServer, system: System) -> bool:
+    return f"{system.queue}\tquorum" in rabbit.ctl("list_queues", "name", "type")
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery 5.4's workers ask for what a quorum queue refuses")
+def test_a_quorum_queue(rabbit: RabbitServer, system: System) -> None:
+    """With a quorum queue too each window is executed once, also one whose worker is killed before its late ack."""
+    system.settings |= {"task_default_queue_type": "quorum", "task_acks_late": True}
+    system.kill_point = "worker.body:KILL"
+    beats, _ = system.pair()
+    system.wait_fired()
+    (killed,) = system.ledger.unfinished()
+    wait_until(lambda: system.recorded()[killed.start] == 1, "the killed window is executed again", 20)
+    assert [event["attempt"] for event in system.ledger.read("start", start=killed.start)] == [1, 2]
+    assert is_quorum(rabbit, system)
+    system.settle(beats)
+    system.check_each_once()
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery 5.4's workers ask for what a quorum queue refuses")
+def test_put_back_into_a_quorum_queue(start_redis: Callable, rabbit: RabbitServer, system: System) -> None:
+    """Where Redis is away, a worker of a quorum queue puts the message back, and executes it once it is back."""
+    store = start_redis(appendonly=True)
+    system.use_store(store.url())
+    system.settings |= {"task_default_queue_type": "quorum"}
+    beat = system.beat()
+    wait_until(lambda: waiting(system), "a window is published", 20)
+    beat.kill()
+    store.kill()
+    worker = system.worker().wait_ready()
+    worker.wait_log("put back for")
+    assert not system.ledger.read("start")
+    store.restart()
+    wait_until(lambda: not system.account().open, "every window is done", 40)
+    assert is_quorum(rabbit, system)
+    system.check_each_once()
+
+
+def test_rabbitmq_is_killed_under_load(system: System) -> None:
+    """Killed and started again under load: no window is lost, none is finished twice, no beat ends."""
+    if find_rabbitmq() is None:
+        missing("rabbitmq-server isn't installed")
+    system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 0.5} for n in range(4)}
+    with RabbitServer.start() as rabbit:
+        system.broker_url = rabbit.url()
+        beats, workers = system.pair(pool="prefork", concurrency=2)
+        system.wait_done(4, "tick0", timeout=60)
+        rabbit.kill()
+        for beat in beats:
+            beat.wait_log("the broker doesn't answer, nothing is claimed")
+        rabbit.restart()
+        for beat in beats:
+            beat.wait_log("the broker answers again", 60)
+        system.wait_done(4, "tick0", timeout=60)
+        for entry in system.entries:
+            system.store.pause(entry)
+        for entry in system.entries:
+            wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 60)
+            system.check_each_once(entry)
+        assert all(proc.alive for proc in (*beats, *workers))
+        for beat in beats:
+            assert beat.log.count("the broker doesn't answer") == beat.log.count("the broker answers again") == 1
+            beat.stop()
