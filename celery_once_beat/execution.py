@@ -98,9 +98,9 @@ class Execution:
 
     def _begin(self) -> Lease:
         sent, reply = self._ask_to_begin()
+        store_answered()
         if not isinstance(reply, Begun):
             self._refuse(reply)
-        store_answered()
         return self._own(sent, reply)
 
     def _own(self, sent: float, reply: Begun) -> Lease:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
 
+from .errors import StoreUnavailableError
 from .logs import about
 from .store import store_of
 
@@ -23,19 +24,22 @@ logger = get_logger(__name__)
 
 #: Recovery intervals until a message comes again.
 _INTERVALS = 5
-#: Why messages are being put back, since the store last answered.
+#: Why this process is putting messages back. Of a store that doesn't answer only that: how it shows differs from one
+#: try to the next.
 _reasons: set[str] = set()
+_AWAY = StoreUnavailableError.__name__
 
 
 def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
     """Publish the same message to come again later, the user's retries untouched; raises Ignore.
 
-    Logged once for each reason, since a message may come back many times while a state lasts. Raises Reject, to have
-    it delivered again, where it can't be published.
+    Logged once for each state, since a message may come back many times while it lasts. Raises Reject, to have it
+    delivered again, where it can't be published.
     """
+    reason = _AWAY if isinstance(exc, StoreUnavailableError) else str(exc)
     countdown = _INTERVALS * store_of(task.app).settings.recovery_interval
-    if str(exc) not in _reasons:
-        _reasons.add(str(exc))
+    if reason not in _reasons:
+        _reasons.add(reason)
         logger.warning("once: messages are put back for %s s: %s", countdown, exc, extra=about("window_put_back"))
     try:
         task.signature_from_request(request, countdown=countdown, retries=request.retries or 0).apply_async()
@@ -46,5 +50,10 @@ def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
 
 
 def store_answered() -> None:
-    """The state is over: the next one is logged again."""
-    _reasons.clear()
+    """Say so, where this process had put messages back for its silence; the next time is logged again.
+
+    A key or message of a newer version is said once a process: the store's answers about others say nothing of it.
+    """
+    if _AWAY in _reasons:
+        _reasons.discard(_AWAY)
+        logger.warning("once: Redis can be used again, messages are executed", extra=about("store_back"))
