@@ -1,0 +1,196 @@
+"""An outage of the store or of the broker, from its beginning to its end: what is logged, and what runs after it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from processes import Proc, wait_until
+from servers import RedisServer
+from system import System
+
+from celery_once_beat.settings import BEAT_TTL
+
+CATCH_UPS = ("latest", "all", "none")
+OUTAGE = timedelta(seconds=20)
+
+
+def said(proc: Proc, what: str = "once: ") -> list[str]:
+    """Our lines of a process's log, from warnings on, without their times."""
+    return re.findall(rf"(?:WARNING|ERROR)/\w+-?\d*\] ({what}.*)", proc.log)
+
+
+def state_lines(proc: Proc) -> list[str]:
+    """Those that aren't about one window or one entry."""
+    return [line for line in said(proc) if not re.search(r"of '\w+'", line)]
+
+
+def wait_windows(system: System, entry: str, length: timedelta) -> None:
+    """Let windows of ``length`` pass."""
+    until = datetime.now(timezone.utc) + length
+    wait_until(lambda: datetime.now(timezone.utc) > until, f"windows of {entry} pass", length.total_seconds() + 10)
+
+
+def begin_outage(server: RedisServer, how: str) -> None:
+    server.kill() if how == "refused" else server.pause()
+
+
+def end_outage(server: RedisServer, how: str) -> None:
+    server.restart() if how == "refused" else server.resume()
+
+
+def sent(beat: Proc, entry: str) -> int:
+    return beat.log.count(f"Sending due task {entry} ")
+
+
+def overdue(beat: Proc, entry: str) -> int:
+    return len(said(beat, f"once: window \\S+ of '{entry}' is overdue, to be"))
+
+
+@pytest.mark.parametrize("how", ["refused", "black hole"])
+@pytest.mark.parametrize("away", ["store", "broker"])
+def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away: str, how: str) -> None:
+    """One line when it begins and one when it ends, by beat and worker; then what ``catch_up`` says, and no flood.
+
+    What Celery itself logs of a broker that it can't reach, again and again, isn't counted.
+    """
+    server = start_redis(appendonly=True)
+    if away == "store":
+        system.use_store(server.url())
+    else:
+        system.broker_url = server.url()
+    system.settings = {"once_beat_tolerance": 1.5, "once_beat_start_timeout": 60.0}
+    system.entries = {
+        name: {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"catch_up": name}}}
+        for name in CATCH_UPS
+    }
+    worker = system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    for entry in CATCH_UPS:
+        system.wait_done(1, entry)
+    worker.pause()
+    queued = sent(beat, "all")
+    wait_until(lambda: sent(beat, "all") >= queued + 2, "messages wait for the worker", 10)
+    begin_outage(server, how)
+    worker.resume()
+    wait_windows(system, "all", OUTAGE)
+    assert beat.alive
+    assert worker.alive
+    end_outage(server, how)
+    for entry in CATCH_UPS:
+        system.wait_done(5, entry, timeout=60)
+    for entry in CATCH_UPS:
+        system.store.pause(entry)
+    for entry in CATCH_UPS:
+        wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 30)
+
+    gone = {"store": "once: nothing is claimed until Redis", "broker": "once: the broker doesn't answer"}[away]
+    back = {"store": "once: Redis can be used again, after", "broker": "once: the broker answers again"}[away]
+    lines = state_lines(beat)
+    assert len(lines) == 2, lines
+    assert lines[0].startswith(gone)
+    assert lines[1].startswith(back)
+    put_back = ["once: messages are put back for", "once: Redis can be used again, messages"] if away == "store" else []
+    lines = state_lines(worker)
+    assert len(lines) == len(put_back), lines
+    assert all(line.startswith(start) for line, start in zip(lines, put_back, strict=True))
+    for proc in (beat, worker):
+        assert max(Counter(said(proc)).values(), default=1) == 1, "a line was repeated"
+
+    missed = {entry: system.outcomes(entry).get("missed", 0) for entry in CATCH_UPS}
+    assert missed["all"] == 0
+    assert missed["none"] == missed["latest"] + 1
+    assert missed["latest"] >= OUTAGE.total_seconds() - 5
+    for entry in CATCH_UPS:
+        done = system.outcomes(entry)["done"]
+        assert system.outcomes(entry) == {"done": done} | ({"missed": missed[entry]} if missed[entry] else {})
+        # One message a window, and one more for what was in flight when it began.
+        assert overdue(beat, entry) <= 4
+        assert sent(beat, entry) <= done + overdue(beat, entry)
+        assert len(system.ledger.read("start", entry=entry)) <= done + 1
+    system.check_each_once("all", body_again=1)
+    beat.stop()
+
+
+@pytest.mark.parametrize(("publish", "run"), [(True, False), (False, True), (True, True)])
+def test_an_outage_of_the_store_without_which_they_go_on(
+    start_redis: Callable[..., RedisServer], system: System, publish: bool, run: bool
+) -> None:
+    """By ``publish_without_store`` and ``run_without_store``; after it each window has its one outcome.
+
+    What ran while nobody could record it runs again: that is what the second of them costs.
+    """
+    store = start_redis(appendonly=True)
+    system.use_store(store.url())
+    system.settings = {"once_beat_publish_without_store": publish, "once_beat_run_without_store": run}
+    worker = system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    system.wait_done(2)
+    worker.pause()
+    queued = system.waiting()
+    wait_until(lambda: system.waiting() >= queued + 2, "messages wait for the worker", 10)
+    store.kill()
+    published = sent(beat, "tick")
+    began = len(system.ledger.read("start"))
+    worker.resume()
+    if publish:
+        wait_until(lambda: sent(beat, "tick") >= published + 8, "it publishes on", 40)
+    else:
+        wait_windows(system, "tick", timedelta(seconds=8))
+        assert sent(beat, "tick") <= published + 1
+    if run:
+        wait_until(lambda: len(system.ledger.read("start")) >= began + (8 if publish else 2), "bodies run", 40)
+    else:
+        assert len(system.ledger.read("start")) <= began + 1
+    assert beat.alive
+    store.restart()
+    beat.wait_log("once: Redis can be used again", 20)
+    system.wait_done(3, timeout=40)
+    system.settle([beat], timeout=60)
+
+    starts = system.starts()
+    assert system.outcomes() == {"done": len(starts)}
+    assert len(state_lines(beat)) == 2, state_lines(beat)
+    assert len(state_lines(worker)) == (0 if run else 2), state_lines(worker)
+    for proc in (beat, worker):
+        assert max(Counter(said(proc)).values()) == 1, "a line was repeated"
+    bodies = Counter(event["start"] for event in system.ledger.read("start"))
+    without = {event["start"] for event in system.ledger.read("start") if "fence" not in event}
+    assert set(bodies) == set(starts)
+    assert bool(without) == run
+    again = [start for start, number in bodies.items() if number > 1 and start not in without]
+    assert len(again) <= 1, "only one body can have been running when the store went away"
+    assert max(bodies.values()) <= 2
+    assert sent(beat, "tick") <= 2 * len(starts)
+
+
+def test_an_untracked_claim_in_a_long_outage(start_redis: Callable[..., RedisServer], system: System) -> None:
+    """Carried out and never answered, by a store that has forgotten the beat meanwhile: it is published all the same.
+
+    No recovery would bring it back.
+    """
+    store = start_redis()
+    system.use_store(store.url())
+    system.entries = {"tick": {"task": "apps.once_app.plain", "every": 1.0}}
+    system.worker(pool="solo").wait_ready()
+    first = system.beat("first")
+    wait_until(lambda: system.ledger.read("start", name="plain"), "the server knows the scripts", 20)
+    first.stop()
+    beat = system.beat("second", kill_point="beat.before_claim:STOP")
+    system.wait_fired()
+    store.pause()
+    beat.resume()
+    beat.wait_log("once: nothing is claimed until Redis", 20)
+    wait_windows(system, "tick", timedelta(seconds=BEAT_TTL + 2))
+    store.resume()
+    beat.wait_log("once: Redis can be used again, after", 20)
+    system.store.pause("tick")
+
+    def bodies() -> int:
+        return len(system.ledger.read("start", name="plain"))
+
+    wait_until(lambda: bodies() == system.outcomes()["untracked"], "each claimed window has its message", 15)
+    beat.stop()
