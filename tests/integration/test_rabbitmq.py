@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 
 import celery
 import pytest
@@ -52,6 +53,15 @@ def unwilling(rabbit: RabbitServer, system: System, how: str) -> Iterator[None]:
             rabbit.ctl("clear_policy", system.queue)
         else:
             rabbit.ctl("set_vm_memory_high_watermark", "0.4")
+
+
+@contextmanager
+def paused(rabbit: RabbitServer) -> Iterator[None]:
+    rabbit.pause()
+    try:
+        yield
+    finally:
+        rabbit.resume()
 
 
 def waiting(system: System) -> int:
@@ -190,6 +200,28 @@ def test_put_back_into_a_quorum_queue(start_redis: Callable, rabbit: RabbitServe
     wait_until(lambda: not system.account().open, "every window is done", 40)
     assert is_quorum(rabbit, system)
     system.check_each_once()
+
+
+def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
+    """It takes connections and answers nothing: a beat claims nothing, says so once, and goes on when it is back.
+
+    What a frozen RabbitMQ finds in its sockets when it wakes are copies, which are refused.
+    """
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    system.wait_done(2)
+    with paused(rabbit):
+        beat.wait_log("the broker doesn't answer, nothing is claimed", 60)
+        cursor = system.account().cursor
+        wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=5), "windows pass", 20)
+        assert system.account().cursor == cursor
+        assert beat.alive
+    beat.wait_log("the broker answers again", 30)
+    system.wait_done(4, timeout=40)
+    system.settle([beat])
+    system.check_each_once()
+    for line in ("the broker doesn't answer", "the broker answers again"):
+        assert beat.log.count(line) == 1
 
 
 def test_rabbitmq_is_killed_under_load(system: System) -> None:
