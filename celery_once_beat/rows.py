@@ -86,7 +86,6 @@ class Row:
                     "expected at least 1 ms"
                 )
         self.cursor = self.known = cursor
-        self.cursor = self.known = cursor
         self.unanswered = None
         self.next = start
 
