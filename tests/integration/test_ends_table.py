@@ -56,7 +56,7 @@ PLAYED = {
     "a second SIGTERM": "warm twice",
     "soft shutdown (`worker_soft_shutdown_timeout`), it returns in time": "soft",
     "soft shutdown, it doesn't return in time": "soft, too long",
-    "cold shutdown (SIGQUIT, or Ctrl+C twice)": "cold",
+    "cold shutdown (SIGQUIT)": "cold",
 }
 #: The same of the table of other pools; each is there once a pool.
 PLAYED_IN_POOLS = {
