@@ -114,7 +114,10 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
 def _cluster(url: str, options: dict[str, Any]) -> Any:
     try:
         servers = [url_to_parts(part) for part in url.split(";") if part]
-        nodes = [ClusterNode(server.hostname or "localhost", server.port or 6379) for server in servers]
+        nodes = [
+            ClusterNode(server.hostname or "localhost", server.port or 6379)  # type: ignore[no-untyped-call]
+            for server in servers
+        ]
     except ValueError:
         _not_a_url(url)
     for option, value in (("username", servers[0].username), ("password", servers[0].password)):

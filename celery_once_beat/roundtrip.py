@@ -107,11 +107,8 @@ class RoundTrip:
             again = self._send([calls[position].command() for position in missing], wait=waited_for, scripts=scripts)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
-        answers = [self._read(call, reply) for call, reply in zip(calls, replies, strict=False)]
-        if any(self._doubt("heartbeat", reply.last) for reply in replies):
-            answers = [
-                replace(answer, certain=False) if isinstance(answer, r.Heartbeat) else answer for answer in answers
-            ]
+        certain = not any(self._doubt("", reply.last) for reply in replies)
+        answers = [self._read(call, reply, certain=certain) for call, reply in zip(calls, replies, strict=False)]
         plain = [
             self._error(reply.value, [command[1]]) if isinstance(reply.value, Exception) else reply.value
             for command, reply in zip(commands, replies[len(calls) :], strict=True)
@@ -135,7 +132,8 @@ class RoundTrip:
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
 
-    def _read(self, call: Call[T], reply: Reply) -> T | OnceError:
+    def _read(self, call: Call[T], reply: Reply, *, certain: bool) -> T | OnceError:
+        """Read one reply; ``certain`` says whether all servers that were asked have their replicas."""
         value = reply.value
         if isinstance(value, Exception):
             return self._error(value, call.keys)
@@ -145,6 +143,8 @@ class RoundTrip:
             result = call.read(value)
         except (ValueError, IndexError, TypeError) as exc:
             return StoreDataError(f"{call.keys[0]!r}: {call.verb} answered {value!r:.120}: {exc}")
+        if isinstance(result, r.Heartbeat):
+            return replace(result, certain=certain)
         doubt = self._doubt(call.verb, reply.last) if isinstance(result, _ACTED_ON) else None
         return doubt or result
 

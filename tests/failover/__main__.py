@@ -79,8 +79,8 @@ def report(results: list[Figures], kills: int, seed: int) -> str:
 
 {datetime.now(timezone.utc):%Y-%m-%d}, `make failover KILLS={kills} SEED={seed}`: {server}; {versions}; Python
 {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores. Sentinel: three sentinels, a master, a
-replica. Cluster: three masters, each with a replica. All are real processes, a master is dead for the others after 1.5 s of
-silence, and what was killed comes back empty, as a replica of the new master.
+replica. Cluster: three masters, each with a replica. All are real processes, a master is dead for the others after
+1.5 s of silence, and what was killed comes back empty, as a replica of the new master.
 
 {HEAD}
 {rows}
