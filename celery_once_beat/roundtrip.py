@@ -108,7 +108,10 @@ class RoundTrip:
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
         certain = not any(self._doubt("", reply.last) for reply in replies)
-        answers = [self._read(call, reply, certain=certain) for call, reply in zip(calls, replies, strict=False)]
+        answers: list[T | OnceError] = []
+        for call, reply in zip(calls, replies, strict=False):
+            answer = self._read(call, reply, certain=certain)
+            answers.append(answer)
         plain = [
             self._error(reply.value, [command[1]]) if isinstance(reply.value, Exception) else reply.value
             for command, reply in zip(commands, replies[len(calls) :], strict=True)
