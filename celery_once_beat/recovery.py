@@ -155,6 +155,9 @@ class Recovery:
 
     def _say_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
         """Log an error that every look meets again, once for as long as it lasts and stays the same."""
-        if self._said.get(what) != str(error):
-            self._said[what] = str(error)
-            logger.error("once: %s", error, extra=extra)
+        text = str(error)
+        if self._said.get(what) != text:
+            known = text in self._said.values()  # one garbage field concerns each window of its entry
+            self._said[what] = text
+            if not known:
+                logger.error("once: %s", text, extra=extra)

@@ -7,6 +7,7 @@ by their hash, and loaded where the server doesn't know them: after a restart, a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -29,6 +30,7 @@ T = TypeVar("T")
 _WAIT_MS = 1000
 #: How the text of an error begins that a script itself made, not a command in it.
 _SCRIPT_FAILED = ("user_script:", "Error running script")
+_WHERE = re.compile(r" script: [^:]*@user_script:\d+\.$")
 #: What a command says of a value that isn't what it works on: of the key, not of the server's state.
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
@@ -168,7 +170,8 @@ class RoundTrip:
         if "WRONGTYPE" in text:
             wrapped: OnceError = StoreDataError(self._wrong_type(keys) or text)
         elif "BADDATA" in text:
-            wrapped = StoreDataError(text)
+            # Around what a script says the server puts where in the script that was.
+            wrapped = StoreDataError(_WHERE.sub("", text.partition("BADDATA ")[2]))
         elif type(error) is ResponseError and (
             text.startswith(_SCRIPT_FAILED) or any(words in text for words in _BAD_VALUE)
         ):

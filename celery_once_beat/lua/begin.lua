@@ -13,7 +13,6 @@
 
 local OWNER, LEASE, RETRY = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local LIMITS = {abandoned = true, dropped = true, expired = true, missed = true}
-look_at_count('refused') -- before settle, which may write
 local kind, owner, number = settle()
 local open = ARGV[9] == '1' and is_open()
 local window = open and read_window()

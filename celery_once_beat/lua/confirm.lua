@@ -22,8 +22,7 @@ local window = read_window()
 if window.turn ~= tonumber(ARGV[6]) then
   return {'unchanged'}
 end
-local most = max_attempts()
-if ARGV[7] == '-1' and window.publishes >= most then
+if ARGV[7] == '-1' and window.publishes >= entry.max_attempts then
   -- The turn stands in the marker, so that a repetition knows its own: no two beats have the same one.
   close_window(window, 'failed', window.beat .. '/' .. ARGV[6])
   return {'failed'}

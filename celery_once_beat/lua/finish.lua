@@ -41,8 +41,7 @@ if not open then
   return {'finished'}
 end
 local window = read_window()
-local most = max_attempts()
-if AGAIN > 0 and window.attempts < most then
+if AGAIN > 0 and window.attempts < entry.max_attempts then
   redis.call('DEL', RUN)
   -- Its own retries are its again too.
   window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1

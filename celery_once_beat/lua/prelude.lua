@@ -64,9 +64,14 @@ local function number_field(name, value, default)
   return whole(value) or bad_field(name, value, 'a whole number')
 end
 
-local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done')
+local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done',
+  'max_attempts', 'refused', 'c:done', 'c:failed')
 if number_field('v', fields[1], VERSION) > VERSION then
   return {'newer', fields[1]}
+end
+-- Those of later verbs too: a window whose end can't be counted isn't to begin, again and again.
+for position, name in pairs({[8] = 'max_attempts', [9] = 'refused', [10] = 'c:done', [11] = 'c:failed'}) do
+  number_field(name, fields[position])
 end
 for position, name in pairs({[2] = 'cursor', [3] = 'born', [4] = 'since', [7] = 'last_done'}) do
   if fields[position] and not is_instant(fields[position]) then
@@ -76,6 +81,7 @@ end
 local entry = {
   cursor = fields[2], born = fields[3], since = fields[4], last_done = fields[7],
   fence = number_field('fence', fields[5], 0), ttl = math.max(number_field('ttl', fields[6], 30 * DAY), 1),
+  max_attempts = number_field('max_attempts', fields[8], math.huge),
 }
 
 -- The cursor has passed this window: whether it still owes an outcome is for the open zset to say.
@@ -231,13 +237,9 @@ local function close_window(window, outcome, owner)
   }, ' '))
 end
 
-local function max_attempts()
-  return number_field('max_attempts', redis.call('HGET', ENTRY, 'max_attempts'), math.huge)
-end
-
 -- The limits that end an open window that nobody runs. Returns its outcome, or nil where it may go on.
 local function limit_reached(window)
-  if window.attempts >= max_attempts() then
+  if window.attempts >= entry.max_attempts then
     return 'abandoned'
   end
   if window.attempts >= 1 and redis.call('HGET', ENTRY, 'recover') == '0' and window.released == HELD then
