@@ -141,11 +141,19 @@ def decode_headers(headers: Mapping[str, object]) -> Window | None:
 def find_headers(*mappings: object) -> dict[str, object]:
     """Return the ``once_…`` headers of the first mapping that has them, flat or below ``headers``; else {}.
 
-    Celery nests them where a message's headers were given as ``apply(headers=…)``. It takes anything.
+    Celery nests them where a message's headers were given as ``apply(headers=…)``. It takes anything. Where none
+    names an entry, those that name a start or a version count: a message that has lost a part of them was sent for a
+    window all the same, and isn't to be run as if for none.
     """
-    for mapping in mappings:
-        for level in (mapping, mapping.get("headers") if isinstance(mapping, Mapping) else None):
-            if isinstance(level, Mapping) and "once_entry" in level:
+    levels = [
+        level
+        for mapping in mappings
+        for level in (mapping, mapping.get("headers") if isinstance(mapping, Mapping) else None)
+        if isinstance(level, Mapping)
+    ]
+    for names in (("once_entry",), ("once_start", "once_v")):
+        for level in levels:
+            if any(name in level for name in names):
                 return {k: v for k, v in level.items() if isinstance(k, str) and k.startswith("once_")}
     return {}
 

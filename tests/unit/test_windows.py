@@ -240,6 +240,15 @@ def test_headers_are_found_flat_or_nested() -> None:
     assert find_headers() == find_headers(None) == find_headers({"headers": {"headers": GOOD}}) == {}
 
 
+@pytest.mark.parametrize("left", [{"once_start": GOOD["once_start"]}, {"once_v": 1}])
+def test_headers_that_lost_their_entry_are_found_too(left: dict[str, object]) -> None:
+    """A part of a window's headers is an error that names what is missing, not a message of no window."""
+    found = find_headers({"id": 1, "once_attempt": 1}, {"headers": left})
+    assert found == left
+    with pytest.raises(HeaderError, match="found none"):
+        decode_headers(found)
+
+
 @given(st.lists(ANYTHING | st.dictionaries(st.sampled_from(["headers", "once_entry", 3, None]), ANYTHING)))
 def test_finding_headers_raises_nothing(mappings: list[object]) -> None:
     """Whatever a message or request holds, there is a dict of headers."""
