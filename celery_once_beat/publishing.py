@@ -138,6 +138,8 @@ class Publishing(Scheduler):
         # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
         message = object.__new__(type(entry))
         message.__dict__.update(vars(entry), options=options)
+        if not window.entry.isprintable():
+            message.name = repr(window.entry)  # Celery logs it as it is: no line of its own for what follows a newline
         self._published = 0
         try:
             producer = self.producer
