@@ -28,6 +28,8 @@ _INTERVALS = 5
 #: try to the next.
 _reasons: set[str] = set()
 _AWAY = StoreUnavailableError.__name__
+#: So many texts are remembered: a stranger's messages must not fill the memory.
+_MOST = 1000
 
 
 def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
@@ -39,6 +41,8 @@ def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
     reason = _AWAY if isinstance(exc, StoreUnavailableError) else str(exc)
     countdown = _INTERVALS * store_of(task.app).settings.recovery_interval
     if reason not in _reasons:
+        if len(_reasons) >= _MOST:
+            _reasons.clear()
         _reasons.add(reason)
         logger.warning("once: messages are put back for %s s: %s", countdown, exc, extra=about("window_put_back"))
     try:

@@ -1,0 +1,188 @@
+"""Hostile messages, names and keys, against real beats and workers: each is named once, everything else goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from processes import Proc, wait_until
+from system import EVERY_SECOND, System
+
+from celery_once_beat.errors import HeaderError, NewerVersionError
+from celery_once_beat.windows import HEADERS, decode_headers, find_headers
+
+GOOD = {
+    "once_entry": "fuzzed",
+    "once_start": "2026-11-21T05:36:00.000000Z",
+    "once_end": "2026-11-22T05:36:00.000000Z",
+    "once_attempt": 1,
+    "once_v": 1,
+}
+VALUES = [
+    None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, 0.5, float("nan"), float("inf"), "", "1", "x" * 100_000, "\x00",
+    "\ud800", "a\nb", "<script>", "{7}", "a@b", [], [[[[]]]], {}, {"once_entry": {"once_entry": 7}}, "9999-12-31",
+    "2026-11-21T05:36:00.000000Z", "9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00.000000Z",
+    "2026-02-30T05:36:00.000000Z", "\u0662026-11-21T05:36:00.000000Z", "2026-11-21T05:36:00.000000Z\n",
+]  # fmt: skip
+
+
+def fuzzed(seed: int, number: int) -> list[dict[str, Any]]:
+    """Headers of windows with some of them lost and some replaced."""
+    chance = random.Random(seed)
+    found = []
+    for _ in range(number):
+        headers: dict[str, Any] = dict(GOOD)
+        for name in chance.sample(sorted(HEADERS), chance.choice([0, 1, 1, 2, 6])):
+            if chance.random() < 0.3:
+                headers.pop(name, None)
+            else:
+                headers[name] = chance.choice(VALUES)
+        found.append({"headers": headers} if chance.random() < 0.2 else headers)
+    return found
+
+
+def meaning(headers: dict[str, Any]) -> Any:
+    """What a worker makes of them once they have travelled: a window, None, or which error."""
+    try:
+        return decode_headers(find_headers(json.loads(json.dumps(headers))))
+    except (HeaderError, NewerVersionError) as exc:
+        return type(exc)
+
+
+@pytest.mark.parametrize("seed", [4, 7])
+def test_fuzzed_headers(system: System, seed: int) -> None:
+    """Hundreds of messages with broken headers: each fails with one line that names the header, and isn't executed.
+
+    What is a window runs once, however many messages say so; what is none runs as any message does. The worker goes
+    on, and beside them each good window is executed once.
+    """
+    worker = system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    messages = fuzzed(seed, 300)
+    meanings = [meaning(headers) for headers in messages]
+    # Those of a newer version are put back for ever: a few will do.
+    newer = [position for position, each in enumerate(meanings) if each is NewerVersionError][5:]
+    kept = [position for position in range(len(messages)) if position not in newer]
+    expected = Counter(
+        each.__name__ if isinstance(each, type) else "window" if each else "none"
+        for each in (meanings[i] for i in kept)
+    )
+    assert min(expected[each] for each in ("HeaderError", "NewerVersionError", "window", "none")) > 0, expected
+    for position in kept:
+        system.send("apps.once_app.work", messages[position])
+    failed = r"raised unexpected: HeaderError\(['\"]message header once_\w+: found "
+
+    def through() -> bool:
+        plain = [event for event in system.ledger.read("finish") if "entry" not in event]
+        return len(re.findall(failed, worker.log)) >= expected["HeaderError"] and len(plain) >= expected["none"]
+
+    wait_until(through, "each is executed or fails", 60)
+    system.wait_done(2)
+    windows = {(w.entry, w.start) for w in (meanings[i] for i in kept) if w and not isinstance(w, type)}
+    wait_until(
+        lambda: len([key for key in system.ledger.finished() if key.entry != "tick"]) >= len(windows),
+        "each window runs", 30,
+    )  # fmt: skip
+    starts = [event for event in system.ledger.read("start") if event.get("entry") != "tick"]
+    assert len([event for event in starts if "entry" not in event]) == expected["none"]
+    assert len([event for event in starts if "entry" in event]) == len(windows)
+    assert len(re.findall(failed, worker.log)) == expected["HeaderError"]
+    assert worker.log.count("put back for") <= 5
+    assert worker.alive
+    system.settle([beat])
+    system.check_each_once()
+
+
+# ---------------------------------------------------------------------------------------------------------- names
+
+FAKE = "[2026-01-01 00:00:00,000: CRITICAL/MainProcess] all is lost"
+NAMES = {
+    "braces": "a{b}c{}{7}",
+    "at": "a@b@2026-01-01T00:00:00.000000Z",
+    "colons": ":run:a:b:",
+    "spaces": " a  b ",
+    "newlines": f"a\n{FAKE}\r{FAKE}\u2028{FAKE}",
+    "unicode": "ночной отчёт 夜 🌙",
+    "quotes": "a'b\"c\\d%s%(name)s{0}",
+    "html": "<script>alert(1)</script>",
+    "long": "x" * 10_240,
+    "null": "a\x00b",
+    "escape": "\x1b[2J\x1b[31mred",
+}
+
+
+def lines(proc: Proc) -> list[str]:
+    return re.split(r"[\n\r\u2028]", proc.log)
+
+
+def test_entries_of_any_name(system: System) -> None:
+    """Whatever stands in a name, its windows are claimed, executed once and accounted for; none makes a log line."""
+    system.entries = dict.fromkeys(NAMES.values(), EVERY_SECOND["tick"])
+    entries = {**system.entries, "lone \ud800": EVERY_SECOND["tick"], "": EVERY_SECOND["tick"]}
+    worker = system.worker(pool="solo").wait_ready()
+    beats = [system.beat(f"beat{n}", entries=entries) for n in (1, 2)]
+    for name in NAMES.values():
+        wait_until(lambda name=name: len(system.recorded(name)) >= 3, f"windows of {name!r:.40}", 40)
+    for name in NAMES.values():
+        system.store.pause(name)
+    for name in NAMES.values():
+        wait_until(lambda name=name: not system.account(name).open, f"every window of {name!r:.40}", 60)
+    for proc in [*beats, worker]:
+        assert not [line for line in lines(proc) if line.startswith(FAKE)]
+        assert "\x1b[2J" not in proc.log
+    for beat in beats:
+        (line,) = [line for line in lines(beat) if "entry 'lone" in line]
+        assert "is left out" in line
+        assert len([line for line in lines(beat) if "entry '' is left out" in line]) == 1
+        assert beat.alive
+    for name in NAMES.values():
+        system.check_each_once(name)
+
+
+# ----------------------------------------------------------------------------------------------------------- keys
+
+FOREIGN: dict[str, Any] = {
+    "ttl": ("hset", "ttl", "nan"),
+    "fence": ("hset", "fence", "inf"),
+    "cursor": ("hset", "cursor", "soon"),
+    "born": ("hset", "born", "7"),
+    "counter": ("hset", "c:done", "x"),
+    "limit": ("hset", "max_attempts", "many"),
+    "version": ("hset", "v", "2"),
+    "no version": ("hset", "v", "x"),
+    "type": ("set", "mine"),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_value_under_running_beats(system: System, what: str) -> None:
+    """What becomes foreign while beats and workers run concerns its entry alone: said once, and the others go on."""
+    system.entries = {**EVERY_SECOND, "bad": EVERY_SECOND["tick"]}
+    beats, workers = system.pair(pool="solo")
+    system.wait_done(1, "bad")
+    key = system.store.entry_key("bad")
+    with system.client() as client:
+        command, *values = FOREIGN[what]
+        if command == "set":
+            client.set(key, *values, ex=600)
+        else:
+            client.hset(key, *values)
+        for beat in beats:
+            beat.wait_log(r"(ERROR|WARNING)/.*once:\{\d+\}:entry:bad", 20)
+        system.wait_done(4)
+        for beat in beats:
+            told = [line for line in beat.log.splitlines() if key in line and "/MainProcess] once: " in line]
+            assert 1 <= len(told) <= 2, told  # at the claim, and where another look finds another field of it
+            assert "Traceback" not in beat.log
+            assert "nothing is claimed" not in beat.log
+        for worker in workers:
+            assert worker.alive
+        client.delete(key)
+    system.settle(beats)
+    system.check_each_once()
+    assert not system.ledger.finished_twice("bad")
+    system.entries = EVERY_SECOND
