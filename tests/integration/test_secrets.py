@@ -1,0 +1,146 @@
+"""No password in any log line, banner, error or repr, whatever happens to the server that wants it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+from celery import Celery
+from processes import Proc, wait_until
+from servers import RedisServer
+from system import System
+
+from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.scheduler import OnceScheduler
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+#: Who has which password; with signs that a URL has to quote.
+PASSWORDS = {"broker": "br0ker/p@ss:word%1", "results": "r3sults/p@ss:word%2", "store": "st0re/p@ss:word%3"}
+WRONG = {"broker": "wr0ng/br@ker:%4", "results": "wr0ng/r@sults:%5", "store": "wr0ng/st@re:%6"}
+SECRETS = [*PASSWORDS.values(), *WRONG.values()]
+
+
+def forms(secret: str) -> set[str]:
+    """A password as it is and as URLs and reprs write it, and the part of it that no quoting changes."""
+    return {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1], secret[:6]}
+
+
+def check(text: str, where: object) -> None:
+    """Fail if any form of a password stands in the text."""
+    for secret in SECRETS:
+        for form in forms(secret):
+            found = [line for line in text.splitlines() if form in line]
+            assert not found, f"{where} shows {form!r}: {found[0][:300]}"
+
+
+def let_in(server: RedisServer, passwords: dict[str, str]) -> None:
+    """Make the users with these passwords, and end what is connected with others."""
+    with server.client() as client:
+        for user, password in passwords.items():
+            client.execute_command("ACL", "SETUSER", user, "reset", "on", f">{password}", "~*", "&*", "+@all")
+        for other in client.client_list():
+            if other["user"] in passwords:
+                client.client_kill_filter(_id=other["id"])
+
+
+def url(server: RedisServer, user: str, passwords: dict[str, str], db: int = 0) -> str:
+    return f"redis://{user}:{quote(passwords[user], safe='')}@127.0.0.1:{server.port}/{db}"
+
+
+def connect(system: System, server: RedisServer, passwords: dict[str, str]) -> dict[str, str]:
+    """The environment of a process with these passwords."""
+    system.broker_url = url(server, "broker", passwords)
+    system.result_url = url(server, "results", passwords, 1)
+    system.store_url = url(server, "store", passwords)
+    return system.env()
+
+
+def ping(system: System, env: dict[str, str], name: str, status: int) -> Proc:
+    proc = system.procs.start(
+        [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "ping"], name=name, env=env
+    )
+    assert proc.wait(30) == status, proc.log
+    return proc
+
+
+def test_no_password_is_shown(system: System, start_redis: Callable[..., RedisServer]) -> None:
+    """Beat, worker and ping say no password at loglevel DEBUG: right ones, wrong ones, server gone and back."""
+    system.check_law = False
+    server = start_redis()
+    let_in(server, PASSWORDS)
+    wrong = connect(system, server, WRONG)
+    env = connect(system, server, PASSWORDS)
+    system.use_store(system.store_url)
+
+    def worker(name: str, env: dict[str, str]) -> Proc:
+        return system.procs.start_worker("apps.once_app", name=name, env=env, concurrency=1, loglevel="DEBUG")
+
+    def beat(name: str, env: dict[str, str]) -> Proc:
+        return system.procs.start_beat("apps.once_app", name=name, env=env, loglevel="DEBUG")
+
+    procs = [worker("worker", env), beat("beat", env)]
+    procs[0].wait_ready()
+    system.wait_done(2)
+    procs += [ping(system, env, "ping", 0), ping(system, wrong, "ping-wrong", 69)]
+    procs += [worker("worker-wrong", wrong), beat("beat-wrong", wrong)]
+    procs[-1].wait_log("nothing is claimed until Redis can be used again: .*WRONGPASS|invalid username-password", 30)
+    procs[-2].wait_log("invalid username-password", 30)
+
+    # It changes under them.
+    seen = [len(proc.log) for proc in procs]
+    let_in(server, WRONG)
+    procs[1].wait_log("nothing is claimed|the broker doesn't answer", 30, seen[1])
+    procs[0].wait_log("invalid username-password", 30, seen[0])
+    let_in(server, PASSWORDS)
+    system.wait_done(2, timeout=60)
+
+    # It goes away, and comes back.
+    seen = [len(proc.log) for proc in procs]
+    server.stop()
+    procs[1].wait_log("nothing is claimed|the broker doesn't answer", 30, seen[1])
+    procs[0].wait_log("Connection refused|onnection to broker lost", 30, seen[0])
+    procs.append(ping(system, env, "ping-gone", 69))
+    server.restart()
+    let_in(server, PASSWORDS)
+    system.wait_done(2, timeout=60)
+
+    for proc in procs:
+        proc.stop()
+        check(proc.log, proc)
+        assert proc.log
+    wait_until(lambda: "127.0.0.1" in procs[1].log, "the banner still says where", 1)
+
+
+@pytest.mark.parametrize("passwords", [PASSWORDS, WRONG], ids=["right", "wrong"])
+@pytest.mark.parametrize("state", ["there", "gone"])
+def test_no_password_in_a_repr_or_traceback(
+    state: str, passwords: dict[str, str], start_redis: Callable[..., RedisServer]
+) -> None:
+    """What holds the password can be shown: settings, store, scheduler, errors with their causes."""
+    server = start_redis()
+    let_in(server, PASSWORDS)
+    app = Celery("secret", broker=url(server, "broker", passwords), set_as_current=False)
+    app.conf.update(
+        result_backend=url(server, "results", passwords, 1), once_beat_redis_url=url(server, "store", passwords)
+    )
+    settings = Settings.from_app(app)
+    store = Store(settings)
+    scheduler = OnceScheduler(app=app, lazy=False)
+    if state == "gone":
+        server.stop()
+    shown = [settings, store, store._trip, scheduler, scheduler.info, scheduler._recovery, scheduler._claiming]
+    try:
+        store.heartbeat("beat-1")
+        assert (state, passwords) == ("there", PASSWORDS)
+    except StoreUnavailableError as exc:
+        assert (state, passwords) != ("there", PASSWORDS)
+        shown += [exc, exc.args, exc.__cause__, "".join(traceback.format_exception(exc))]
+    shown += [store._trip._client, scheduler.tick()]
+    for each in shown:
+        check(f"{each!r}\n{each}", type(each))
+    store.close()
+    scheduler.close()
