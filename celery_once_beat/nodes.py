@@ -17,6 +17,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MovedError,
+    NoScriptError,
     RedisClusterException,
     RedisError,
     TryAgainError,
@@ -154,7 +155,12 @@ def _send_part(
         raw = pipe.execute(raise_on_error=False)
     said = raw.pop() if last is not None else None
     values = raw[len(before) :]
-    return [Reply(value, said) for value in (values[1::2] if part.asking else values)]
+    # A script that may not be loaded: that is the reason, not that it isn't there.
+    refused = next((value for value in raw[: len(before)] if isinstance(value, Exception)), None)
+    return [
+        Reply(refused if refused and isinstance(value, NoScriptError) else value, said)
+        for value in (values[1::2] if part.asking else values)
+    ]
 
 
 def _key(command: Command) -> str:
