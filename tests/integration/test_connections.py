@@ -1,0 +1,346 @@
+"""Ways to connect to Redis, each with a real server, a beat and a worker: TLS, password, ACL user, Unix socket."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from processes import Proc, wait_until
+from servers import RedisServer, free_port
+from system import System
+from test_store_verbs import DELAY, Stage, nth
+
+from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+from celery_once_beat.windows import Window, encode_headers
+
+SECRET = "s3cret-word"
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+
+
+def rights(what: str = "acl") -> list[str]:
+    """What the document gives a user."""
+    fenced = re.search(rf"<!-- {what} -->\n```\n(.*?)```", DOCUMENT, re.DOTALL)
+    inline = re.search(rf"<!-- {what} --> `([^`]*)`", DOCUMENT)
+    found = fenced or inline
+    assert found, what
+    return found[1].split()
+
+
+def set_user(server: RedisServer, *rules: str) -> None:
+    """A user ``once`` with these rules and no others."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "once", "reset", "on", f">{SECRET}", *rules)
+
+
+@pytest.fixture
+def authorities(tmp_path: Path) -> tuple[Path, Path, tuple[str, ...]]:
+    """The right authority's file, another one's, and a server's options for a certificate of the right one."""
+    right, wrong = trustme.CA(), trustme.CA()
+    certificate = right.issue_cert("localhost")
+    paths = [tmp_path / name for name in ("right.pem", "wrong.pem", "key.pem", "chain.pem")]
+    right.cert_pem.write_to_path(str(paths[0]))
+    wrong.cert_pem.write_to_path(str(paths[1]))
+    certificate.private_key_pem.write_to_path(str(paths[2]))
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(str(paths[3]), append=True)
+    options = (
+        *("--tls-port", str(free_port()), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(paths[0])),
+        *("--tls-key-file", str(paths[2]), "--tls-cert-file", str(paths[3])),
+    )
+    return paths[0], paths[1], options
+
+
+def tls_url(options: tuple[str, ...], authority: Path) -> str:
+    return f"rediss://localhost:{options[1]}/0?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs={authority}"
+
+
+@contextmanager
+def connected(system: System, url: str, **options: Any) -> Iterator[None]:
+    """Coordinate through ``url``; the broker stays the session's plain server."""
+    system.store.close()
+    system.store_url, system.settings = url, {"once_beat_redis_options": options}
+    system.store = Store(Settings(redis_url=url, redis_options=options))
+    yield
+
+
+def runs_windows(system: System) -> None:
+    """A beat and a worker run each window once, and a probe finds the beat."""
+    worker = system.worker()
+    worker.wait_ready()
+    beat = system.beat()
+    system.wait_done(2)
+    probe = ping(system)
+    assert probe.exit_code == 0, probe.log
+    system.settle([beat])
+    system.check_each_once()
+    system.check_conservation()
+    system.check_law = False  # it has been; the server's password is taken back before the fixture would
+    for proc in system.procs:
+        assert SECRET not in proc.log
+        assert "Traceback" not in proc.log
+    assert SECRET not in repr(system.store.settings) + repr(system.store._trip._client)
+
+
+def ping(system: System) -> Proc:
+    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "ping"]
+    proc = system.procs.start(command, name="ping", env=system.env())
+    proc.wait()
+    return proc
+
+
+def is_said_once(system: System, reason: str, *, to_a_probe: bool = True) -> None:
+    """A beat and a worker that Redis refuses say so, once each, in a line without the password, and stay."""
+    system.check_law = False
+    if to_a_probe:
+        probe = ping(system)
+        assert probe.exit_code == os.EX_UNAVAILABLE
+        assert re.search(reason, probe.log), probe.log
+        assert probe.log.count("\n") == 1
+    worker = system.worker()
+    worker.wait_ready()
+    beat = system.beat()
+    beat.wait_log(f"nothing is claimed until Redis can be used again: .*{reason}")
+    window = Window("tick", datetime(2026, 1, 1, tzinfo=timezone.utc), None, tracked=True)
+    headers = encode_headers(window)
+    system.send("apps.once_app.work", headers)
+    worker.wait_log(f"messages are put back for .*{reason}")
+    system.send("apps.once_app.work", headers)
+    # It has tried again for some times: a new beat's line stands for the moment.
+    wait_until(lambda: system.waiting() == 0, "the worker has taken what was sent", 20)
+    other = system.beat("other")
+    other.wait_log("nothing is claimed until Redis can be used again")
+    assert beat.alive
+    assert worker.alive
+    for proc in system.procs:
+        assert SECRET not in proc.log
+        assert "Traceback" not in proc.log
+    assert len(re.findall(reason, beat.log)) == 1
+    assert len(re.findall(reason, worker.log)) == 1
+
+
+# --------------------------------------------------------------------------------------------------- TLS
+
+
+def test_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
+    """The server's certificate is verified by the authority that the URL names, its host name too."""
+    right, _, options = authorities
+    start_redis("redis", args=options)
+    with connected(system, tls_url(options, right)):
+        runs_windows(system)
+
+
+def test_tls_by_options(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
+    """The same where URL and options share the work."""
+    right, _, options = authorities
+    start_redis("redis", args=options)
+    url = f"rediss://localhost:{options[1]}/0"
+    with connected(system, url, ssl_ca_certs=str(right), ssl_cert_reqs="required"):
+        runs_windows(system)
+
+
+def test_the_brokers_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
+    """Coordinated in the broker, without a setting of our own: by the TLS settings that Celery has for it."""
+    right, _, options = authorities
+    server = start_redis("redis", args=options)
+    system.broker_url = tls_url(options, right)
+    with connected(system, server.url()):
+        system.settings = {"once_beat_redis_url": None}
+        runs_windows(system)
+
+
+def test_a_wrong_authority(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
+    """A certificate of another authority: one clear line, no traceback, and everybody waits."""
+    _, wrong, options = authorities
+    server = start_redis("redis", args=options)
+    url = tls_url(options, wrong).replace("://", f"://:{SECRET}@")
+    with with_password(server), connected(system, url):
+        is_said_once(system, "certificate verify failed")
+
+
+# --------------------------------------------------------------------------- password, user, socket
+
+
+@pytest.mark.parametrize("by", ["url", "options"])
+def test_a_password(start_redis: Callable[..., RedisServer], system: System, by: str) -> None:
+    """In the URL, or in the options; shown nowhere."""
+    server = start_redis()
+    url, options = server.url(), {"password": SECRET}
+    if by == "url":
+        url, options = url.replace("://", f"://:{SECRET}@"), {}
+    with with_password(server), connected(system, url, **options):
+        runs_windows(system)
+
+
+@contextmanager
+def with_password(server: RedisServer, password: str = SECRET) -> Iterator[None]:
+    """Taken back at the end, so that the fixture can look for keys without expiry."""
+    with server.client() as client:
+        client.config_set("requirepass", password)
+    yield
+    with server.client(password=password) as client:
+        client.config_set("requirepass", "")
+
+
+@pytest.mark.parametrize("given", [f"://:{SECRET}@", f"://nobody:{SECRET}@"])
+def test_a_wrong_password(start_redis: Callable[..., RedisServer], system: System, given: str) -> None:
+    """One line that says so, without what was given."""
+    server = start_redis()
+    with with_password(server, "another"), connected(system, server.url().replace("://", given)):
+        is_said_once(system, "invalid username-password pair")
+
+
+def test_a_unix_socket(start_redis: Callable[..., RedisServer], system: System, tmp_path: Path) -> None:
+    """Celery's way to write it, with a password."""
+    path = Path("/tmp") / f"once-{os.getpid()}.sock"  # a socket's path may be 107 bytes long
+    server = start_redis(args=("--unixsocket", str(path)))
+    url = f"redis+socket://:{SECRET}@{path}?virtual_host=0"
+    with with_password(server), connected(system, url):
+        runs_windows(system)
+
+
+def test_a_user_with_no_more_than_it_needs(start_redis: Callable[..., RedisServer], system: System) -> None:
+    """The document's list suffices for a beat, a worker and a probe."""
+    server = start_redis()
+    set_user(server, *rights())
+    with connected(system, server.url().replace("://", f"://once:{SECRET}@")):
+        runs_windows(system)
+
+
+@pytest.mark.parametrize("without", ["evalsha", "hset"])
+def test_a_user_that_may_not(start_redis: Callable[..., RedisServer], system: System, without: str) -> None:
+    """A right that is missing is one line that names the command, be it sent or within a script."""
+    server = start_redis()
+    set_user(server, *rights(), f"-{without}")
+    with connected(system, server.url().replace("://", f"://once:{SECRET}@")):
+        # a probe only looks
+        is_said_once(system, f"no permissions to run the '{without}' command", to_a_probe=without == "evalsha")
+
+
+# ------------------------------------------------------------------------------- the list, command by command
+
+
+def exercise(user: Stage, admin: Stage) -> None:
+    """Every verb, in the states in which it does different things; ``admin`` lets time pass."""
+    user.load(known=None)
+    admin.raw.delete(*admin.all_keys())
+    user.load()
+    user.store.overdue("beat-1", datetime.now(timezone.utc), 10)
+    user.claim()
+    user.confirm()
+    user.fences["A"] = user.begin("A").fence
+    user.renew("A")
+    user.begin("B")
+    user.hand_over("A", 1)
+    user.fences["B"] = user.begin("B", retry=1).fence
+    user.finish("B", "failed", DELAY)
+    admin.overdue()
+    user.take("beat-1")
+    user.fences["C"] = user.begin("C").fence
+    user.finish("C")
+    user.store.account("nightly")
+    user.backfill()
+    user.confirm()
+    user.discard()
+    missed = [nth(number) for number in range(2, 5)]
+    user.claim(start=nth(5), since=nth(1), missed=missed, missed_count=3)
+    user.start = nth(5)
+    admin.start = nth(5)
+    admin.overdue()
+    user.postpone([])
+    user.load(mark="another", beat="beat-2")
+    user.store.pause("nightly")
+    user.store.resume("nightly")
+    user.store.leave("beat-1")
+    user.store.beats()
+    admin.raw.set(user.entry_key, "x", ex=60)
+    with pytest.raises(OnceError, match="holds a string, expected a hash"):
+        user.begin("D")
+
+
+def allowed(server: RedisServer, *rules: str, **settings: Any) -> Exception | None:
+    """Exercise a user with these rules; returns the first thing that it may not."""
+    with server.client() as client:
+        client.flushall()
+        client.script_flush()
+    set_user(server, *rules)
+    admin = Stage(server.url())
+    user = Stage(server.url(), redis_options={"username": "once", "password": SECRET}, **settings)
+    try:
+        check = _raising(user)
+        exercise(check, admin)
+    except (StoreUnavailableError, AssertionError) as exc:
+        return exc
+    finally:
+        admin.raw.flushall()
+        admin.close()
+        user.close()
+    return None
+
+
+def _raising(stage: Stage) -> Any:
+    """The same stage, whose verbs raise the errors that they else return in a list."""
+
+    class Raising:
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(stage, name)
+            if not callable(value):
+                return value
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                answer = value(*args, **kwargs)
+                for each in answer if isinstance(answer, list) else [answer]:
+                    if isinstance(each, OnceError):
+                        raise each
+                return answer
+
+            return call
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            setattr(stage, name, value)
+
+    return Raising()
+
+
+def test_each_right_is_needed(any_server: RedisServer) -> None:
+    """With the document's list every verb works; with any one of it taken away, some verb doesn't."""
+    given = rights()
+    assert allowed(any_server, *given) is None
+    for right in given:
+        error = allowed(any_server, *(other for other in given if other != right))
+        assert error is not None, f"{right} isn't needed"
+        assert SECRET not in str(error)
+        # Redis 7.0 doesn't say which command of a script it was.
+        assert right[1:] in str(error) or re.search("can't run this command|NoPermissionError", str(error)), error
+
+
+def test_wait_is_a_right_of_its_own(any_server: RedisServer) -> None:
+    """Without it no write is certain, and the error names the command; with it, it is for the replicas to say."""
+    without = allowed(any_server, *rights(), wait_replicas=1)
+    assert isinstance(without, UncertainWriteError)
+    assert "'wait'" in str(without)
+    certain = allowed(any_server, *rights(), *rights("acl-wait"), wait_replicas=1)
+    assert isinstance(certain, UncertainWriteError)
+    assert "0 of 1 replicas" in str(certain)
+
+
+def test_another_database_needs_select(any_server: RedisServer) -> None:
+    """Database 0 is where a connection begins; any other is selected."""
+    for rules, works in ((rights(), False), ([*rights(), *rights("acl-select")], True)):
+        set_user(any_server, *rules)
+        store = Store(Settings(redis_url=any_server.url(1), redis_options={"username": "once", "password": SECRET}))
+        if works:
+            assert store.beats() == ()
+        else:
+            with pytest.raises(StoreUnavailableError, match="select"):
+                store.beats()
+        store.close()
