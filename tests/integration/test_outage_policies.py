@@ -55,14 +55,14 @@ def overdue(beat: Proc, entry: str) -> int:
 def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away: str, how: str) -> None:
     """One line when it begins and one when it ends, by beat and worker; then what ``catch_up`` says, and no flood.
 
-    What Celery itself logs of a broker that it can't reach, again and again, isn't counted.
+    What a worker's Celery logs of a broker that it can't reach, at each try, isn't counted.
     """
     server = start_redis(appendonly=True)
     if away == "store":
         system.use_store(server.url())
     else:
         system.broker_url = server.url()
-    system.settings = {"once_beat_tolerance": 1.5, "once_beat_start_timeout": 60.0}
+    system.settings = {"once_beat_tolerance": 1.5, "once_beat_start_timeout": 40.0}
     system.entries = {
         name: {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"catch_up": name}}}
         for name in CATCH_UPS
@@ -71,9 +71,10 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     beat = system.beat()
     for entry in CATCH_UPS:
         system.wait_done(1, entry)
-    worker.pause()
-    queued = sent(beat, "all")
-    wait_until(lambda: sent(beat, "all") >= queued + 2, "messages wait for the worker", 10)
+    if away == "store":
+        worker.pause()
+        queued = sent(beat, "all")
+        wait_until(lambda: sent(beat, "all") >= queued + 2, "messages wait for the worker", 10)
     begin_outage(server, how)
     worker.resume()
     wait_windows(system, "all", OUTAGE)
@@ -85,7 +86,8 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     for entry in CATCH_UPS:
         system.store.pause(entry)
     for entry in CATCH_UPS:
-        wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 30)
+        # A message that the broker had just handed out when it died is lost, and published again after start_timeout.
+        wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 90)
 
     gone = {"store": "once: nothing is claimed until Redis", "broker": "once: the broker doesn't answer"}[away]
     back = {"store": "once: Redis can be used again, after", "broker": "once: the broker answers again"}[away]
@@ -99,6 +101,8 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     assert all(line.startswith(start) for line, start in zip(lines, put_back, strict=True))
     for proc in (beat, worker):
         assert max(Counter(said(proc)).values(), default=1) == 1, "a line was repeated"
+    celerys = re.findall(r"(?:WARNING|ERROR)/MainProcess\] (?!once: )(.*)", beat.log)
+    assert len(celerys) <= len(CATCH_UPS), "at most one for each publish that failed when the broker went away"
 
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in CATCH_UPS}
     assert missed["all"] == 0

@@ -40,7 +40,10 @@ def proxy(rabbit: RabbitServer) -> Iterator[AmqpProxy]:
 
 @contextmanager
 def unwilling(rabbit: RabbitServer, system: System, how: str) -> Iterator[None]:
-    """The broker takes no messages: it refuses each beyond the second (nack), or answers nothing (memory alarm)."""
+    """The broker takes no messages: it refuses each beyond the second (nack), or answers nothing (memory alarm).
+
+    To be entered before the queue is longer: a limit that comes later drops what is beyond it.
+    """
     if how == "nack":
         limits = json.dumps({"max-length": 2, "overflow": "reject-publish"})
         rabbit.ctl("set_policy", "--apply-to", "queues", system.queue, f"^{system.queue}$", limits)
@@ -101,14 +104,13 @@ def test_a_message_that_the_broker_does_not_take(rabbit: RabbitServer, system: S
     However often: that the broker refuses isn't the message's fault, so max_attempts doesn't count here.
     """
     system.settings |= {"once_beat_max_attempts": 2, "task_publish_retry": False}
-    beat = system.beat()
-    wait_until(lambda: waiting(system), "a first window is published", 20)
 
     def most_overdue() -> int:
         overdue = Counter(re.findall(r"window (\S+) of 'tick' is overdue, to be published again", beat.log))
         return max(overdue.values(), default=0)
 
     with unwilling(rabbit, system, how):
+        beat = system.beat()
         wait_until(lambda: most_overdue() >= 2, "a window is published a third time", 60)
         assert "Message Error" in beat.log
         assert system.outcomes() == {}
@@ -148,7 +150,7 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
 def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     """A worker loses its connection while its body runs: the broker delivers the message again, which is refused."""
     system.settings["task_acks_late"] = True
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 4.0, "args": [3.0]}}
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 4.0, "args": [8.0]}}
     system.worker("cut-off", env={"BROKER_URL": proxy.url()}).wait_ready()
     beat = system.beat()
     (event,) = wait_until(lambda: system.ledger.read("start"), "a body runs", 20)
@@ -156,7 +158,7 @@ def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     system.worker("other").wait_ready()
     proxy.away = True
     proxy.cut()
-    (refused,) = wait_until(system.refused, "the other worker refuses it", 10)
+    (refused,) = wait_until(system.refused, "the other worker refuses it", 30)
     assert (refused["start"], refused["reason"], refused["redelivered"]) == (event["start"], "running", True)
     assert not system.ledger.read("finish"), "the body still runs"
     proxy.away = False
