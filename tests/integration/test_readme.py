@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from figures import fill, report_of
 from processes import Proc, Processes, wait_until
 
 import celery_once_beat
@@ -144,6 +145,12 @@ def test_every_failure_is_shown_or_says_that_it_isnt() -> None:
     for row in rows:
         shown = row.strip("|").split("|")[2]
         assert "](tests/" in shown or "not shown yet" in shown, row
+
+
+def test_figures_are_those_of_the_report() -> None:
+    """What README says was measured stands in the report of ``make figures``."""
+    figures = report_of((ROOT / "docs" / "reports" / "failures.md").read_text())
+    assert fill(README, figures) == README
 
 
 def test_settings_are_those_that_there_are() -> None:
