@@ -1,0 +1,109 @@
+"""The store behind real sentinels: a planned failover, and what WAIT can't promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from failover.topology import MASTER, SentinelSet, ask
+from processes import wait_until
+from servers import find_servers, missing
+
+from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.replies import Claimed, Loaded, Moved
+from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.store import Store
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def load(store: Store, beat: str) -> Any:
+    request = LoadRequest("entry", beat, "mark", 86_400.0, 3, recover=True, grace=None, known=T0)
+    return store.load_many([request])[0]
+
+
+def claim(store: Store, beat: str, number: int = 1) -> Any:
+    start = T0 + timedelta(minutes=number)
+    request = ClaimRequest(WindowKey("entry", start), start - timedelta(minutes=1), "mark")
+    return store.claim_many(beat, [request])[0]
+
+
+@pytest.fixture
+def two_replicas() -> Iterator[SentinelSet]:
+    binaries = find_servers()
+    if "valkey" not in binaries:
+        missing("no valkey server on this machine")
+    with SentinelSet(binaries["valkey"], seed=1, replicas=2) as sentinels:
+        yield sentinels
+
+
+def test_a_planned_failover(two_replicas: SentinelSet) -> None:
+    """A master that is made a replica while it lives refuses writes: the same store goes on with the new one."""
+    before = two_replicas.choose()
+    with two_replicas.store(wait_replicas=1) as store:
+        assert isinstance(load(store, "beat-1"), Loaded)
+        assert isinstance(claim(store, "beat-1"), Claimed)
+        ask(two_replicas.sentinels[0], "SENTINEL", "FAILOVER", MASTER)
+        wait_until(lambda: two_replicas.choose_or_none() not in (None, before), "another is master", 60)
+        wait_until(lambda: (ask(before, "ROLE") or [""])[0] == "slave", "the old one is a replica", 60)
+        answers: list[Any] = []
+
+        def goes_on() -> bool:
+            try:
+                answers.append(claim(store, "beat-1", 2))
+            except StoreUnavailableError:
+                return False
+            return isinstance(answers[-1], Claimed)
+
+        wait_until(goes_on, "claims go on", 60)
+        assert claim(store, "beat-2", 2) == Moved(T0 + timedelta(minutes=2))
+
+
+@pytest.mark.parametrize("wait_replicas", [1, 2])
+def test_a_replica_that_lags_and_is_preferred(two_replicas: SentinelSet, wait_replicas: int) -> None:
+    """What WAIT can't promise: with 1 of two replicas the other may be promoted, and the window is claimed twice.
+
+    It takes two faults at once, and a priority that prefers the one that lags. With 2 the claim is uncertain.
+    """
+    master = two_replicas.choose()
+    lagging, following = (server for server in two_replicas.data if server is not master)
+    ask(lagging, "CONFIG", "SET", "replica-priority", 1)
+
+    def noticed() -> bool:
+        states = [two_replicas._state(sentinel) for sentinel in two_replicas.sentinels]
+        priorities = [{s["port"]: s["slave-priority"] for s in state[1]} for state in states if state]
+        return len(priorities) == 3 and all(each.get(str(lagging.port)) == "1" for each in priorities)
+
+    wait_until(noticed, "the sentinels know whom to prefer", 60, every=0.2)
+    with two_replicas.store(wait_replicas=wait_replicas) as store:
+        assert isinstance(load(store, "beat-1"), Loaded)
+        lagging.pause()
+        # More than the kernel keeps for it: what comes after this is still its master's to send.
+        with redis.Redis(port=master.port) as client, client.pipeline(transaction=False) as pipe:
+            for number in range(40):
+                pipe.set(f"filler:{number}", b"x" * 1_000_000, px=60_000)
+            pipe.execute()
+        first = claim(store, "beat-1")
+        master.kill()
+        lagging.resume()
+        if wait_replicas == 2:
+            assert isinstance(first, UncertainWriteError)
+            return
+        assert isinstance(first, Claimed)
+        wait_until(lambda: two_replicas.choose_or_none() is lagging, "the preferred one is master", 60)
+        answers: list[Any] = []
+
+        def claimed_again() -> bool:
+            try:
+                load(store, "beat-2")
+                answers.append(claim(store, "beat-2"))
+            except StoreUnavailableError:
+                return False
+            return not isinstance(answers[-1], StoreUnavailableError)
+
+        wait_until(claimed_again, "another beat asks for the window", 60)
+        assert isinstance(answers[-1], Claimed), "if this holds no more, the documents may promise more"
+    assert following.alive
