@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -26,9 +27,11 @@ def machine() -> str:
     )
 
 
-def write_report(folder: str | None, verdict: Verdict, stage: Stage, seed: int, minutes: float) -> None:
+def write_report(
+    folder: str | None, verdict: Verdict, stage: Stage, faults: Counter[str], seed: int, minutes: float
+) -> None:
     """Print it; with ``folder`` it is written to ``chaos.md`` there."""
-    text = _text(verdict, stage, seed, minutes)
+    text = _text(verdict, stage, faults, seed, minutes)
     print(text)
     if folder:
         path = Path(folder, "chaos.md")
@@ -36,7 +39,7 @@ def write_report(folder: str | None, verdict: Verdict, stage: Stage, seed: int, 
         path.write_text(text)
 
 
-def _text(verdict: Verdict, stage: Stage, seed: int, minutes: float) -> str:
+def _text(verdict: Verdict, stage: Stage, faults: Counter[str], seed: int, minutes: float) -> str:
     rows = [
         ("windows", verdict.windows),
         ("executions that began", verdict.executions),
@@ -52,10 +55,10 @@ def _text(verdict: Verdict, stage: Stage, seed: int, minutes: float) -> str:
         ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
         ("lateness, the most", f"{verdict.late(1):.3f} s"),
     ]
-    faults = [f"| {name} | {count} |" for name, count in sorted(stage.counts.items())]
+    kinds = [f"| {name} | {count} |" for name, count in sorted(faults.items())]
     about = (
         f"Two beats, two workers (prefork and threads), store and broker on {stage.store.binary.name}: "
-        f"{stage.counts.total()} faults in {minutes:g} minutes. Lease 1.5 s, publish_timeout 1 s, "
+        f"{faults.total()} faults in {minutes:g} minutes. Lease 1.5 s, publish_timeout 1 s, "
         "recovery_interval 0.3 s, start_timeout 3 s."
     )
     return "\n".join(
@@ -72,7 +75,7 @@ def _text(verdict: Verdict, stage: Stage, seed: int, minutes: float) -> str:
             "",
             "| fault | times |",
             "| --- | ---: |",
-            *faults,
+            *kinds,
             "",
         ]
     )

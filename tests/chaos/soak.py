@@ -12,6 +12,7 @@ from datetime import datetime
 from chaos.checker import judge
 from chaos.entries import ENTRIES
 from chaos.faults import plan
+from chaos.havoc import Havoc
 from chaos.report import write_report
 from chaos.stage import Stage
 from processes import wait_until
@@ -31,7 +32,8 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
         stage.tend()
         wait_until(lambda: {e["entry"] for e in ledger.read("finish")} == set(GRIDS), "all entries run", 60)
         begin = time.monotonic()
-        stage.play(faults, seconds)
+        havoc = Havoc(stage)
+        havoc.play(faults, seconds)
         end = time.monotonic()
 
         def verdict():
@@ -41,7 +43,7 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
         calm = wait_until(lambda: not verdict().lost or time.monotonic() > end + 90, "", 200, every=1) and verdict()
         procs.end()
         uneven = stage.uneven()
-        write_report(request.config.getoption("report"), calm, stage, seed, minutes)
+        write_report(request.config.getoption("report"), calm, stage, havoc.counts, seed, minutes)
     assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
     # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
     ours = [ended for ended in stage.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]

@@ -5,22 +5,14 @@ Everything that is done to it goes into the ledger: what happened, to whom (``of
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import random
-import signal
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import redis
 from chaos.entries import ENTRIES
-from chaos.faults import Fault
 from chaos.network import Link, Network
 from ledger import Ledger
 from processes import Proc, Processes
@@ -33,9 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ("Member", "Stage")
-
-#: Seconds without a look at what is due: faults take some, so that a look comes every tenth of a second or so.
-_STALL = 1.5
 
 
 @dataclass
@@ -81,12 +70,10 @@ class Stage:
             self._member("worker", "worker1", clock=jumps),
             self._member("worker", "worker2", pool="threads"),
         ]
-        self.counts: Counter[str] = Counter()
         #: Processes that ended, and nobody had told them to.
         self.ended_alone: list[str] = []
-        self._number = 0
-        self._seen: list[bytes] = []
-        self._ending: list[tuple[float, Callable[[], None]]] = []
+        #: Faults that last: when each is over, and what ends it.
+        self.ending: list[tuple[float, Callable[[], None]]] = []
         self._rng = random.Random(0)
         self.ledger.write("clock", epoch=time.monotonic() - time.time())
 
@@ -100,48 +87,24 @@ class Stage:
     def _member(self, kind: str, name: str, **more: Any) -> Member:
         return Member(kind, name, self.network.link(self.store.port), self.network.link(self.broker.port), **more)
 
-    # -- the play ---------------------------------------------------------------------------------------------
-
-    def play(self, plan: list[Fault], seconds: float) -> None:
-        """Do what is planned, in its time; start again what is gone."""
-        begin = looked = time.monotonic()
-        coming = list(plan)
-        while (now := time.monotonic() - begin) < seconds:
-            self._note_stall(looked, begin + now)
-            looked = begin + now
-            while coming and coming[0].at <= now:
-                self.befall(coming.pop(0))
-            self.tend()
-            self._watch_messages()
-            time.sleep(0.1)
-        self.heal()
-
-    def _note_stall(self, since: float, until: float) -> None:
-        """A machine that gives this process no time gives others none either: they are out of contact too."""
-        if until - since > _STALL:
-            self._number += 1
-            self.counts["the machine stood still"] += 1
-            self.ledger.write("fault", number=self._number, effect="out", of=None, mono=since)
-            self.ledger.write("over", number=self._number, mono=until)
-
     def tend(self) -> None:
         """End faults whose time is over; start processes whose time has come."""
         now = time.monotonic()
-        for over in [each for each in self._ending if each[0] <= now]:
-            self._ending.remove(over)
+        for over in [each for each in self.ending if each[0] <= now]:
+            self.ending.remove(over)
             over[1]()
         for member in self.members:
             if member.proc is not None and not member.proc.alive and member.again_at is None:
                 self.ended_alone.append(f"{member.name}: exit {member.proc.exit_code}\n{member.proc.tail()}")
-                self._gone(member)
+                self.gone(member)
             if member.again_at is not None and member.again_at <= now:
                 self._start(member)
 
     def heal(self) -> None:
         """End all that lasts."""
-        for _, over in self._ending:
+        for _, over in self.ending:
             over()
-        self._ending.clear()
+        self.ending.clear()
 
     def uneven(self) -> list[str]:
         """Entries whose account doesn't balance: the law of conservation, recounted."""
@@ -168,234 +131,7 @@ class Stage:
             )
         member.again_at = None
 
-    def _gone(self, member: Member) -> None:
+    def gone(self, member: Member) -> None:
+        """Its process has ended; it is started again in a while."""
         member.busy = False
         member.again_at = time.monotonic() + self._rng.uniform(0, 3)
-
-    # -- faults -----------------------------------------------------------------------------------------------
-
-    def befall(self, fault: Fault) -> None:
-        """Carry out one fault; one that finds nobody to befall isn't counted."""
-        self._rng = random.Random(fault.who)
-        self._number += 1
-        if getattr(self, "_" + _name(fault.kind))(fault) is not False:
-            self.counts[fault.kind] += 1
-
-    def _note(self, fault: Fault, effect: str, of: int | None, **more: Any) -> None:
-        self.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
-
-    def _lasts(self, fault: Fault, undo: Callable[[], None]) -> None:
-        """Noted before it begins by the caller, and here when it is over."""
-        number = self._number
-
-        def over() -> None:
-            undo()
-            self.ledger.write("over", number=number)
-
-        self._ending.append((time.monotonic() + fault.seconds, over))
-
-    def _one(self, kind: str | None = None) -> Member | None:
-        up = [member for member in self.members if member.up and kind in (None, member.kind)]
-        return self._rng.choice(up) if up else None
-
-    def _kill(self, fault: Fault, kind: str) -> bool:
-        member = self._one(kind)
-        if member is None:
-            return False
-        member.proc.kill()
-        self._note(fault, "death", member.proc.pid)
-        self._gone(member)
-        return True
-
-    def _beat_killed(self, fault: Fault) -> bool:
-        return self._kill(fault, "beat")
-
-    def _worker_killed(self, fault: Fault) -> bool:
-        return self._kill(fault, "worker")
-
-    def _pool_child_killed(self, fault: Fault) -> bool:
-        member = next((m for m in self.members if m.up and m.kind == "worker" and m.pool == "prefork"), None)
-        children = member.proc.children() if member else []
-        if not children:
-            return False
-        child = self._rng.choice(children)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        self._note(fault, "death", child)
-        return True
-
-    def _freeze(self, fault: Fault, kind: str) -> bool:
-        member = self._one(kind)
-        if member is None:
-            return False
-        proc = member.proc
-        self._note(fault, "out", proc.pid)
-        member.busy = True
-        proc.signal(signal.SIGSTOP)
-
-        def thaw() -> None:
-            member.busy = False
-            proc.resume()
-
-        self._lasts(fault, thaw)
-        return True
-
-    def _beat_frozen(self, fault: Fault) -> bool:
-        return self._freeze(fault, "beat")
-
-    def _worker_frozen(self, fault: Fault) -> bool:
-        return self._freeze(fault, "worker")
-
-    def _end(self, fault: Fault, kind: str) -> bool:
-        member = self._one(kind)
-        if member is None:
-            return False
-        self._note(fault, "none", member.proc.pid)
-        proc = member.proc
-        member.busy = True
-        member.again_at = float("inf")
-        proc.terminate()
-
-        def gone() -> None:
-            # A supervisor's patience: what doesn't end in its time is killed.
-            if proc.alive:
-                proc.kill()
-                self._note(fault, "death", proc.pid)
-            self._gone(member)
-
-        self._ending.append((time.monotonic() + 5, gone))
-        return True
-
-    def _beat_ended(self, fault: Fault) -> bool:
-        return self._end(fault, "beat")
-
-    def _worker_ended(self, fault: Fault) -> bool:
-        return self._end(fault, "worker")
-
-    def _restart(self, fault: Fault, server: RedisServer, of: str) -> bool:
-        if not server.alive or server.paused:
-            return False
-        self._note(fault, of, None)
-        server.kill()
-        self._lasts(fault, server.restart)
-        return True
-
-    def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        return self._restart(fault, self.store, "out")
-
-    def _broker_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        return self._restart(fault, self.broker, "none")
-
-    def _pause(self, fault: Fault, server: RedisServer, effect: str) -> bool:
-        if not server.alive or server.paused:
-            return False
-        self._note(fault, effect, None)
-        server.pause()
-        self._lasts(fault, server.resume)
-        return True
-
-    def _store_frozen(self, fault: Fault) -> bool:
-        return self._pause(fault, self.store, "out")
-
-    def _broker_frozen(self, fault: Fault) -> bool:
-        return self._pause(fault, self.broker, "none")
-
-    def _store_slow(self, fault: Fault) -> bool:
-        if not self.store.alive or self.store.paused:
-            return False
-        self._note(fault, "none", None)
-        stop = threading.Event()
-
-        def stutter() -> None:
-            with self.store.client() as client, contextlib.suppress(redis.RedisError):
-                while not stop.wait(0.2):
-                    client.execute_command("CLIENT", "PAUSE", 300, "ALL")
-
-        thread = threading.Thread(target=stutter, daemon=True)
-        thread.start()
-        self._lasts(fault, stop.set)
-        return True
-
-    def _store_flushed(self, fault: Fault) -> bool:
-        try:
-            with self.store.client() as client:
-                client.flushall()
-        except redis.RedisError:
-            return False
-        self._note(fault, "flush", None)
-        return True
-
-    def _on_link(self, fault: Fault, link_of: str, effect: str, change: Callable[[Link], None]) -> bool:
-        member = self._one()
-        if member is None:
-            return False
-        link = getattr(member, link_of)
-        self._note(fault, effect, member.proc.pid)
-        change(link)
-        self._lasts(fault, link.heal)
-        return True
-
-    def _store_connections_cut(self, fault: Fault) -> bool:
-        return self._on_link(fault, "store", "none", Link.cut)
-
-    def _store_black_hole(self, fault: Fault) -> bool:
-        return self._on_link(fault, "store", "out", lambda link: setattr(link, "dark", True))
-
-    def _replies_of_the_store_lost(self, fault: Fault) -> bool:
-        return self._on_link(fault, "store", "out", lambda link: setattr(link, "deaf", True))
-
-    def _store_link_slow(self, fault: Fault) -> bool:
-        delay = self._rng.uniform(0.02, 0.3)
-        return self._on_link(fault, "store", "none", lambda link: setattr(link, "delay", delay))
-
-    def _broker_connections_cut(self, fault: Fault) -> bool:
-        return self._on_link(fault, "broker", "none", Link.cut)
-
-    def _broker_black_hole(self, fault: Fault) -> bool:
-        return self._on_link(fault, "broker", "none", lambda link: setattr(link, "dark", True))
-
-    def _clock_jumps(self, fault: Fault) -> bool:
-        clocks = [member for member in self.members if member.clock and member.up]
-        if not clocks:
-            return False
-        member = self._rng.choice(clocks)
-        self._note(fault, "none", member.proc.pid)
-        member.proc.set_clock_offset(self._rng.choice((-1, 1)) * self._rng.uniform(0.5, 60))
-        return True
-
-    def _messages_doubled(self, fault: Fault) -> bool:
-        """What waits, what is being executed, and what has been executed before: delivered once more."""
-        if not self._seen:
-            return False
-        again = self._rng.sample(self._seen, min(10, len(self._seen)))
-        try:
-            for message in again:
-                self.system.put(message)
-        except redis.RedisError:
-            return False
-        self._note(fault, "none", None, messages=len(again))
-        return True
-
-    def _queue_purged(self, fault: Fault) -> bool:
-        """What waits is lost; where workers are too quick for that, they find the broker empty for a while."""
-        self._note(fault, "none", None)
-        stop = threading.Event()
-
-        def purge() -> None:
-            with self.system._queue_server as client, contextlib.suppress(redis.RedisError):
-                while not stop.wait(0.005):
-                    client.delete(self.system.queue)
-
-        threading.Thread(target=purge, daemon=True).start()
-        self._lasts(fault, stop.set)
-        return True
-
-    def _watch_messages(self) -> None:
-        """Remember some of the messages, to deliver them again later."""
-        with contextlib.suppress(redis.RedisError, ValueError), self.system._queue_server as client:
-            unacked = [json.dumps(json.loads(value)[0]).encode() for value in client.hvals("unacked")]
-            self._seen = [*self._seen, *unacked, *client.lrange(self.system.queue, 0, 5)][-200:]
-
-
-def _name(kind: str) -> str:
-    return kind.replace(",", "").replace(" ", "_").lower()

@@ -1,0 +1,290 @@
+"""What befalls the system under chaos, in its time. All of it goes into the ledger.
+
+A line of kind ``fault`` says what was done to whom (``of``: a process, or None for all) and to what effect: ``death``,
+``flush``, ``out`` (out of contact with the store, until the line ``over`` with its number), or ``none`` that excuses
+anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from chaos.faults import Fault
+from chaos.network import Link
+from chaos.stage import Member, Stage
+from servers import RedisServer
+
+__all__ = ("Havoc",)
+
+#: Seconds without a look at what is due: faults take some, so that a look comes every tenth of a second or so.
+_STALL = 1.5
+
+
+class Havoc:
+    """Carries out a plan of faults on a stage; ``counts`` says how many of each kind."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.counts: Counter[str] = Counter()
+        self._number = 0
+        #: Messages that were seen, to be delivered again later.
+        self._seen: list[bytes] = []
+        self._rng = random.Random(0)
+
+    def play(self, plan: list[Fault], seconds: float) -> None:
+        """Do what is planned, in its time; start again what is gone."""
+        begin = looked = time.monotonic()
+        coming = list(plan)
+        while (now := time.monotonic() - begin) < seconds:
+            self._note_stall(looked, begin + now)
+            looked = begin + now
+            while coming and coming[0].at <= now:
+                self.befall(coming.pop(0))
+            self.stage.tend()
+            self._watch_messages()
+            time.sleep(0.1)
+        self.stage.heal()
+
+    def _note_stall(self, since: float, until: float) -> None:
+        """A machine that gives this process no time gives others none either: they are out of contact too."""
+        if until - since > _STALL:
+            self._number += 1
+            self.counts["the machine stood still"] += 1
+            self.stage.ledger.write("fault", number=self._number, effect="out", of=None, mono=since)
+            self.stage.ledger.write("over", number=self._number, mono=until)
+
+    def befall(self, fault: Fault) -> None:
+        """Carry out one fault; one that finds nobody to befall isn't counted."""
+        self._rng = random.Random(fault.who)
+        self._number += 1
+        if getattr(self, "_" + _name(fault.kind))(fault) is not False:
+            self.counts[fault.kind] += 1
+
+    def _note(self, fault: Fault, effect: str, of: int | None, **more: Any) -> None:
+        self.stage.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
+
+    def _lasts(self, fault: Fault, undo: Callable[[], None]) -> None:
+        """Noted before it begins by the caller, and here when it is over."""
+        number = self._number
+
+        def over() -> None:
+            undo()
+            self.stage.ledger.write("over", number=number)
+
+        self.stage.ending.append((time.monotonic() + fault.seconds, over))
+
+    def _one(self, kind: str | None = None) -> Member | None:
+        up = [member for member in self.stage.members if member.up and kind in (None, member.kind)]
+        return self._rng.choice(up) if up else None
+
+    def _kill(self, fault: Fault, kind: str) -> bool:
+        member = self._one(kind)
+        if member is None:
+            return False
+        member.proc.kill()
+        self._note(fault, "death", member.proc.pid)
+        self.stage.gone(member)
+        return True
+
+    def _beat_killed(self, fault: Fault) -> bool:
+        return self._kill(fault, "beat")
+
+    def _worker_killed(self, fault: Fault) -> bool:
+        return self._kill(fault, "worker")
+
+    def _pool_child_killed(self, fault: Fault) -> bool:
+        member = next((m for m in self.stage.members if m.up and m.kind == "worker" and m.pool == "prefork"), None)
+        children = member.proc.children() if member else []
+        if not children:
+            return False
+        child = self._rng.choice(children)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        self._note(fault, "death", child)
+        return True
+
+    def _freeze(self, fault: Fault, kind: str) -> bool:
+        member = self._one(kind)
+        if member is None:
+            return False
+        proc = member.proc
+        self._note(fault, "out", proc.pid)
+        member.busy = True
+        proc.signal(signal.SIGSTOP)
+
+        def thaw() -> None:
+            member.busy = False
+            proc.resume()
+
+        self._lasts(fault, thaw)
+        return True
+
+    def _beat_frozen(self, fault: Fault) -> bool:
+        return self._freeze(fault, "beat")
+
+    def _worker_frozen(self, fault: Fault) -> bool:
+        return self._freeze(fault, "worker")
+
+    def _end(self, fault: Fault, kind: str) -> bool:
+        member = self._one(kind)
+        if member is None:
+            return False
+        self._note(fault, "none", member.proc.pid)
+        proc = member.proc
+        member.busy = True
+        member.again_at = float("inf")
+        proc.terminate()
+
+        def gone() -> None:
+            # A supervisor's patience: what doesn't end in its time is killed.
+            if proc.alive:
+                proc.kill()
+                self._note(fault, "death", proc.pid)
+            self.stage.gone(member)
+
+        self.stage.ending.append((time.monotonic() + 5, gone))
+        return True
+
+    def _beat_ended(self, fault: Fault) -> bool:
+        return self._end(fault, "beat")
+
+    def _worker_ended(self, fault: Fault) -> bool:
+        return self._end(fault, "worker")
+
+    def _restart(self, fault: Fault, server: RedisServer, of: str) -> bool:
+        if not server.alive or server.paused:
+            return False
+        self._note(fault, of, None)
+        server.kill()
+        self._lasts(fault, server.restart)
+        return True
+
+    def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
+        return self._restart(fault, self.stage.store, "out")
+
+    def _broker_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
+        return self._restart(fault, self.stage.broker, "none")
+
+    def _pause(self, fault: Fault, server: RedisServer, effect: str) -> bool:
+        if not server.alive or server.paused:
+            return False
+        self._note(fault, effect, None)
+        server.pause()
+        self._lasts(fault, server.resume)
+        return True
+
+    def _store_frozen(self, fault: Fault) -> bool:
+        return self._pause(fault, self.stage.store, "out")
+
+    def _broker_frozen(self, fault: Fault) -> bool:
+        return self._pause(fault, self.stage.broker, "none")
+
+    def _store_slow(self, fault: Fault) -> bool:
+        if not self.stage.store.alive or self.stage.store.paused:
+            return False
+        self._note(fault, "none", None)
+        stop = threading.Event()
+
+        def stutter() -> None:
+            with self.stage.store.client() as client, contextlib.suppress(redis.RedisError):
+                while not stop.wait(0.2):
+                    client.execute_command("CLIENT", "PAUSE", 300, "ALL")
+
+        thread = threading.Thread(target=stutter, daemon=True)
+        thread.start()
+        self._lasts(fault, stop.set)
+        return True
+
+    def _store_flushed(self, fault: Fault) -> bool:
+        try:
+            with self.stage.store.client() as client:
+                client.flushall()
+        except redis.RedisError:
+            return False
+        self._note(fault, "flush", None)
+        return True
+
+    def _on_link(self, fault: Fault, link_of: str, effect: str, change: Callable[[Link], None]) -> bool:
+        member = self._one()
+        if member is None:
+            return False
+        link = getattr(member, link_of)
+        self._note(fault, effect, member.proc.pid)
+        change(link)
+        self._lasts(fault, link.heal)
+        return True
+
+    def _store_connections_cut(self, fault: Fault) -> bool:
+        return self._on_link(fault, "store", "none", Link.cut)
+
+    def _store_black_hole(self, fault: Fault) -> bool:
+        return self._on_link(fault, "store", "out", lambda link: setattr(link, "dark", True))
+
+    def _replies_of_the_store_lost(self, fault: Fault) -> bool:
+        return self._on_link(fault, "store", "out", lambda link: setattr(link, "deaf", True))
+
+    def _store_link_slow(self, fault: Fault) -> bool:
+        delay = self._rng.uniform(0.02, 0.3)
+        return self._on_link(fault, "store", "none", lambda link: setattr(link, "delay", delay))
+
+    def _broker_connections_cut(self, fault: Fault) -> bool:
+        return self._on_link(fault, "broker", "none", Link.cut)
+
+    def _broker_black_hole(self, fault: Fault) -> bool:
+        return self._on_link(fault, "broker", "none", lambda link: setattr(link, "dark", True))
+
+    def _clock_jumps(self, fault: Fault) -> bool:
+        clocks = [member for member in self.stage.members if member.clock and member.up]
+        if not clocks:
+            return False
+        member = self._rng.choice(clocks)
+        self._note(fault, "none", member.proc.pid)
+        member.proc.set_clock_offset(self._rng.choice((-1, 1)) * self._rng.uniform(0.5, 60))
+        return True
+
+    def _messages_doubled(self, fault: Fault) -> bool:
+        """What waits, what is being executed, and what has been executed before: delivered once more."""
+        if not self._seen:
+            return False
+        again = self._rng.sample(self._seen, min(10, len(self._seen)))
+        try:
+            for message in again:
+                self.stage.system.put(message)
+        except redis.RedisError:
+            return False
+        self._note(fault, "none", None, messages=len(again))
+        return True
+
+    def _queue_purged(self, fault: Fault) -> bool:
+        """What waits is lost; where workers are too quick for that, they find the broker empty for a while."""
+        self._note(fault, "none", None)
+        stop = threading.Event()
+
+        def purge() -> None:
+            with self.stage.system._queue_server as client, contextlib.suppress(redis.RedisError):
+                while not stop.wait(0.005):
+                    client.delete(self.stage.system.queue)
+
+        threading.Thread(target=purge, daemon=True).start()
+        self._lasts(fault, stop.set)
+        return True
+
+    def _watch_messages(self) -> None:
+        """Remember some of the messages, to deliver them again later."""
+        with contextlib.suppress(redis.RedisError, ValueError), self.stage.system._queue_server as client:
+            unacked = [json.dumps(json.loads(value)[0]).encode() for value in client.hvals("unacked")]
+            self._seen = [*self._seen, *unacked, *client.lrange(self.stage.system.queue, 0, 5)][-200:]
+
+
+def _name(kind: str) -> str:
+    return kind.replace(",", "").replace(" ", "_").lower()
