@@ -53,6 +53,8 @@ class Figures:
     #: Publishes and bodies without an answer that allows them: on an uncertain one, say.
     acted_on: int = 0
     claimed_twice: int = 0
+    #: Kills after which some window was claimed for the second time.
+    kills_that_doubled: int = 0
     #: Windows whose body came to its end twice, and whose success was recorded twice.
     finished_twice: int = 0
     recorded_twice: int = 0
@@ -82,6 +84,7 @@ class Trial:
         self.entries = _TICKS if moment == "executions" else ENTRIES
         self.events: list[dict[str, Any]] = []
         self._read_to = 0
+        self.killed_at: list[float] = []
         self.living: list[Proc] = []
 
     def run(self, kills: int) -> Figures:
@@ -165,6 +168,7 @@ class Trial:
         elif self.moment == "executions":
             wait_until(self._running, "a body runs", 30, every=0.005)
         killed_at = time.time()
+        self.killed_at.append(killed_at)
         victim.kill()
         topology.wait_failover(victim)
         topology.restore(victim)
@@ -222,6 +226,7 @@ class Trial:
     def _count(self, figures: Figures) -> None:
         told: dict[tuple[Any, ...], str] = {}
         times: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+        doubled: set[float] = set()
         for event in self._read():
             key = (event.get("entry"), event.get("start"))
             kind = event["kind"]
@@ -235,6 +240,9 @@ class Trial:
             elif kind == "start":
                 figures.acted_on += told.get((event["pid"], "begin", *key)) != "Begun"
             times[kind][key] += 1
+            if kind == "Claimed" and times[kind][key] > 1:
+                doubled.add(max(at for at in self.killed_at if at < event["at"]))
+        figures.kills_that_doubled = len(doubled)
         figures.claims = times["Claimed"].total()
         for name, kind in (("claimed", "Claimed"), ("finished", "finish"), ("recorded", "recorded")):
             setattr(figures, f"{name}_twice", sum(1 for number in times[kind].values() if number > 1))
