@@ -24,6 +24,9 @@ from .settings import Settings
 
 __all__ = ("connect",)
 
+#: Options that say how long a connection is waited for.
+_PATIENCE = ("socket_timeout", "socket_connect_timeout", "retry")
+
 
 def connect(settings: Settings) -> Any:
     """Return a client for ``settings.redis_url``; raises SettingError where URL or options can't be understood."""
@@ -105,7 +108,8 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
             options.setdefault(option, value)
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [(server.hostname or "localhost", server.port or 26379) for server in servers],
-        sentinel_kwargs={"socket_timeout": options["socket_timeout"], **sentinel_kwargs},
+        # One that is gone must not hold up the question to the next: redis-py's own retries take it seconds.
+        sentinel_kwargs={**{name: options[name] for name in _PATIENCE if name in options}, **sentinel_kwargs},
         **options,
     )
     return sentinel.master_for(master)  # type: ignore[no-untyped-call]

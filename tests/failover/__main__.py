@@ -55,7 +55,8 @@ def broken(figures: Figures) -> list[str]:
 
 HEAD = (
     "| killed during | Redis | wait_replicas | kills | windows | claims | uncertain | acted on without leave "
-    "| claimed twice | by so many kills | finished twice | lost | law uneven | claims went on after (s): median | max |\n"
+    "| claimed twice | by so many kills | finished twice | lost | law uneven "
+    "| claims went on after (s): median | max |\n"
     "| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
 )
 
@@ -63,8 +64,8 @@ HEAD = (
 def row(figures: Figures) -> str:
     f = figures
     cells = (
-        f.moment, f.topology, f.wait_replicas, f.kills, f.windows, f.claims, f.uncertain, f.acted_on, f.claimed_twice, f.kills_that_doubled,
-        f.finished_twice, f.lost, f.uneven, f"{statistics.median(f.seconds):.1f}", f"{max(f.seconds):.1f}",
+        f.moment, f.topology, f.wait_replicas, f.kills, f.windows, f.claims, f.uncertain, f.acted_on,
+        f.claimed_twice, f.kills_that_doubled, f.finished_twice, f.lost, f.uneven, f"{statistics.median(f.seconds):.1f}", f"{max(f.seconds):.1f}",
     )  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -78,9 +79,9 @@ def report(results: list[Figures], kills: int, seed: int) -> str:
     killed = sum(figures.kills for figures in results if figures.moment == "executions")
     about = (
         f"{datetime.now(timezone.utc):%Y-%m-%d}, `make failover KILLS={kills} SEED={seed}`: {server}; {versions}; "
-        f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores. Sentinel: three sentinels, a "
-        "master, a replica. Cluster: three masters, each with a replica. All are real processes, a master is dead for "
-        "the others after 1.5 s of silence, and what was killed comes back empty, as a replica of the new master."
+        f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores. Sentinel: three "
+        "sentinels, a master, a replica. Cluster: three masters, each with a replica. All are real processes, a "
+        "master is dead for the others after 1.5 s of silence, and what was killed comes back empty, as a replica of the new master."
     )
     return f"""# Failover: masters killed under load
 

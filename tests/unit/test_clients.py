@@ -135,7 +135,8 @@ def test_sentinels_are_all_asked_for_the_master() -> None:
     sentinels = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
     assert [(each["host"], each["port"]) for each in sentinels] == [("a", 1), ("b", 26379), ("c", 3)]
     assert all(each["password"] == "s" for each in sentinels)
-    assert all(each["socket_timeout"] == 2.0 for each in sentinels)
+    assert all(each["socket_timeout"] == each["socket_connect_timeout"] == 2.0 for each in sentinels)
+    assert all(each["retry"]._retries == 0 for each in sentinels), "a sentinel that is gone holds up the next"
     found = pool.connection_kwargs
     assert (found["db"], found["username"], found["password"]) == (4, "me", "pw")
     _open.extend(pool.sentinel_manager.sentinels)
@@ -188,4 +189,15 @@ def test_a_server_that_is_away_is_no_wrong_setting(scheme: str) -> None:
         with pytest.raises(StoreUnavailableError) as caught:
             store.heartbeat("beat-1")
         assert SECRET not in str(caught.value)
+    store.close()
+
+
+def test_sentinels_that_are_away_show_no_password() -> None:
+    """Some releases of redis-py print each sentinel's client, with all of its options, in this error."""
+    url = f"sentinel://:{SECRET}@127.0.0.1:{free_port()};sentinel://127.0.0.1:{free_port()}"
+    options = {"master_name": "m", "sentinel_kwargs": {"password": f"{SECRET}-of-sentinels"}}
+    store = Store(Settings(redis_url=url, redis_options=options))
+    with pytest.raises(StoreUnavailableError, match="No master found for 'm'") as caught:
+        store.heartbeat("beat-1")
+    assert SECRET not in str(caught.value)
     store.close()
