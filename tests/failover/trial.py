@@ -164,7 +164,8 @@ class Trial:
         time.sleep(topology.random.uniform(0.2, 1.2))  # the phase at which it is killed is what the seed decides
         if self.moment == "attaching":
             topology.attach_slowly(victim)
-            time.sleep(topology.random.uniform(0.0, 2.0))
+            # with WAIT late enough for claims that no replica has to be answered before the kill
+            time.sleep(topology.random.uniform(1.2, 3.5) if self.wait else topology.random.uniform(0.0, 2.0))
         elif self.moment == "executions":
             wait_until(self._running, "a body runs", 30, every=0.005)
         killed_at = time.time()
