@@ -186,3 +186,33 @@ def test_a_foreign_value_under_running_beats(system: System, what: str) -> None:
     system.check_each_once()
     assert not system.ledger.finished_twice("bad")
     system.entries = EVERY_SECOND
+
+
+@pytest.mark.parametrize("what", ["open", "history", "beats"])
+def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
+    """A key of another type is named; other shards go on meanwhile, and all does once the key is gone."""
+    system.entries = {**EVERY_SECOND, "bad": EVERY_SECOND["tick"]}
+    assert system.store.shard_of("bad") != system.store.shard_of("tick")
+    beats, workers = system.pair(pool="solo")
+    system.wait_done(1, "bad")
+    prefix = system.store.entry_key("bad").partition("entry:")[0]
+    key = {"open": f"{prefix}open", "history": f"{prefix}history:bad", "beats": "once:beats"}[what]
+    with system.client() as client:
+        client.set(key, "mine", ex=600)
+        for beat in beats:
+            beat.wait_log(rf"{re.escape(key)}' holds a string, expected a (zset|list)", 20)
+        if what != "beats":  # without it nobody knows who lives: all wait
+            system.wait_done(3)
+        for beat in beats:
+            told = [line for line in beat.log.splitlines() if key in line and "/MainProcess] once: " in line]
+            assert 1 <= len(told) <= 2, told
+            assert "Traceback" not in beat.log
+        client.delete(key)
+    for entry in system.entries:
+        system.wait_done(2, entry, timeout=60)
+    assert all(proc.alive for proc in (*beats, *workers))
+    system.settle(beats)
+    system.check_each_once()
+    # Its open windows were lost with the key.
+    assert not system.ledger.finished_twice("bad")
+    system.entries = EVERY_SECOND
