@@ -73,14 +73,18 @@ class BeatRules(Rules):
     def claim(self, which, entry, twice):
         self.claim_by(self.beats[which % 2], entry, twice=twice)
 
-    @rule(which=several, entry=entries)
-    def claim_and_begin(self, which, entry):
+    @rule(which=several, entry=entries, copies=maybe)
+    def claim_and_begin(self, which, entry, copies):
         """What nearly always happens, in one step, so that the other rules find executions to work on."""
         beat = self.beats[which % 2]
         self.claim_by(beat, entry)
         self.send_all(beat)
-        while self.world.queue:
-            self.begin_next(self.world.queue.pop(0))
+        delivered = list(self.world.queue)
+        self.world.queue.clear()
+        for message in delivered:
+            self.begin_next(message)
+        if copies:  # to be delivered again
+            self.world.queue += delivered[:2]
 
     def send_all(self, beat: Beat) -> None:
         for job in beat.jobs:
