@@ -7,10 +7,13 @@ import random
 import time
 
 from apps.once_app import app, note
+from chaos.entries import LEASE
 
 from celery_once_beat import OnceTask
 
 app.conf.update(
+    once_beat_lease=LEASE,
+    once_beat_start_timeout=5.0,
     once_beat_catch_up="all",
     once_beat_max_attempts=1000,  # nothing is given up: what doesn't run is lost
     # The broker delivers again by itself what a killed worker had, and what takes longer than this.

@@ -1,6 +1,9 @@
 """What is scheduled in the chaos runs."""
 
-__all__ = ("ENTRIES",)
+__all__ = ("ENTRIES", "LEASE")
+
+#: Seconds: what is frozen for longer than that may come back too late.
+LEASE = 2.0
 
 #: Entry → task, seconds between windows, seconds that the body takes. All are grids from the epoch.
 ENTRIES = {

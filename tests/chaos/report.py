@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.checker import Verdict
+from chaos.entries import LEASE
 
 if TYPE_CHECKING:
     from chaos.stage import Stage
@@ -58,8 +59,8 @@ def _text(verdict: Verdict, stage: Stage, faults: Counter[str], seed: int, minut
     kinds = [f"| {name} | {count} |" for name, count in sorted(faults.items())]
     about = (
         f"Two beats, two workers (prefork and threads), store and broker on {stage.store.binary.name}: "
-        f"{faults.total()} faults in {minutes:g} minutes. Lease 1.5 s, publish_timeout 1 s, "
-        "recovery_interval 0.3 s, start_timeout 3 s."
+        f"{faults.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
+        "recovery_interval 0.3 s, start_timeout 5 s."
     )
     return "\n".join(
         [
