@@ -60,7 +60,6 @@ class Execution:
 
     def __init__(self, task: OnceTask, request: Any, window: Window, store: Store) -> None:
         self.task = task
-        self.request = request
         self.window = window
         self.store = store
         self.key = WindowKey(window.entry, window.start)
@@ -73,20 +72,24 @@ class Execution:
         self.handed_over = False
         self.stale = False
 
-    def run(self, body: Callable[[], Any]) -> Any:
-        """Run ``body`` if the window is this delivery's; else raise Ignore, which leaves no trace."""
+    def run(self, request: Any, body: Callable[[], Any]) -> Any:
+        """Run ``body`` if the window is this delivery's; else raise Ignore, which leaves no trace.
+
+        The request holds the execution, for the task's hooks too, and not the other way round: so both go as soon as
+        the task has ended. In a cycle they would stay until the garbage collector's longest round.
+        """
         try:
             lease = self._begin()
         except NewerVersionError as exc:
-            put_back(self.task, self.request, exc)
+            put_back(self.task, request, exc)
         except StoreUnavailableError as exc:
             if not self.store.settings.run_without_store:
-                put_back(self.task, self.request, exc)
+                put_back(self.task, request, exc)
             self._log(logger.warning, "window_unguarded", "runs without the store: %s", exc)
             self.without_store = True
-            self.request._once_execution = self
+            request._once_execution = self
             return self._run(body)
-        self.request._once_execution = self
+        request._once_execution = self
         leases = leases_of(self.store)
         leases.hold(lease)
         try:

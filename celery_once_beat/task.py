@@ -117,7 +117,7 @@ class OnceTask(_Task):
             put_back(self, request, exc)
         if window is None:
             return body()
-        return Execution(self, request, window, store_of(self.app)).run(body)
+        return Execution(self, request, window, store_of(self.app)).run(request, body)
 
     def _store_started(self, request: Any) -> None:
         """What the tracer does for ``track_started``, but after begin."""
