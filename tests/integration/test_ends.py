@@ -209,7 +209,7 @@ def test_grace(system: System) -> None:
 def test_a_duplicate_leaves_no_trace(system: System) -> None:
     """A copy that is refused changes nothing in the result, with task_track_started too."""
     system.result_url = system.store_url
-    system.settings = {"task_track_started": True}
+    system.settings = {"task_track_started": True, "once_beat_start_timeout": 600.0}  # no copy but ours
     start = one_window(system, "work", worker=False)
     body = wait_until(system.peek, "the message waits", 5)
     worker = system.worker(pool="solo").wait_ready()

@@ -188,7 +188,9 @@ def test_ends(play: Play, row: Row) -> None:
         *before, last = row.result.split(", then ")
         wait_until(lambda: play.state(row.entry) == last, f"its result is {last}: {play.state(row.entry)}", 10)
         if before:
-            assert starts[-1]["seen"] == before[0]
+            # Of a death Celery stores what it does once it has noticed, on a slow machine after the next execution.
+            late = {"PENDING"} if row.again == "after its lease" else set()
+            assert starts[-1]["seen"] in {before[0]} | late
 
 
 @pytest.mark.parametrize("row", list(rows_of_pools()), ids=str)
