@@ -6,9 +6,10 @@ VENV ?= .venv
 JOBS ?= 4
 ARGS ?=
 # How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
-# one each time if empty), where the report of the chaos goes.
+# one each time if empty), where the report of the chaos goes; how many windows make leaks lets through.
 MINUTES ?= 3
 KILLS ?= 50
+WINDOWS ?= 100000
 SEED ?=
 REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
@@ -17,7 +18,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test figures chaos failover check lint types wheel coverage format clean
+.PHONY: help demo recording test figures chaos failover leaks check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -46,6 +47,9 @@ chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make 
 
 failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, KILLS=50 of each kind; writes a report
 	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
+	$(PY) -m pytest -s tests/leaks --windows $(WINDOWS) --report docs/reports
 
 check: lint types wheel coverage  ## all that is checked besides the tests
 
