@@ -1,4 +1,4 @@
-"""Leaks: windows by the thousands through one beat and one worker leave nothing behind.
+"""Leaks: windows by the thousands through one beat and one worker, and outages by the dozen, leave nothing behind.
 
 ``make leaks`` lets 100,000 windows through and writes docs/reports/leaks.md.
 """
@@ -9,15 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from leaks.load import Load
+from leaks.load import PATIENCE, Load
 from leaks.report import report
 from leaks.usage import Sample, slope
-from processes import Processes
+from processes import Processes, wait_until
 from servers import RedisServer
 
 pytestmark = pytest.mark.xdist_group("leaks")
 
 WARM_UP = 500
+OUTAGES = 20
 
 
 def limit(windows: int) -> float:
@@ -79,4 +80,47 @@ def test_a_leak_is_found(
     found = {name for name, bytes_a_window in grown.items() if bytes_a_window >= limit(windows)}
     assert found == {"beat", "child"}, grown
     print(grown)
+    load.end()
+
+
+def test_outages_leave_nothing_behind(procs: Processes, start_redis: Callable[..., RedisServer]) -> None:
+    """The store is gone twenty times, killed or silent: no thread, connection or memory is left of it.
+
+    Beat and worker have what they had before. The child may have two connections more, however many the outages: one
+    to the broker, for messages that it put back, and one to the store, of renewals that were sent beside an end.
+    """
+    server = start_redis(appendonly=True)
+    load = Load(procs, server, start_redis(), entries=20, COLLECT="1")
+    before = load.rest()
+    connections = load.clients()
+    samples = []
+    for number in range(OUTAGES):
+        since = len(load.beat.log)
+        load.resume()
+        if number % 4 == 3:
+            with server.client() as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+            server.pause()
+        else:
+            server.kill()
+        load.beat.wait_log("nothing is claimed until Redis can be used again", PATIENCE, since)
+        if number % 4 == 3:
+            server.resume()
+        else:
+            server.restart()
+        load.beat.wait_log("Redis can be used again, after", PATIENCE, since)
+        samples += load.run(20)[-1:]
+    after = load.rest()
+    found = [(sample.held(), sample.memories()) for sample in samples]
+    print(*found, sep="\n")
+    threads, sockets = after.held()["child"]
+    assert {**after.held(), "child": before.held()["child"]} == before.held(), found
+    assert threads == before.held()["child"][0], found
+    more = sockets - before.held()["child"][1]
+    assert more <= 2, found
+    wait_until(lambda: load.clients() <= connections + more, "the servers have no connection more", PATIENCE)
+    half = list(enumerate(samples))[OUTAGES // 2 :]
+    for name in before.processes:
+        # A connection with its buffers and its parser is some 100 KiB.
+        assert slope([(number, sample.memories()[name]) for number, sample in half]) < 50_000, (name, found)
     load.end()
