@@ -38,7 +38,7 @@ else
 	$(PY) -m coverage combine --quiet
 endif
 
-figures: $(VENV)/.test  ## the tests once more; what they measured goes into docs/reports and README.md
+figures: $(VENV)/.test  ## the tests of README's failure table; what they measure goes into docs/reports and README.md
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --figures
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7

@@ -69,6 +69,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         readme.write_text(figures.fill(readme.read_text(), measured))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.figures:
+        wanted = figures.linked((ROOT / "README.md").read_text())
+        items[:] = [item for item in items if getattr(item, "originalname", item.name) in wanted]
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"the same once more: --seed {config.option.seed}"
 

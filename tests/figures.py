@@ -17,8 +17,11 @@ from typing import Any
 
 from ledger import Ledger
 
-__all__ = ("Figures", "fill", "note", "read", "report", "report_of")
+__all__ = ("Figures", "fill", "linked", "note", "read", "report", "report_of")
 
+#: Seconds before a test's first line after which its windows may have started.
+_MADE_UP = 300.0
+_TITLE = "## What each failure does"
 _TEST = re.compile(r"\[`(\w+)`\]\(tests/")
 
 
@@ -40,24 +43,31 @@ class Figures:
         return f"{self.windows} windows, {twice}, latest {self.latest:.1f} s" if self.windows else ""
 
 
+def linked(readme: str) -> set[str]:
+    """Names of the tests that the failure table links to."""
+    return {f"test_{name}" for name in _TEST.findall(_table(readme))}
+
+
 def note(path: Path, test: str, ledger: Ledger) -> None:
-    """Add a line for what ``ledger`` saw of one test."""
+    """Add a line for what ``ledger`` saw of one test; windows that a message made up aren't any of beat's."""
     epoch = time.monotonic() - time.time()
-    recorded = Counter((event["entry"], event["start"]) for event in ledger.read("recorded"))
+    begun = min((event["mono"] - epoch for event in ledger.read()), default=0.0)
+    events = [event for event in ledger.read("recorded") if _seconds(event["start"]) > begun - _MADE_UP]
+    recorded = Counter((event["entry"], event["start"]) for event in events)
     # The execution that was recorded is the one that counts, however many began before it.
     began = {
         (event["entry"], event["start"], event.get("fence")): event["mono"]
         for event in ledger.read("start")
         if "entry" in event
     }
-    late = [
-        began[key] - epoch - datetime.fromisoformat(event["start"].replace("Z", "+00:00")).timestamp()
-        for event in ledger.read("recorded")
-        if (key := (event["entry"], event["start"], event.get("fence"))) in began
-    ]
+    late = [began[_execution(event)] - _seconds(event["start"]) for event in events if _execution(event) in began]
     figures = Figures(len(recorded), sum(times > 1 for times in recorded.values()), max(late, default=0.0))
     with path.open("a") as file:
         file.write(json.dumps({"test": test, **vars(figures)}) + "\n")
+
+
+def _seconds(start: str) -> float:
+    return datetime.fromisoformat(start.replace("Z", "+00:00")).timestamp()
 
 
 def _execution(event: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -76,7 +86,9 @@ def read(path: Path) -> dict[str, Figures]:
 def report(figures: dict[str, Figures], where: str) -> str:
     """The report, as Markdown."""
     rows = [
-        f"| `{test}` | {each.windows} | {each.twice} | {each.latest:.1f} s |" for test, each in sorted(figures.items())
+        f"| `{test}` | {each.windows} | {each.twice} | {each.latest:.1f} s |"
+        for test, each in sorted(figures.items())
+        if each.windows
     ]
     return "\n".join(
         [
@@ -111,9 +123,12 @@ def fill(readme: str, figures: dict[str, Figures]) -> str:
         failure, outcome, shown, measured = (cell.strip() for cell in match.group().strip("|").split(" | "))
         return f"| {failure} | {outcome} | {shown} | {_sum(figures, _TEST.findall(shown)) or measured} |"
 
-    head, title, rest = readme.partition("## What each failure does")
-    table, next_title, tail = rest.partition("\n## ")
-    return head + title + re.sub(r"^\| .*\]\(tests/.*\|$", row, table, flags=re.MULTILINE) + next_title + tail
+    table = _table(readme)
+    return readme.replace(table, re.sub(r"^\| .*\]\(tests/.*\|$", row, table, flags=re.MULTILINE))
+
+
+def _table(readme: str) -> str:
+    return readme.partition(_TITLE)[2].partition("\n## ")[0]
 
 
 def _sum(figures: dict[str, Figures], tests: Iterable[str]) -> str:
