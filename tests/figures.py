@@ -55,11 +55,7 @@ def note(path: Path, test: str, ledger: Ledger) -> None:
     events = [event for event in ledger.read("recorded") if _seconds(event["start"]) > begun - _MADE_UP]
     recorded = Counter((event["entry"], event["start"]) for event in events)
     # The execution that was recorded is the one that counts, however many began before it.
-    began = {
-        (event["entry"], event["start"], event.get("fence")): event["mono"]
-        for event in ledger.read("start")
-        if "entry" in event
-    }
+    began = {_execution(event): event["mono"] - epoch for event in ledger.read("start") if "entry" in event}
     late = [began[_execution(event)] - _seconds(event["start"]) for event in events if _execution(event) in began]
     figures = Figures(len(recorded), sum(times > 1 for times in recorded.values()), max(late, default=0.0))
     with path.open("a") as file:

@@ -15,7 +15,8 @@ from typing import Any
 
 __all__ = ("LAST_LINE", "LOST_DATA", "OUT_OF_CONTACT", "UNTOLD", "Execution", "Verdict", "judge", "text_of")
 
-#: Two faults so close together leave no time in between for a renewal.
+#: Two faults so close together leave no time in between for a renewal. A process that was frozen between its begin and
+#: its body's first line writes that line within this after it woke.
 _BREATH = 1.0
 #: Excuses, as the promise words them.
 OUT_OF_CONTACT = "went on, out of contact for longer than its lease"
@@ -122,7 +123,7 @@ def _judge_bodies(
         for other in bodies[position + 1 :]:
             if other.start >= body.end:
                 continue
-            if faults.out_of_contact(body, body.start, other.start):
+            if faults.out_of_contact(body, body.start - _BREATH, other.start):
                 verdict.excused[f"overlapped: {OUT_OF_CONTACT}"] += 1
             elif faults.flushes(due, other.start):
                 verdict.excused[f"overlapped: {LOST_DATA}"] += 1
@@ -144,7 +145,7 @@ def _judge_repetition(
 
 def _excuse(body: Execution, faults: _Faults) -> str | None:
     """Why a body that came to its end and isn't recorded may have been followed by another."""
-    if faults.out_of_contact(body, body.start, body.end):
+    if faults.out_of_contact(body, body.start - _BREATH, body.end):
         return OUT_OF_CONTACT
     if faults.killed(body, body.end):
         return LAST_LINE

@@ -86,6 +86,10 @@ SECOND = body(14, 15, fence=2, pid=2)
 STORIES = {
     "once": ([body(10.1, 11, fence=1)], None),
     "frozen past its lease": ([body(10.1, 14.5, fence=1, recorded=False), SECOND, out(10.5, 14.2)], OUT_OF_CONTACT),
+    "frozen before its first line": (
+        [body(14.3, 14.5, fence=1, recorded=False), body(13, 13.5, fence=2, pid=2), out(10.5, 14.2)],
+        OUT_OF_CONTACT,
+    ),
     "killed at its last line": ([body(10.1, 11, fence=1, recorded=False), SECOND, death(11.1)], LAST_LINE),
     "its end untold": ([body(10.1, 11, fence=1, recorded=False), SECOND, out(11.05, 13)], UNTOLD),
     "store flushed": ([body(10.1, 11, fence=1), SECOND, flush(12)], LOST_DATA),
@@ -99,6 +103,9 @@ FAULTS = {
     "overlapped": ([body(10.1, 14.5, fence=1, recorded=False), SECOND], "overlapped"),
     "frozen for less than its lease": (
         [body(10.1, 14.5, fence=1, recorded=False), SECOND, out(10.5, 11.9)], "finished_twice",
+    ),
+    "frozen long before its first line": (
+        [body(12.8, 13, fence=1, recorded=False), SECOND, out(9, 11.5)], "finished_twice",
     ),
     "another was frozen": (
         [body(10.1, 14.5, fence=1, recorded=False), SECOND, out(10.5, 14, of=3)], "finished_twice",
