@@ -26,9 +26,6 @@ from servers import RedisServer
 
 __all__ = ("Havoc",)
 
-#: Seconds without a look at what is due: faults take some, so that a look comes every tenth of a second or so.
-_STALL = 1.5
-
 
 class Havoc:
     """Carries out a plan of faults on a stage; ``counts`` says how many of each kind."""
@@ -43,25 +40,15 @@ class Havoc:
 
     def play(self, plan: list[Fault], seconds: float) -> None:
         """Do what is planned, in its time; start again what is gone."""
-        begin = looked = time.monotonic()
+        begin = time.monotonic()
         coming = list(plan)
         while (now := time.monotonic() - begin) < seconds:
-            self._note_stall(looked, begin + now)
-            looked = begin + now
             while coming and coming[0].at <= now:
                 self.befall(coming.pop(0))
             self.stage.tend()
             self._watch_messages()
             time.sleep(0.1)
         self.stage.heal()
-
-    def _note_stall(self, since: float, until: float) -> None:
-        """A machine that gives this process no time gives others none either: they are out of contact too."""
-        if until - since > _STALL:
-            self._number += 1
-            self.counts["the machine stood still"] += 1
-            self.stage.ledger.write("fault", number=self._number, effect="out", of=None, mono=since)
-            self.stage.ledger.write("over", number=self._number, mono=until)
 
     def befall(self, fault: Fault) -> None:
         """Carry out one fault; one that finds nobody to befall isn't counted."""
@@ -162,7 +149,7 @@ class Havoc:
         return self._end(fault, "worker")
 
     def _restart(self, fault: Fault, server: RedisServer, of: str) -> bool:
-        if not server.alive or server.paused:
+        if not _answers(server):
             return False
         self._note(fault, of, None)
         server.kill()
@@ -176,7 +163,7 @@ class Havoc:
         return self._restart(fault, self.stage.broker, "none")
 
     def _pause(self, fault: Fault, server: RedisServer, effect: str) -> bool:
-        if not server.alive or server.paused:
+        if not _answers(server):
             return False
         self._note(fault, effect, None)
         server.pause()
@@ -190,7 +177,7 @@ class Havoc:
         return self._pause(fault, self.stage.broker, "none")
 
     def _store_slow(self, fault: Fault) -> bool:
-        if not self.stage.store.alive or self.stage.store.paused:
+        if not _answers(self.stage.store):
             return False
         self._note(fault, "none", None)
         stop = threading.Event()
@@ -206,6 +193,8 @@ class Havoc:
         return True
 
     def _store_flushed(self, fault: Fault) -> bool:
+        if not _answers(self.stage.store):
+            return False
         try:
             with self.stage.store.client() as client:
                 client.flushall()
@@ -254,7 +243,7 @@ class Havoc:
 
     def _messages_doubled(self, fault: Fault) -> bool:
         """What waits, what is being executed, and what has been executed before: delivered once more."""
-        if not self._seen:
+        if not self._seen or not _answers(self.stage.broker):
             return False
         again = self._rng.sample(self._seen, min(10, len(self._seen)))
         try:
@@ -281,9 +270,16 @@ class Havoc:
 
     def _watch_messages(self) -> None:
         """Remember some of the messages, to deliver them again later."""
+        if not _answers(self.stage.broker):
+            return
         with contextlib.suppress(redis.RedisError, ValueError), self.stage.system._queue_server as client:
             unacked = [json.dumps(json.loads(value)[0]).encode() for value in client.hvals("unacked")]
             self._seen = [*self._seen, *unacked, *client.lrange(self.stage.system.queue, 0, 5)][-200:]
+
+
+def _answers(server: RedisServer) -> bool:
+    """Not frozen, and not killed: who asks one that is would wait, and no fault would come meanwhile."""
+    return server.alive and not server.paused
 
 
 def _name(kind: str) -> str:
