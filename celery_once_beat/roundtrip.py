@@ -37,7 +37,8 @@ _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would ov
 _OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
 _ALONE = ("load", "heartbeat", "pause")
 #: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
-#: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone.
+#: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
+#: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
 _ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.Renewed, r.HandedOver, r.Finished, r.Again)
 _WAITED_FOR = frozenset({"claim", "take", "begin", "renew", "hand_over", "finish", "backfill", "heartbeat"})
 

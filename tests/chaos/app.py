@@ -18,7 +18,6 @@ app.conf.update(
     once_beat_max_attempts=1000,  # nothing is given up: what doesn't run is lost
     # The broker delivers again by itself what a killed worker had, and what takes longer than this.
     broker_transport_options={"visibility_timeout": 8, "socket_timeout": 2, "socket_connect_timeout": 2},
-    worker_concurrency=4,
 )
 
 

@@ -19,8 +19,6 @@ from processes import Proc, Processes
 from servers import RedisServer, find_libfaketime
 from system import System
 
-from celery_once_beat.audit import balance
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -105,15 +103,6 @@ class Stage:
         for _, over in self.ending:
             over()
         self.ending.clear()
-
-    def uneven(self) -> list[str]:
-        """Entries whose account doesn't balance: the law of conservation, recounted."""
-        found = []
-        for entry in ENTRIES:
-            result = balance(entry, self.system.schedule(entry), self.system.account(entry))
-            if not result.even:
-                found.append(str(result))
-        return found
 
     def _start(self, member: Member) -> None:
         if member.proc is not None:
