@@ -150,7 +150,8 @@ class FakeClock:
 
     def stand(self, at: datetime) -> None:
         """From now on the clock stands still at *at*, an aware datetime, to the millisecond."""
-        self._write(f"{at.astimezone():%Y-%m-%d %H:%M:%S.%f}")  # read as local time
+        # Read as local time. What is read as a float is cut off: without the last digits, in the millisecond before.
+        self._write(f"{at.astimezone():%Y-%m-%d %H:%M:%S.%f}02")
 
     def _write(self, text: str) -> None:
         fresh = self._file.with_suffix(".new")
