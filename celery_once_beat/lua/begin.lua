@@ -76,8 +76,6 @@ end
 window.attempts = window.attempts + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
 window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, window.turn + 1
-redis.call('HSET', ENTRY, 'fence', int(fence))
-keep_entry()
 redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
-write_window(window, NOW + LEASE + MARGIN)
+write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 return {'begun', int(fence), window.attempts, entry.last_done or ''}

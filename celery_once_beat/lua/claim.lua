@@ -21,14 +21,13 @@ if not entry.cursor then
   return {'unknown'}
 end
 redis.call('PEXPIRE', ENTRY, entry.ttl)
-local definition = redis.call('HMGET', ENTRY, 'paused', 'fingerprint', 'loaders')
-if definition[1] == '1' then
+if entry.paused == '1' then
   return {'paused'}
 end
-if definition[2] ~= FINGERPRINT then
+if entry.fingerprint ~= FINGERPRINT then
   local right = '?'
-  for beat, fingerprint in string.gmatch(definition[3] or '', '(%S+) (%S+) %d+') do
-    right = fingerprint == definition[2] and beat or right
+  for beat, fingerprint in string.gmatch(redis.call('HGET', ENTRY, 'loaders') or '', '(%S+) (%S+) %d+') do
+    right = fingerprint == entry.fingerprint and beat or right
   end
   return {'superseded', right}
 end
@@ -80,9 +79,9 @@ end
 
 local function take_over(found)
   if found.window then
-    write_window(found.window, found.deadline, found.start, found.member)
+    write_window_at(found.start, found.member, found.window, found.deadline)
   else
-    count(found.outcome, 1)
+    count('c:' .. found.outcome, 1)
   end
 end
 
@@ -100,38 +99,41 @@ for position = 1, listed do
   end
 end
 local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
-look_at_history()
-look_at_count('c:missed')
-look_at_count('c:untracked')
-
+if HISTORY_SIZE > 0 then
+  redis.call('LLEN', HISTORY) -- a window whose end can't be remembered isn't to begin, again and again
+end
+if missed > 0 then
+  look_at_count('c:missed')
+end
+if MODE == 'untracked' then
+  look_at_count('c:untracked')
+end
+if missed > 0 then
+  remember(listed > 0 and ARGV[#ARGV] or START, 'missed', NOW, 0, 0, missed, BEAT, '-')
+  count('c:missed', missed)
+end
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
-redis.call('HSET', ENTRY, 'cursor', START)
-entry.cursor = START
 for _, found in ipairs(known) do
   take_over(found)
 end
-if missed > 0 then
-  count('missed', missed)
-  local newest = listed > 0 and ARGV[#ARGV] or START
-  remember(table.concat({newest, 'missed', int(NOW), '0', '0', int(missed), BEAT, '-'}, ' '))
+if MODE == 'run' and not itself then
+  local expires = tonumber(ARGV[11])
+  local window = new_window(BEAT, expires > 0 and NOW + expires or 0)
+  write_window(window, NOW + ARGV[10], 'cursor', START)
+  if not mine then
+    -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
+    return {'moved', START, missed}
+  end
+  return {'claimed', window.turn, int(window.expires), missed}
 end
+redis.call('HSET', ENTRY, 'cursor', START)
 if MODE == 'pass' then
   return {'claimed', 0, '0', missed}
 end
 if MODE == 'untracked' and not (itself and itself.open) then
   -- Whoever published it, or runs it, it is accounted for; only its claim marker says who may publish.
-  count('untracked', 1)
+  count('c:untracked', 1)
   return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end
-if itself then
-  take_over(itself)
-  return {'moved', START, missed}
-end
-local expires = tonumber(ARGV[11])
-local window = new_window(BEAT, expires > 0 and NOW + expires or 0)
-write_window(window, NOW + ARGV[10])
-if not mine then
-  -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
-  return {'moved', START, missed}
-end
-return {'claimed', window.turn, int(window.expires), missed}
+take_over(itself)
+return {'moved', START, missed}

@@ -15,7 +15,7 @@
 -- revokes ends here too.
 
 local OWNER, OUTCOME, AGAIN = ARGV[6], ARGV[8], tonumber(ARGV[9])
-local kind, owner = settle()
+local kind, owner, number = settle()
 local open = is_open()
 if kind == 'done' then
   if owner ~= OWNER then
@@ -24,7 +24,7 @@ if kind == 'done' then
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'finished'}
 end
-local verdict = hold(OWNER, ARGV[7], ARGV[10] == '1')
+local verdict = hold(OWNER, ARGV[7], ARGV[10] == '1', kind, owner, number)
 if not verdict and open and not kind then
   local window = read_window()
   local is_back = window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE

@@ -12,7 +12,7 @@
 --         {'newer', version}
 
 local OWNER, RETRY, DELAY = ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9])
-local verdict, number = hold(OWNER, ARGV[7], ARGV[11] == '1')
+local verdict, number = hold(OWNER, ARGV[7], ARGV[11] == '1', run_state())
 if verdict == 'wait' and number == RETRY then
   redis.call('PEXPIRE', RUN, redis.call('PTTL', RUN))
   return {'handed over'}

@@ -56,6 +56,10 @@ local function bad_field(name, value, expected)
   error('BADDATA ' .. ENTRY .. ' field ' .. name .. ': found ' .. found .. ', expected ' .. expected)
 end
 
+local function instant_field(name, value)
+  return value and (is_instant(value) and value or bad_field(name, value, 'an instant'))
+end
+
 -- The number in a field of the entry hash, or `default` where there is none.
 local function number_field(name, value, default)
   if not value then
@@ -64,25 +68,24 @@ local function number_field(name, value, default)
   return whole(value) or bad_field(name, value, 'a whole number')
 end
 
-local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done',
-  'max_attempts', 'refused', 'c:done', 'c:failed')
+-- All that any verb of a window looks at, in one command: each costs more than the fields that it reads.
+local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts',
+  'refused', 'c:done', 'c:failed', 'paused', 'fingerprint', 'recover', 'grace', 'w:' .. START)
 if number_field('v', fields[1], VERSION) > VERSION then
   return {'newer', fields[1]}
 end
--- Those of later verbs too: a window whose end can't be counted isn't to begin, again and again.
-for position, name in pairs({[8] = 'max_attempts', [9] = 'refused', [10] = 'c:done', [11] = 'c:failed'}) do
-  number_field(name, fields[position])
-end
-for position, name in pairs({[2] = 'cursor', [3] = 'born', [4] = 'since', [7] = 'last_done'}) do
-  if fields[position] and not is_instant(fields[position]) then
-    bad_field(name, fields[position], 'an instant')
-  end
-end
 local entry = {
-  cursor = fields[2], born = fields[3], since = fields[4], last_done = fields[7],
+  cursor = instant_field('cursor', fields[2]), born = instant_field('born', fields[3]),
+  since = fields[4] == fields[3] and fields[4] or instant_field('since', fields[4]),
+  last_done = instant_field('last_done', fields[7]),
   fence = number_field('fence', fields[5], 0), ttl = math.max(number_field('ttl', fields[6], 30 * DAY), 1),
   max_attempts = number_field('max_attempts', fields[8], math.huge),
+  paused = fields[12], fingerprint = fields[13], recover = fields[14], grace = fields[15],
 }
+-- Read for later verbs too: a window whose end can't be counted isn't to begin, again and again.
+number_field('refused', fields[9])
+local counted = {['c:done'] = number_field('c:done', fields[10], 0), ['c:failed'] = number_field('c:failed', fields[11], 0)}
+local ACCOUNT = fields[16]
 
 -- The cursor has passed this window: whether it still owes an outcome is for the open zset to say.
 local function passed()
@@ -143,43 +146,49 @@ local function new_window(beat, expires)
 end
 
 local function read_window(start)
-  local text = redis.call('HGET', ENTRY, 'w:' .. (start or START))
+  local text
+  if start then
+    text = redis.call('HGET', ENTRY, 'w:' .. start)
+  else
+    text = ACCOUNT
+  end
   if not text then
     return new_window('-', 0)
   end
-  local window, position = {}, 0
-  for word in string.gmatch(text, '%S+') do
-    position = position + 1
-    if position <= #NUMBERS then
-      window[NUMBERS[position]] = whole(word)
-    elseif position == #NUMBERS + 1 then
-      window.owner = word
-    else
-      window.beat = word
-    end
-  end
+  local w = {}
+  w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.released, w.taken, w.owner,
+    w.beat = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
   for _, name in ipairs(NUMBERS) do
-    if not window[name] or position ~= #NUMBERS + 2 then
+    w[name] = w[name] and whole(w[name])
+    if not w[name] then
       error('BADDATA ' .. ENTRY .. ' field w:' .. (start or START) .. ' is no account of a window')
     end
   end
-  return window
+  return w
 end
 
-local function write_window(window, deadline, start, member)
-  local words = {}
-  for position, name in ipairs(NUMBERS) do
-    words[position] = int(window[name])
-  end
-  words[#words + 1] = window.owner
-  words[#words + 1] = window.beat
-  redis.call('HSET', ENTRY, 'w:' .. (start or START), table.concat(words, ' '))
-  keep_entry()
-  redis.call('ZADD', OPEN, int(deadline), member or MEMBER)
-  -- PTTL -1: the zset is new, -2 can't be. It lives as long as the longest-lived entry that it speaks of.
+-- It lives as long as the longest-lived entry that it speaks of, and a day longer, so that not each write renews it.
+local function keep_open()
+  -- PTTL -1: the zset is new, -2 can't be.
   if redis.call('PTTL', OPEN) < entry.ttl then
-    redis.call('PEXPIRE', OPEN, entry.ttl)
+    redis.call('PEXPIRE', OPEN, entry.ttl + DAY)
   end
+end
+
+-- Beside the account, `...` are further fields of the entry hash and their values.
+local function write_window_at(start, member, w, deadline, ...)
+  redis.call('HSET', ENTRY, 'w:' .. start, string.format(
+    '%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s %s',
+    w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.released, w.taken, w.owner,
+    w.beat), ...)
+  keep_entry()
+  if redis.call('ZADD', OPEN, int(deadline), member) == 1 then
+    keep_open()
+  end
+end
+
+local function write_window(window, deadline, ...)
+  write_window_at(START, MEMBER, window, deadline, ...)
 end
 
 -- Before an answer that somebody acts on and that only repeats an earlier one: WAIT waits for the writes of its own
@@ -188,29 +197,31 @@ local function write_again()
   redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
 
--- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
-local function look_at_history()
-  if HISTORY_SIZE > 0 then
-    redis.call('LLEN', HISTORY)
-  end
-end
-
+-- A script looks at all that it will write to, then writes: one that stops halfway would count twice. What it would
+-- stop at here is a field that is no number, of which it says the count.
 local function look_at_count(name)
-  number_field(name, redis.call('HGET', ENTRY, name), 0)
+  counted[name] = counted[name] or number_field(name, redis.call('HGET', ENTRY, name), 0)
 end
 
--- Windows of the present definition are counted for the conservation law, all others apart.
-local function count(outcome, number, apart)
-  if number > 0 then
-    redis.call('HINCRBY', ENTRY, (apart and 'x:' or 'c:') .. outcome, number)
-    keep_entry()
-  end
+-- Windows of the present definition are counted for the conservation law (c:), all others apart (x:). Beside it, `...`
+-- are further fields of the entry hash and their values.
+local function count(name, number, ...)
+  counted[name] = counted[name] + number
+  redis.call('HSET', ENTRY, name, int(counted[name]), ...)
+  keep_entry()
 end
 
-local function remember(text)
+-- The first write of a script that makes it: the history may hold something foreign, and then nothing is written.
+-- There are many, so they are short: start without what every start ends with; outcome; when it was claimed; ms after
+-- that, when its last execution began (0: none) and when it was closed; attempts, or how many windows were missed; host
+-- and process of the beat; host of the last owner.
+local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
-    redis.call('LPUSH', HISTORY, text)
-    redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 1)
+    local text = string.format('%s %s %.0f %.0f %.0f %.0f %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
+      math.max(begun, 0), math.max(closed, 0), number, string.match(beat, '^[^:]*:?[^:]*'), string.match(owner, '^[^:/]*'))
+    if redis.call('LPUSH', HISTORY, text) > HISTORY_SIZE then
+      redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 1)
+    end
     redis.call('PEXPIRE', HISTORY, entry.ttl)
   end
 end
@@ -220,21 +231,20 @@ local function mark_done(owner, outcome, alone)
   redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
 end
 
--- History: start, outcome, closed at, claimed at, last fence (about when it began), attempts, beat, owner.
 local function close_window(window, outcome, owner)
   local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
-  look_at_history()
-  look_at_count((apart and 'x:' or 'c:') .. outcome)
+  local name = (apart and 'x:' or 'c:') .. outcome
+  look_at_count(name)
+  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts,
+    window.beat, owner)
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
   mark_done(owner, outcome, not passed())
-  count(outcome, 1, apart)
   if outcome == 'done' and START > (entry.last_done or '') then
-    redis.call('HSET', ENTRY, 'last_done', START)
+    count(name, 1, 'last_done', START)
+  else
+    count(name, 1)
   end
-  remember(table.concat({
-    START, outcome, int(NOW), int(window.claimed), int(window.fence), int(window.attempts), window.beat, owner,
-  }, ' '))
 end
 
 -- The limits that end an open window that nobody runs. Returns its outcome, or nil where it may go on.
@@ -242,7 +252,7 @@ local function limit_reached(window)
   if window.attempts >= entry.max_attempts then
     return 'abandoned'
   end
-  if window.attempts >= 1 and redis.call('HGET', ENTRY, 'recover') == '0' and window.released == HELD then
+  if window.attempts >= 1 and entry.recover == '0' and window.released == HELD then
     return 'dropped'
   end
   if window.expires > 0 and NOW > window.expires then
@@ -262,11 +272,10 @@ end
 
 -- Past the entry's grace, what never began is missed: a weekend's queue doesn't all run on Monday.
 local function too_late(window, start_ms)
-  local grace = redis.call('HGET', ENTRY, 'grace')
-  if not grace or grace == '-1' then
+  if not entry.grace or entry.grace == '-1' then
     return nil
   end
-  grace = number_field('grace', grace)
+  local grace = number_field('grace', entry.grace)
   if window.fence == 0 and window.backfill == 0 and NOW > start_ms + grace then
     return 'missed'
   end
@@ -280,9 +289,8 @@ end
 
 -- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is
 -- stale. One whose lease ran out has it again as long as nobody began since. `fence` is '0' where the caller doesn't
--- know it: then only the run key counts.
-local function hold(owner, fence, tracked)
-  local kind, holder, number = run_state()
+-- know it: then only the run key counts. The rest is what run_state() said.
+local function hold(owner, fence, tracked, kind, holder, number)
   if kind == 'run' then
     return is_owner(holder, owner, fence) and 'run' or nil
   end

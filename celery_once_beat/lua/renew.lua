@@ -8,7 +8,7 @@
 --         {'stale'}     another began since, it was handed over, or it has its outcome
 --         {'newer', version}
 
-local verdict = hold(ARGV[6], ARGV[7], ARGV[9] == '1')
+local verdict = hold(ARGV[6], ARGV[7], ARGV[9] == '1', run_state())
 if verdict ~= 'run' then
   return {'stale'}
 end

@@ -17,7 +17,7 @@ if not deadline then
   end
   return {'no', 'closed'}
 end
-if redis.call('HGET', ENTRY, 'fingerprint') ~= ARGV[7] then
+if entry.fingerprint ~= ARGV[7] then
   return {'no', 'superseded'}
 end
 local window = read_window()
@@ -46,4 +46,5 @@ if window.released == TO_RUN_AGAIN then
   window.released = RUN_AGAIN_DUE
 end
 write_window(window, NOW + ARGV[8])
+keep_open()
 return taken()

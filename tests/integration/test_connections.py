@@ -274,6 +274,7 @@ def allowed(server: RedisServer, *rules: str, **settings: Any) -> Exception | No
         client.script_flush()
     set_user(server, *rules)
     admin = Stage(server.url())
+    settings["history_size"] = 1  # so that it is trimmed
     user = Stage(server.url(), redis_options={"username": "once", "password": SECRET}, **settings)
     try:
         check = _raising(user)

@@ -1384,7 +1384,7 @@ def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Sta
         stage.begin(f"owner-{number}")
         assert stage.finish(f"owner-{number}") == Finished()
     lines = stage.raw.lrange(stage.history_key, 0, -1)
-    assert [line.split()[:2] for line in lines] == [[format_instant(nth(7 - n)), "done"] for n in range(size)]
+    assert [line.split()[:2] for line in lines] == [[f"{nth(7 - n):%Y-%m-%dT%H:%M:%S}", "done"] for n in range(size)]
 
 
 def test_refused_copies_are_counted(stage: Stage) -> None:
