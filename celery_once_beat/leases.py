@@ -7,6 +7,7 @@ the reply was slow, or the process was frozen.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -73,6 +74,8 @@ class Leases:
         self._held: set[Lease] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        #: When the thread looks next, time.monotonic().
+        self._wakes_at = math.inf
 
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` from now on."""
@@ -81,7 +84,9 @@ class Leases:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._keep, name="once-leases", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            elif lease.renew_at < self._wakes_at:
+                # Not for each lease: waking a thread costs more than a short body.
+                self._changed.notify()
 
     def release(self, lease: Lease) -> None:
         """Don't renew ``lease`` any more."""
@@ -91,11 +96,10 @@ class Leases:
     def _keep(self) -> None:
         while True:
             with self._changed:
-                while not self._held:
-                    self._changed.wait()
-                wait = min(lease.renew_at for lease in self._held) - time.monotonic()
+                self._wakes_at = min((lease.renew_at for lease in self._held), default=math.inf)
+                wait = self._wakes_at - time.monotonic()
                 if wait > 0:
-                    self._changed.wait(wait)
+                    self._changed.wait(None if wait == math.inf else wait)
                     continue
                 leases = [lease for lease in self._held if not lease.lost]
                 self._held.intersection_update(leases)

@@ -20,6 +20,7 @@ from redis.exceptions import (
     NoScriptError,
     RedisClusterException,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -143,6 +144,12 @@ class Nodes:
 def _send_part(
     part: _Part, commands: Sequence[Command], before: Sequence[Command], last: Command | None
 ) -> list[Reply]:
+    if len(commands) == 1 and not (before or part.asking or last is not None):
+        # As in a pipeline of one, which costs redis-py half as much again; a worker waits for two a window.
+        try:
+            return [Reply(part.client.execute_command(*commands[0]))]
+        except ResponseError as answer:
+            return [Reply(answer)]
     with part.client.pipeline(transaction=False) as pipe:
         for command in before:
             pipe.execute_command(*command)
