@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from .logs import about
 from .policy import EntryPolicy, Step, fingerprint, next_steps
 from .settings import Settings
 from .starts import shown
-from .windows import Window, next_start, starts_after
+from .windows import Window, next_start
 
 __all__ = ("Row", "Rows")
 
@@ -58,6 +58,8 @@ class Row:
     unanswered: tuple[datetime, Step] | None = None
     #: Given out by :meth:`Rows.due`, and not yet given back.
     out: bool = False
+    #: The last start that was looked beyond, and the one after it: a window, its end and the next are one question.
+    beyond: tuple[datetime, datetime | None] | None = None
     #: Why it can't go on, said once; '' while it can.
     trouble: str = ""
     #: Its last claim met a key that isn't ours.
@@ -66,7 +68,7 @@ class Row:
     def window(self, start: datetime, attempt: int = 1) -> Window:
         """The window at ``start``."""
         try:
-            end = next_start(self.entry.schedule, start, anchor=self.policy.anchor)
+            end = self._after(start)
         except ScheduleError:
             end = None  # the row will rest for it; this window is claimed and has to run
         return Window(self.name, start, end, attempt=attempt, tracked=self.tracked)
@@ -77,7 +79,7 @@ class Row:
             self.plan.clear()  # another beat claimed: what was to be passed over is no longer the same
         while self.plan and self.plan[0].start <= cursor:
             self.plan.popleft()
-        start = next_start(self.entry.schedule, cursor, anchor=self.policy.anchor)
+        start = self._after(cursor)
         if start is not None and start - cursor < _LEAST_APART:
             after = next_start(self.entry.schedule, start, anchor=self.policy.anchor)
             if after is not None and after - start < _LEAST_APART:
@@ -93,9 +95,19 @@ class Row:
         """What to claim next; None if nothing is due. Raises ScheduleError."""
         assert self.cursor is not None
         if not self.plan:
-            starts = starts_after(self.entry.schedule, self.cursor, now, anchor=self.policy.anchor)
-            self.plan.extend(next_steps(starts, now, self.policy))
+            self.plan.extend(next_steps(self._starts(self.cursor, now), now, self.policy))
         return self.plan[0] if self.plan else None
+
+    def _starts(self, cursor: datetime, until: datetime) -> Iterator[datetime]:
+        start = next_start(self.entry.schedule, cursor, anchor=self.policy.anchor)
+        while start is not None and start <= until:
+            yield start
+            start = self._after(start)
+
+    def _after(self, start: datetime) -> datetime | None:
+        if self.beyond is None or self.beyond[0] != start:
+            self.beyond = start, next_start(self.entry.schedule, start, anchor=self.policy.anchor)
+        return self.beyond[1]
 
     def ttl(self, now: datetime) -> float:
         """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""

@@ -287,11 +287,17 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
 
     def update_from_dict(self, dict_: dict[str, Any]) -> None:
         """As the base's, without what is no entry."""
-        super().update_from_dict(self._without_wrong(dict_))
+        try:
+            super().update_from_dict(dict_)
+        except Exception:  # noqa: BLE001  # whatever a stranger's entry raises
+            super().update_from_dict(self._without_wrong(dict_))
 
     def merge_inplace(self, b: dict[str, Any]) -> None:
         """As the base's, without what is no entry."""
-        super().merge_inplace(self._without_wrong(b))
+        try:
+            super().merge_inplace(b)
+        except Exception:  # noqa: BLE001  # the same; what is merged by then is merged once more
+            super().merge_inplace(self._without_wrong(b))
 
     def _without_wrong(self, entries: dict[str, Any]) -> dict[str, Any]:
         """Return the entries from which the base can make its own; it would end at the first one that isn't so."""

@@ -104,6 +104,8 @@ def shown(value: object) -> str:
 
 def naive_utc(instant: datetime) -> datetime:
     """Return an aware instant as a naive one in UTC; raises ValueError for a naive one."""
+    if instant.tzinfo is timezone.utc:
+        return instant.replace(tzinfo=None)
     if instant.utcoffset() is None:
         raise ValueError(f"found {shown(instant)}, expected an aware datetime")
     return instant.astimezone(timezone.utc).replace(tzinfo=None)

@@ -95,6 +95,7 @@ class Store:
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
         self.settings = settings
+        self._lifetimes = (_ms(settings.marker_ttl), _ms(settings.retention), settings.history_size)
         self._trip = RoundTrip(settings, client)
 
     def close(self) -> None:
@@ -109,18 +110,6 @@ class Store:
     def entry_key(self, entry: str) -> str:
         """Name of the hash of ``entry``."""
         return f"{self._shard(entry)}entry:{entry}"
-
-    def _window_keys(self, window: WindowKey) -> list[str]:
-        shard, start = self._shard(window.entry), format_instant(window.start)
-        return [
-            f"{shard}entry:{window.entry}",
-            f"{shard}open",
-            f"{shard}history:{window.entry}",
-            f"{shard}run:{window.entry}:{start}",
-        ]
-
-    def _claim_key(self, window: WindowKey) -> str:
-        return f"{self._shard(window.entry)}claim:{window.entry}:{format_instant(window.start)}"
 
     @property
     def _beats_key(self) -> str:
@@ -151,7 +140,6 @@ class Store:
         return self._trip.run([self._claim(beat, request) for request in requests])
 
     def _claim(self, beat: str, q: ClaimRequest) -> Call[r.ClaimReply]:
-        shard = self._shard(q.window.entry)
         starts = [format_instant(start) for start in q.missed]
         return self._about(
             "claim",
@@ -168,7 +156,7 @@ class Store:
                 *starts,
             ],
             reading.read_claim,
-            [self._claim_key(q.window), *(f"{shard}run:{q.window.entry}:{start}" for start in starts)],
+            starts,
         )
 
     def confirm_many(
@@ -263,9 +251,7 @@ class Store:
         :class:`Unknown` (no such entry).
         """
         arguments = [beat, _ms(self.settings.publish_timeout)]
-        return self._trip.one(
-            self._about("backfill", window, arguments, reading.read_backfill, [self._claim_key(window)])
-        )
+        return self._trip.one(self._about("backfill", window, arguments, reading.read_backfill, ()))
 
     def pause(self, entry: str) -> bool:
         """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry."""
@@ -383,12 +369,14 @@ class Store:
         window: WindowKey,
         arguments: Sequence[Any],
         read: Callable[[list[Any]], T],
-        more_keys: Sequence[str] = (),
+        passed_over: Sequence[str] | None = None,
     ) -> Call[T]:
-        start = format_instant(window.start)
-        s = self.settings
-        first = [start, f"{window.entry}@{start}", _ms(s.marker_ttl), _ms(s.retention), s.history_size]
-        return Call(verb, [*self._window_keys(window), *more_keys], [*first, *arguments], read)
+        """One call about a window; ``passed_over`` are the starts of others, for a verb that has a claim key too."""
+        entry, start, shard = window.entry, format_instant(window.start), self._shard(window.entry)
+        keys = [f"{shard}entry:{entry}", f"{shard}open", f"{shard}history:{entry}", f"{shard}run:{entry}:{start}"]
+        if passed_over is not None:
+            keys += [f"{shard}claim:{entry}:{start}", *(f"{shard}run:{entry}:{other}" for other in passed_over)]
+        return Call(verb, keys, [start, f"{entry}@{start}", *self._lifetimes, *arguments], read)
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()

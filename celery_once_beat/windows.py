@@ -80,6 +80,8 @@ def format_instant(instant: datetime) -> str:
     It is in UTC and always :data:`INSTANT_WIDTH` characters long, so that the order of texts is the order of
     time. Raises ValueError for a naive datetime.
     """
+    if instant.tzinfo is timezone.utc:  # most are, and each verb writes several
+        return instant.isoformat(timespec="microseconds")[:26] + "Z"
     return naive_utc(instant).isoformat(timespec="microseconds") + "Z"
 
 

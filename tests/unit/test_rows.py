@@ -276,10 +276,10 @@ def test_a_row_without_an_end_still_names_its_window() -> None:
     (row,) = rows.due(NOW + MINUTE, 10)
     assert row.window(NOW + MINUTE).end == NOW + 2 * MINUTE
     when.broken = True
-    window = row.window(NOW + MINUTE, attempt=2)
+    window = row.window(NOW + 2 * MINUTE, attempt=2)
     assert (window.entry, window.start, window.end, window.attempt, window.tracked) == (
         "a",
-        NOW + MINUTE,
+        NOW + 2 * MINUTE,
         None,
         2,
         True,
