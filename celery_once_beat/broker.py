@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
+from kombu import exceptions
 from kombu.exceptions import OperationalError
 
-__all__ = ("is_alive", "is_to_blame", "transport_options")
+__all__ = ("Batch", "batch", "is_alive", "is_to_blame", "transport_options")
 
 logger = get_logger(__name__)
+
+#: What a batch raises whose messages perhaps didn't go out; older kombus have neither.
+BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
+
+#: Of a message at most: the push, and to a queue that expires an expiry for each of ten priorities.
+_COMMANDS = 11
 
 
 def transport_options(app: Any) -> dict[str, Any]:
@@ -29,6 +39,33 @@ def transport_options(app: Any) -> dict[str, Any]:
     else:
         options = {}
     return {key: value for key, value in options.items() if key not in (conf.broker_transport_options or {})}
+
+
+@dataclass
+class Batch:
+    """What is known of a batch once it is over."""
+
+    #: Why perhaps none, or not all, of its messages went out.
+    failed: Exception | None = None
+
+
+@contextmanager
+def batch(producer: Any, messages: int) -> Iterator[Batch]:
+    """Let what is published inside travel together where the transport can: kombu's over Redis, from 5.7 on.
+
+    A message waits for the others then, and all of them for one round trip, which is most of what a publish costs.
+    Elsewhere each is published by itself. Celery's ``after_task_publish`` is sent when a message is in the batch, this
+    package's ``window_published`` when it is out. ``producer`` may be None: there is none, nothing will be published.
+    """
+    batch = Batch()
+    if not getattr(producer, "supports_batch_publish", False):
+        yield batch
+        return
+    try:
+        with producer.batch(messages * _COMMANDS):
+            yield batch
+    except BatchPublishError as exc:
+        batch.failed = exc
 
 
 def is_alive(connection: Any) -> bool:
@@ -52,7 +89,7 @@ def is_to_blame(error: BaseException, producer: Any) -> bool:
     of_transport = (*connection.connection_errors, *connection.channel_errors) if connection is not None else ()
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, (OperationalError, OSError, *of_transport)):
+        if isinstance(cause, (OperationalError, BatchPublishError, OSError, *of_transport)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

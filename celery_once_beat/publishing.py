@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -51,6 +52,14 @@ class Job(NamedTuple):
     again: bool = False
 
 
+class Sent(NamedTuple):
+    """A window that was published, or not: what :meth:`Publishing._send` says of it."""
+
+    job: Job
+    window: Window
+    published: int
+
+
 def task_id(prefix: str, entry: str, start: datetime) -> str:
     """The id of a window's task: duplicates share it, and anyone can look up a window's result."""
     return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
@@ -69,33 +78,52 @@ class Publishing(Scheduler):
         super().__init__(*args, **kwargs)
 
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
-        """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice.
+        """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice."""
+        # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
+        left = deque(sorted(jobs, key=lambda job: job.row.tracked))
+        while left:
+            self._publish_slice(left, claimed_at)
+
+    def _publish_slice(self, left: deque[Job], claimed_at: float) -> None:
+        """Publish the first of the jobs that are left, and confirm them.
 
         What there is no time for is left to recovery: after ``publish_timeout`` another beat may have taken it.
         """
         timeout = self._once.settings.publish_timeout
-        confirmations: list[Confirmation] = []
-        confirmed_at = time.monotonic()
-        # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
-        for job in sorted(jobs, key=lambda job: job.row.tracked):
-            row = job.row
-            if row.tracked and time.monotonic() - claimed_at > timeout / 2:
-                continue
-            window = row.window(job.start, job.attempt)
-            if job.again:
-                entry = row.entry
-            else:
-                signals.window_claimed.send(sender=self, window=window)
-                entry = self._reserve(row)
-            published = self._send(entry, window, job)
-            if row.tracked:
-                confirmations.append(
-                    Confirmation(WindowKey(row.name, job.start), job.turn, published, self._start_timeout(row))
-                )
-            if len(confirmations) >= SLICE or time.monotonic() - confirmed_at > timeout / 4:
-                self._confirm(confirmations)
-                confirmations, confirmed_at = [], time.monotonic()
-        self._confirm(confirmations)
+        sent: list[Sent] = []
+        with broker.batch(self._producer(), SLICE) as batch:
+            began = time.monotonic()
+            while left and len(sent) < SLICE and time.monotonic() - began <= timeout / 4:
+                job = left.popleft()
+                row = job.row
+                if row.tracked and time.monotonic() - claimed_at > timeout / 2:
+                    continue
+                window = row.window(job.start, job.attempt)
+                if job.again:
+                    entry = row.entry
+                else:
+                    signals.window_claimed.send(sender=self, window=window)
+                    entry = self._reserve(row)
+                sent.append(Sent(job, window, self._send(entry, window, job)))
+        if batch.failed:
+            logger.error(
+                "once: %d messages weren't published, or perhaps not: %s",
+                len(sent),
+                batch.failed,
+                extra=about("batch_failed"),
+            )
+            self._broker_ready()
+            sent = [Sent(job, window, min(published, 0)) for job, window, published in sent]
+        for job, window, published in sent:
+            if published == 1:
+                signals.window_published.send(sender=self, window=window, again=job.again)
+        self._confirm(
+            [
+                Confirmation(WindowKey(job.row.name, job.start), job.turn, published, self._start_timeout(job.row))
+                for job, _, published in sent
+                if job.row.tracked
+            ]
+        )
 
     def _confirm(self, confirmations: list[Confirmation]) -> None:
         """Confirm as far as the store answers.
@@ -121,7 +149,8 @@ class Publishing(Scheduler):
     def _send(self, entry: Any, window: Window, job: Job) -> int:
         """Publish through the base's ``apply_entry``, which logs and swallows a failure.
 
-        Returns 1 if the message went out, 0 if not or perhaps not, -1 if it can't: the broker isn't to blame.
+        Returns 1 if the message went out, or into the batch; 0 if not or perhaps not; -1 if it can't: the broker isn't
+        to blame.
         """
         if self._broker_down:
             return 0
@@ -141,24 +170,29 @@ class Publishing(Scheduler):
         if not window.entry.isprintable():
             message.name = repr(window.entry)  # Celery logs it as it is: no line of its own for what follows a newline
         self._published = 0
-        try:
-            producer = self.producer
-        except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
-            logger.debug("once: no producer: %s", exc)
-        else:
+        producer = self._producer()
+        if producer is not None:
             self.apply_entry(message, producer=producer)
-        if self._published == 1:
-            signals.window_published.send(sender=self, window=window, again=job.again)
-        elif self._published == 0:
+        if self._published == 0:
             self._broker_ready()
         return self._published
 
+    def _producer(self) -> Any:
+        """The base's producer; None where there is no connection."""
+        try:
+            return None if self._broker_down else self.producer
+        except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
+            logger.debug("once: no producer: %s", exc)
+            return None
+
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
+        channel = producer.channel
         try:
             result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as exc:
-            self._published = 0 if broker.is_to_blame(exc, producer) else -1
+            # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
+            self._published = 0 if broker.is_to_blame(exc, producer) or producer.channel is not channel else -1
             raise
         self._published = 1
         return result

@@ -1,7 +1,8 @@
 """A network that fails at a chosen moment: a TCP proxy on loopback that loses replies and stops between commands.
 
-What passes is forwarded as it is. Before a Redis only requests that carry a script (``EVALSHA``) are ever tampered
-with, so that a client's greeting isn't what gets lost; before a RabbitMQ a connection is cut at a method that is named.
+What passes is forwarded as it is. Before a Redis only requests that carry a script (``EVALSHA``) or a command that is
+named are ever tampered with, so that a client's greeting isn't what gets lost; before a RabbitMQ a connection is cut at
+a method that is named.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._lose: tuple[Callable[[], object], int] | None = None
+        self._lose: tuple[bytes, Callable[[], object], int] | None = None
         self._stop: tuple[int, Callable[[], object]] | None = None
+        self._cut_before: bytes | None = None
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -54,9 +56,15 @@ class Proxy:
         """Where a client reaches the server through this proxy."""
         return f"redis://127.0.0.1:{self.port}/{db}"
 
-    def lose_reply(self, when: Callable[[], object] = lambda: True, keep: int = 0) -> None:
+    def lose_reply(
+        self, when: Callable[[], object] = lambda: True, keep: int = 0, of: bytes = b"EVALSHA"
+    ) -> None:  # fmt: skip
         """The next request is forwarded; once ``when()`` is true, ``keep`` bytes of its reply, and then nothing."""
-        self._lose = (when, keep)
+        self._lose = (of, when, keep)
+
+    def cut_before(self, command: bytes) -> None:
+        """The next request that has such a command isn't forwarded, and its connection is cut."""
+        self._cut_before = command
 
     def stop_before(self, number: int, call: Callable[[], object]) -> None:
         """Of the next ``number`` scripts the last one is forwarded when ``call`` has returned."""
@@ -93,9 +101,13 @@ class Proxy:
         held = b""
         try:
             while data := client.recv(65536):
-                if self._lose and b"EVALSHA" in data:
-                    doomed.append(self._lose)
+                if self._lose and self._lose[0] in data:
+                    doomed.append(self._lose[1:])
                     self._lose = None
+                if self._cut_before and self._cut_before in data:
+                    self._cut_before = None
+                    self.lost += 1
+                    return
                 if self._stop:
                     held += data
                     commands = list(_COMMAND.finditer(held))
