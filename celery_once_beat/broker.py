@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 #: What a batch raises whose messages perhaps didn't go out; older kombus have neither.
 BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
 
-#: Of a message at most: the push, and to a queue that expires an expiry for each of ten priorities.
+#: Of a message to a queue: the push, and where the queue expires an expiry for each of ten priorities.
 _COMMANDS = 11
 
 

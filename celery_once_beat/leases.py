@@ -104,7 +104,7 @@ class Leases:
                 leases = [lease for lease in self._held if not lease.lost]
                 self._held.intersection_update(leases)
             if leases and not self._renew(leases):
-                time.sleep(min(lease.length for lease in leases) / 10)
+                time.sleep(min(1.0, *(lease.length / 10 for lease in leases)))
 
     def _renew(self, leases: list[Lease]) -> bool:
         """Renew all in one round trip; returns False where the store didn't answer for one."""

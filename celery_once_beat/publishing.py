@@ -6,7 +6,8 @@ again (the broker was away) or never can be (its arguments, say). Inherited by t
 
 What if the process dies, or sleeps for an hour:
 
-- between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it;
+- between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it. So are up to SLICE
+  windows whose messages waited for each other;
 - between publish and confirm: the same, and the worker refuses the second copy.
 """
 
@@ -60,6 +61,14 @@ class Sent(NamedTuple):
     published: int
 
 
+def _alone(job: Job) -> bool:
+    """Whether a window's message travels by itself: when a batch fails, all that were in it are published again.
+
+    Untracked windows can't be. One that is published again may be what a batch failed for.
+    """
+    return job.again or not job.row.tracked
+
+
 def task_id(prefix: str, entry: str, start: datetime) -> str:
     """The id of a window's task: duplicates share it, and anyone can look up a window's result."""
     return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
@@ -80,7 +89,7 @@ class Publishing(Scheduler):
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
         """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice."""
         # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
-        left = deque(sorted(jobs, key=lambda job: job.row.tracked))
+        left = deque(sorted(jobs, key=_alone, reverse=True))
         while left:
             self._publish_slice(left, claimed_at)
 
@@ -91,9 +100,10 @@ class Publishing(Scheduler):
         """
         timeout = self._once.settings.publish_timeout
         sent: list[Sent] = []
-        with broker.batch(self._producer(), SLICE) as batch:
+        alone = _alone(left[0])
+        with broker.batch(None if alone else self._producer(), SLICE) as batch:
             began = time.monotonic()
-            while left and len(sent) < SLICE and time.monotonic() - began <= timeout / 4:
+            while left and len(sent) < SLICE and time.monotonic() - began <= timeout / 4 and _alone(left[0]) == alone:
                 job = left.popleft()
                 row = job.row
                 if row.tracked and time.monotonic() - claimed_at > timeout / 2:
@@ -105,10 +115,12 @@ class Publishing(Scheduler):
                     signals.window_claimed.send(sender=self, window=window)
                     entry = self._reserve(row)
                 sent.append(Sent(job, window, self._send(entry, window, job)))
+                if not sent[-1].published and not self._broker_down:
+                    break  # its connection has gone, and is there again: a batch belongs to one connection
         if batch.failed:
             logger.error(
                 "once: %d messages weren't published, or perhaps not: %s",
-                len(sent),
+                sum(published == 1 for _, _, published in sent),
                 batch.failed,
                 extra=about("batch_failed"),
             )
@@ -187,12 +199,13 @@ class Publishing(Scheduler):
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
-        channel = producer.channel
+        channel = getattr(producer, "channel", None)
         try:
             result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as exc:
             # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
-            self._published = 0 if broker.is_to_blame(exc, producer) or producer.channel is not channel else -1
+            broke = getattr(producer, "channel", None) is not channel
+            self._published = 0 if broke or broker.is_to_blame(exc, producer) else -1
             raise
         self._published = 1
         return result

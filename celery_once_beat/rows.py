@@ -99,7 +99,8 @@ class Row:
         return self.plan[0] if self.plan else None
 
     def _starts(self, cursor: datetime, until: datetime) -> Iterator[datetime]:
-        start = next_start(self.entry.schedule, cursor, anchor=self.policy.anchor)
+        self.beyond = None  # its schedule may say another thing by now
+        start = self._after(cursor)
         while start is not None and start <= until:
             yield start
             start = self._after(start)

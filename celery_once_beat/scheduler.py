@@ -246,7 +246,9 @@ class OnceSchedulerMixin(Publishing):
             try:
                 step = row.step(now)
                 if step is not None and step.run:
-                    self._send(self._reserve(row), row.window(step.start), Job(row, step.start, 0, None))
+                    window = row.window(step.start)
+                    if self._send(self._reserve(row), window, Job(row, step.start, 0, None)) == 1:
+                        signals.window_published.send(sender=self, window=window, again=False)
                 self._rows.advance(row, step.start if step else now, now)
             except ScheduleError as exc:
                 self._rows.rest(row, now, RETRY_AFTER, exc)

@@ -99,9 +99,7 @@ for position = 1, listed do
   end
 end
 local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
-if HISTORY_SIZE > 0 then
-  redis.call('LLEN', HISTORY) -- a window whose end can't be remembered isn't to begin, again and again
-end
+look_at_history() -- a window whose end can't be remembered isn't to begin, again and again
 if missed > 0 then
   look_at_count('c:missed')
 end

@@ -197,8 +197,13 @@ local function write_again()
   redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
 
--- A script looks at all that it will write to, then writes: one that stops halfway would count twice. What it would
--- stop at here is a field that is no number, of which it says the count.
+-- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
+local function look_at_history()
+  if HISTORY_SIZE > 0 then
+    redis.call('LLEN', HISTORY)
+  end
+end
+
 local function look_at_count(name)
   counted[name] = counted[name] or number_field(name, redis.call('HGET', ENTRY, name), 0)
 end
@@ -211,10 +216,9 @@ local function count(name, number, ...)
   keep_entry()
 end
 
--- The first write of a script that makes it: the history may hold something foreign, and then nothing is written.
 -- There are many, so they are short: start without what every start ends with; outcome; when it was claimed; ms after
--- that, when its last execution began (0: none) and when it was closed; attempts, or how many windows were missed; host
--- and process of the beat; host of the last owner.
+-- that, when its last execution began (0: none, or at once) and when it was closed; attempts, or how many windows were
+-- missed; host and process of the beat; host of the last owner.
 local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
     local text = string.format('%s %s %.0f %.0f %.0f %.0f %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
@@ -234,9 +238,9 @@ end
 local function close_window(window, outcome, owner)
   local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
+  look_at_history()
   look_at_count(name)
-  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts,
-    window.beat, owner)
+  -- First what frees memory: a server that is full lets a script that has written go on.
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
   mark_done(owner, outcome, not passed())
@@ -245,6 +249,8 @@ local function close_window(window, outcome, owner)
   else
     count(name, 1)
   end
+  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts,
+    window.beat, owner)
 end
 
 -- The limits that end an open window that nobody runs. Returns its outcome, or nil where it may go on.

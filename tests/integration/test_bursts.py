@@ -40,13 +40,13 @@ def broker(redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[[], OnceScheduler]]:
+def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler]]:
     """Make a scheduler whose entries are all about to be due, and wait until they are."""
     app = Celery("tests", broker=broker.url(), set_as_current=False, task_cls=OnceTask)
     app.task(work, name="tests.work")
     made: list[OnceScheduler] = []
 
-    def make() -> OnceScheduler:
+    def make(**once: Any) -> OnceScheduler:
         due = datetime.now(timezone.utc) + timedelta(seconds=2)
         app.conf.update(
             task_default_queue=QUEUE,
@@ -55,7 +55,7 @@ def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[[], OnceScheduler]
             beat_schedule={
                 f"entry-{number}": {
                     "task": "tests.work", "schedule": timedelta(hours=1), "args": (number,),
-                    "options": {"once": {"anchor": due}},
+                    "options": {"once": {"anchor": due, **once}},
                 }
                 for number in range(COUNT)
             },
@@ -87,7 +87,7 @@ def reads(url: str) -> int:
         return int(client.info("stats")["total_reads_processed"])  # type: ignore[index]
 
 
-def test_messages_travel_together(burst: Callable[[], OnceScheduler], redis_url: str) -> None:
+def test_messages_travel_together(burst: Callable[..., OnceScheduler], redis_url: str) -> None:
     """All that a burst asks of store and broker takes fewer round trips than there are messages."""
     scheduler = burst()
     before = reads(redis_url)
@@ -98,7 +98,7 @@ def test_messages_travel_together(burst: Callable[[], OnceScheduler], redis_url:
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
 def test_a_batch_that_is_cut(
-    burst: Callable[[], OnceScheduler], broker: Proxy, redis_url: str, caplog: pytest.LogCaptureFixture, lost: str
+    burst: Callable[..., OnceScheduler], broker: Proxy, redis_url: str, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
     """Perhaps none of it went out: all of it is published again, and nothing of the rest is lost."""
     scheduler = burst()
@@ -116,3 +116,12 @@ def test_a_batch_that_is_cut(
     twice = sum(times - 1 for times in sent(redis_url).values())
     # What had arrived when the connection went is there twice; a worker refuses the second copy.
     assert 0 < twice <= SLICE if lost == "reply" else twice == 0
+
+
+def test_untracked_windows_travel_alone(burst: Callable[..., OnceScheduler], broker: Proxy, redis_url: str) -> None:
+    """Nothing would publish them again: each is tried as Celery's retry policy says."""
+    scheduler = burst(tracked=False)
+    broker.cut_before(b"LPUSH")
+    scheduler.tick()
+    assert broker.lost == 1
+    assert sent(redis_url) == Counter(range(COUNT))

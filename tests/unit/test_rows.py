@@ -14,6 +14,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 
+from celery_once_beat.errors import ScheduleError
 from celery_once_beat.policy import Step
 from celery_once_beat.rows import RETRY_AFTER, Row, Rows
 from celery_once_beat.settings import Settings
@@ -38,15 +39,16 @@ class Broken(BaseSchedule):
 
 
 class Weak(BaseSchedule):
-    """Every minute, and broken when it is told to be."""
+    """Every minute, or what it is told, and broken when it is told to be."""
 
     broken = False
+    minutes = 1
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         if self.broken:
             raise RuntimeError("no idea")
         last = last_run_at.astimezone(timezone.utc)
-        return last.replace(second=0, microsecond=0) + MINUTE - self.now()
+        return last.replace(second=0, microsecond=0) + self.minutes * MINUTE - self.now()
 
     def is_due(self, last_run_at: datetime) -> Any:
         left = self.remaining_estimate(last_run_at).total_seconds()
@@ -284,6 +286,32 @@ def test_a_row_without_an_end_still_names_its_window() -> None:
         2,
         True,
     )
+
+
+def test_a_schedule_that_starts_later_than_it_said() -> None:
+    """It is asked again when it would be due, and the row waits for what it says then."""
+    when = Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(when)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    when.minutes = 5
+    assert row.step(NOW + MINUTE) is None
+    rows.advance(row, row.cursor, NOW + MINUTE)
+    assert rows.next_due() == NOW + 5 * MINUTE
+
+
+def test_a_schedule_that_stays_broken_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where its last answer, from before, would do for its cursor."""
+    when = Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(when)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    cursor = row.cursor
+    when.broken = True
+    with pytest.raises(ScheduleError) as broken:
+        row.step(NOW + MINUTE)
+    with caplog.at_level("INFO"):
+        rows.rest(row, NOW, 30, broken.value)
+        rows.advance(row, cursor, NOW)  # as when it is loaded anew
+    assert [record.action for record in caplog.records] == ["entry_broken"]
 
 
 # -- changes of the schedule
