@@ -6,10 +6,12 @@ VENV ?= .venv
 JOBS ?= 4
 ARGS ?=
 # How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
-# one each time if empty), where the report of the chaos goes; how many windows make leaks lets through.
+# one each time if empty), where the report of the chaos goes; how many windows make leaks lets through; how often
+# make bench measures each thing.
 MINUTES ?= 3
 KILLS ?= 50
 WINDOWS ?= 100000
+ROUNDS ?= 3
 SEED ?=
 REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
@@ -18,7 +20,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test figures chaos failover leaks check lint types wheel coverage format clean
+.PHONY: help demo recording test figures chaos failover leaks bench check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -51,6 +53,9 @@ failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, K
 leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
 	$(PY) -m pytest -s tests/leaks --windows $(WINDOWS) --report docs/reports
 
+bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=3; writes a report, plots and README's table
+	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS)
+
 check: lint types wheel coverage  ## all that is checked besides the tests
 
 lint: $(VENV)/.check  ## ruff's rules and format, and that imports point one way
@@ -82,7 +87,8 @@ $(VENV)/pyvenv.cfg:
 $(VENV)/.demo: EXTRAS = demo
 $(VENV)/.test: EXTRAS = test
 $(VENV)/.check: EXTRAS = check,test
-$(VENV)/.demo $(VENV)/.test $(VENV)/.check: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.bench: EXTRAS = bench
+$(VENV)/.demo $(VENV)/.test $(VENV)/.check $(VENV)/.bench: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

@@ -165,6 +165,19 @@ def test_settings_are_those_that_there_are() -> None:
             assert said == default, name
 
 
+def test_the_benchmarks_are_those_of_the_report() -> None:
+    """What README and docs/scaling.md show was measured by the run whose report is kept."""
+    report = (ROOT / "docs/reports/benchmarks.md").read_text()
+    measured = report.splitlines()[2].partition("; `make bench`")[0]
+    shown = re.findall(r"<!-- benchmarks -->\n(.*?)<!-- /benchmarks -->", README, re.DOTALL)
+    assert len(shown) == 1
+    rows = [line for line in shown[0].splitlines() if line.startswith("|")]
+    assert len(rows) > 20
+    assert "\n".join(rows) in report
+    for page in (README, (ROOT / "docs/scaling.md").read_text()):
+        assert measured in page
+
+
 def test_every_line_of_the_logs_is_documented() -> None:
     """docs/logs.md has each ``action`` that the package logs, and no other."""
     package = Path(celery_once_beat.__file__).parent

@@ -1,0 +1,261 @@
+"""One measurement in a process of its own: ``python -m benchmarks.measure burst '{"subject": "once", …}'``.
+
+Prints a JSON object. ``runs`` starts the servers and this, and says what comes of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import redis
+from benchmarks.app import BROKER, QUEUE, STORE
+from benchmarks.subjects import SUBJECTS, every, once, tick_until_idle
+
+__all__ = ("sent",)
+
+#: Seconds until a burst's entries are due: at first, and for each entry that has to be loaded before.
+HEAD_START, PER_ENTRY = 2.0, 1 / 2500
+
+
+def sent(url: str = BROKER) -> list[int]:
+    """The numbers of the entries whose messages wait in the queue."""
+    with redis.Redis.from_url(url) as client:
+        messages = client.lrange(QUEUE, 0, -1)
+    bodies = [json.loads(base64.b64decode(json.loads(message)["body"])) for message in messages]
+    return [int(args[0]) for args, _kwargs, _embed in bodies]
+
+
+def wait_for(scheduler: Any, due: float) -> None:
+    """Let beat's loop run until ``due`` (epoch seconds), and be there on time."""
+    if time.time() > due:
+        raise SystemExit("the entries were due before they were loaded")
+    while (left := due - time.time()) > 0.02:
+        time.sleep(min(scheduler.tick(), left - 0.01))
+    while time.time() < due:
+        pass
+
+
+class Clocks:
+    """Seconds on the wall, and of this process's CPU, since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {"seconds": time.perf_counter() - self._wall, "cpu": time.process_time() - self._cpu}
+
+
+def burst(subject: str, count: int, patience: float = 1e9) -> dict[str, Any]:
+    """All entries are due at once: until the last message is out (and confirmed), or ``patience`` is at an end."""
+    due = time.time() + HEAD_START + count * PER_ENTRY
+    scheduler = SUBJECTS[subject](count, due)()
+    if subject == "once":
+        wait_for(scheduler, due)
+    clocks = Clocks()
+    tick_until_idle(scheduler, patience)
+    found = clocks.read()
+    numbers = sent()
+    return {"sent": len(numbers), "different": len(set(numbers)), **found}
+
+
+def share(count: int, due: float) -> dict[str, Any]:
+    """As a burst, beside other beats: how many messages this one sent, as its signal counts them."""
+    from celery_once_beat.signals import window_published
+
+    mine: Counter[str] = Counter()
+
+    def note(window: Any, **_: Any) -> None:
+        mine[window.entry] += 1
+
+    window_published.connect(note)
+    scheduler = once(every(count, due))
+    wait_for(scheduler, due)
+    clocks = Clocks()
+    tick_until_idle(scheduler)
+    return {"sent": mine.total(), **clocks.read()}
+
+
+def start(subject: str, count: int) -> dict[str, Any]:
+    """From nothing to a scheduler that would send; nothing is due."""
+    make = SUBJECTS[subject](count, None)
+    clocks = Clocks()
+    make().tick()
+    return clocks.read()
+
+
+def idle(subject: str, count: int, seconds: float) -> dict[str, Any]:
+    """Nothing is due: what a tick costs, and what beat's own loop costs for so many seconds."""
+    scheduler = SUBJECTS[subject](count, None)()
+    scheduler.tick()
+    ticks = []
+    for _ in range(50):
+        began = time.perf_counter()
+        scheduler.tick()
+        ticks.append(time.perf_counter() - began)
+    cpu, until = time.process_time(), time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(scheduler.tick(), left))
+    return {"tick": statistics.median(ticks), "core": (time.process_time() - cpu) / seconds}
+
+
+def late(count: int, seconds: int, apart: float) -> dict[str, Any]:
+    """Each entry is due once a second: how long after its start each message was out."""
+    from celery_once_beat.signals import window_published
+
+    found: dict[datetime, list[float]] = {}
+    due = float(int(time.time()) + 3)
+
+    def note(window: Any, **_: Any) -> None:
+        if window.start.timestamp() >= due:
+            found.setdefault(window.start, []).append(time.time() - window.start.timestamp())
+
+    window_published.connect(note)
+    scheduler = once(every(count, due, timedelta(seconds=1), apart))
+    until = due + seconds - 0.02
+    while (left := until - time.time()) > 0:
+        time.sleep(max(min(scheduler.tick(), left), 0))
+    all_of_them = sorted(value for values in found.values() for value in values)
+    return {
+        "sent": len(all_of_them), "expected": count * seconds,
+        "p50": all_of_them[len(all_of_them) // 2], "p99": all_of_them[int(len(all_of_them) * 0.99)],
+        "last": statistics.median(max(values) for values in found.values()),
+    }  # fmt: skip
+
+
+@contextmanager
+def counted(found: Counter[str]) -> Iterator[None]:
+    """Count the commands of all clients and, under ``lua``, those of scripts."""
+
+    def count(stream: Any) -> None:
+        for line in iter(stream.next_command, None):
+            if line["command"].startswith("ECHO once-end"):
+                return
+            found["lua" if line["client_type"] == "lua" else line["command"].split()[0]] += 1
+
+    with redis.Redis.from_url(STORE, decode_responses=True) as client, client.monitor() as stream:
+        thread = threading.Thread(target=count, args=(stream,))
+        thread.start()
+        yield
+        client.echo("once-end")
+        thread.join()
+
+
+def traffic(subject: str, count: int) -> dict[str, Any]:
+    """What a burst asks of the servers: commands of clients, and of their scripts, an entry."""
+    due = time.time() + HEAD_START + count * PER_ENTRY
+    scheduler = SUBJECTS[subject](count, due)()
+    if subject == "once":
+        wait_for(scheduler, due)
+    found: Counter[str] = Counter()
+    with counted(found):
+        tick_until_idle(scheduler)
+    scripts = found.pop("lua", 0)
+    return {"sent": len(set(sent())), "commands": found.total() / count, "of_scripts": scripts / count}
+
+
+def backlog(windows: int) -> dict[str, Any]:
+    """So many windows are open, of 100 entries: seconds of a claim (in a pipeline of 100), and of a look at all."""
+    from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+    from celery_once_beat.settings import Settings
+    from celery_once_beat.store import Store
+
+    names = [f"entry-{number:03d}" for number in range(100)]
+    store = Store(Settings(redis_url=STORE))
+    # Claimed and not published, they would be overdue after publish_timeout: long after this.
+    cursor = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
+    store.heartbeat("beat:1:bench")
+    store.load_many(LoadRequest(n, "beat:1:bench", "0" * 16, 86400.0, 3, True, None, known=cursor) for n in names)
+
+    def claim() -> None:
+        nonlocal cursor
+        start = cursor + timedelta(seconds=1)
+        replies = store.claim_many("beat:1:bench", [ClaimRequest(WindowKey(n, start), cursor, "0" * 16) for n in names])
+        assert {type(reply).__name__ for reply in replies} == {"Claimed"}, replies[0]
+        cursor = start
+
+    while claimed_less(store, names, windows):
+        claim()
+    began = time.perf_counter()
+    for _ in range(5):
+        claim()
+    claims = (time.perf_counter() - began) / 500
+    looks = []
+    for _ in range(20):
+        began = time.perf_counter()
+        found = store.overdue("beat:1:bench", datetime.now(timezone.utc) - timedelta(hours=1), 100)
+        looks.append(time.perf_counter() - began)
+        assert not any(found.shards)
+    return {"claim": claims, "look": statistics.median(looks)}
+
+
+def claimed_less(store: Any, names: list[str], windows: int) -> bool:
+    """Whether fewer are open by now."""
+    account = store.account(names[0])
+    return len(account.open) * len(names) < windows
+
+
+def history(windows: int) -> dict[str, Any]:
+    """Bytes an entry that the server uses more, after so many windows of 200 entries have been done.
+
+    And the server's CPU a window, µs, from claim to finish.
+    """
+    from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
+    from celery_once_beat.settings import Settings
+    from celery_once_beat.store import Store
+
+    names = [f"proj.reports.nightly-{number:03d}" for number in range(200)]
+    store = Store(Settings(redis_url=STORE))
+    client = redis.Redis.from_url(STORE)
+    cursor = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=100)
+    store.heartbeat("beat:1:bench")
+    before, used, server_cpu = client.info("memory")["used_memory"], 0.0, _cpu(client)
+    beat, mark = "host-7f9c:12345:0123abcd", "0" * 16
+    store.load_many(LoadRequest(n, beat, mark, 86400.0, 3, True, None, known=cursor) for n in names)
+    for _ in range(windows):
+        keys = [WindowKey(name, cursor + timedelta(hours=1)) for name in names]
+        won = store.claim_many(beat, [ClaimRequest(key, cursor, mark) for key in keys])
+        store.confirm_many([Confirmation(key, reply.turn, 1, 3600.0) for key, reply in zip(keys, won, strict=True)])
+        for key in keys:
+            begun = store.begin(key, "worker-1@host-7f9c:0123456789ab:0123", 60.0)
+            store.finish(key, "worker-1@host-7f9c:0123456789ab:0123", begun.fence, "done")
+        cursor += timedelta(hours=1)
+        used += _cpu(client) - server_cpu
+        # As they do by themselves, ten minutes later.
+        client.delete(*client.scan_iter("*:claim:*", count=1000), *client.scan_iter("*:run:*", count=1000))
+        server_cpu = _cpu(client)
+    return {
+        "bytes": (client.info("memory")["used_memory"] - before) / len(names),
+        "server": used / windows / len(names) * 1e6,
+    }  # fmt: skip
+
+
+def _cpu(client: Any) -> float:
+    """Seconds of CPU that the server has used."""
+    info = client.info("cpu")
+    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+
+
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
+    measure.__name__: measure for measure in (burst, share, start, idle, late, traffic, backlog, history)
+}
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING)
+    what, parameters = sys.argv[1:]
+    print(json.dumps(MEASURES[what](**json.loads(parameters))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The plots of the report: SVG without a background, in colours that are read on white and on black."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib as mpl
+from benchmarks.report import PEERS
+from matplotlib import pyplot as plt
+
+__all__ = ("plot",)
+
+#: Of Okabe and Ito's palette, which the colour-blind tell apart; markers say the same. Grey: half-way to both grounds.
+STYLES = {
+    "loop": ("#808080", "--", "x"), "once": ("#d55e00", "-", "o"), "stock": ("#0a84c6", "-", "s"),
+    "redbeat": ("#009e73", "-", "^"), "django": ("#cc79a7", "-", "D"),
+}  # fmt: skip
+COUNTS = (100, 1000, 10_000, 100_000)
+INK = "#808080"
+
+
+def plot(figures: Mapping[str, Mapping[str, float]], folder: Path) -> None:
+    """Write both plots."""
+    mpl.use("svg")
+    with mpl.rc_context(
+        {
+            "svg.hashsalt": "celery-once-beat", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11,
+            "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+        }
+    ):  # fmt: skip
+        _lines(figures, "rate", "entries a second", folder / "benchmarks-burst.svg")
+        _lines(figures, "cpu", "CPU of the beat, µs an entry", folder / "benchmarks-growth.svg")
+
+
+def _lines(figures: Mapping[str, Mapping[str, float]], key: str, label: str, path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for subject, (colour, line, marker) in STYLES.items():
+        points = [(n, figures[f"burst {subject} {n}"][key]) for n in COUNTS if f"burst {subject} {n}" in figures]
+        axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, marker=marker, label=PEERS[subject])
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(COUNTS, [f"{count:,}" for count in COUNTS])
+    axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlabel("entries due at once")
+    axes.set_ylabel(label)
+    axes.grid(visible=True, color=INK, alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    figure.savefig(path, transparent=True, metadata={"Date": None}, bbox_inches="tight")
+    plt.close(figure)

@@ -1,0 +1,223 @@
+"""What is measured, each on an empty server, and each in processes of its own; a result is a dict of figures.
+
+Nothing counts that wasn't done: a burst's messages are read and must be one for each entry, a worker's bodies note
+themselves, and every window must be done by the store's own account.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from processes import TESTS, Proc, Processes, wait_until
+from servers import RedisServer, find_servers
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ("Bench",)
+
+QUEUE = "bench"
+PATIENCE = 600
+
+
+class Bench:
+    """One server for store and broker, emptied before each run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server = RedisServer.start(find_servers()["valkey"], args=["--save", ""])
+        self.procs = Processes(directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.procs.end_all()
+        self.server.__exit__(None, None, None)
+
+    @property
+    def version(self) -> str:
+        with self.server.client() as client:
+            info = client.info("server")
+        return f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
+
+    @contextmanager
+    def _fresh(self, kind: str, **env: str) -> Iterator[dict[str, str]]:
+        """An empty server, and the environment of processes with the task base of ``kind``."""
+        with self.server.client() as client:
+            client.execute_command("FLUSHALL", "SYNC")  # not in the background, where its memory is still counted
+        with tempfile.TemporaryDirectory(prefix="once-bench-") as counts:
+            yield {
+                "BROKER": self.server.url(1), "STORE": self.server.url(0), "KIND": kind, "COUNTS": counts, **env,
+            }  # fmt: skip
+            self.procs.end()
+
+    def _start(self, env: dict[str, str], what: str, **parameters: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "benchmarks.measure", what, json.dumps(parameters)]
+        paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return subprocess.Popen(
+            command, env={**os.environ, **env, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def _read(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, err = process.communicate(timeout=PATIENCE)
+        if process.returncode:
+            raise AssertionError(f"{process.args} ended with {process.returncode}:\n{err[-2000:]}")
+        return dict(json.loads(out.splitlines()[-1]))
+
+    def _child(self, env: dict[str, str], what: str, **parameters: Any) -> dict[str, Any]:
+        return self._read(self._start(env, what, **parameters))
+
+    # -- one process ------------------------------------------------------------------------------------------
+
+    def alone(self, what: str, kind: str = "plain", **parameters: Any) -> dict[str, Any]:
+        """A measurement of ``measure`` in one process."""
+        with self._fresh(kind) as env:
+            return self._child(env, what, **parameters)
+
+    def burst(self, subject: str, count: int, patience: float = 1e9) -> dict[str, Any]:
+        """Entries a second, and CPU µs an entry, of a burst; each entry's message is there, once."""
+        found = self.alone("burst", _kind(subject), subject=subject, count=count, patience=patience)
+        assert found["sent"] == found["different"], found
+        assert found["sent"] == count or found["seconds"] >= patience, found
+        return {"rate": found["sent"] / found["seconds"], "cpu": found["cpu"] / found["sent"] * 1e6}
+
+    def memory(self, subject: str, count: int) -> dict[str, Any]:
+        """Bytes of the server's an entry, once all are loaded and their beat is gone."""
+        with self._fresh(_kind(subject)) as env, self.server.client() as client:
+            before = client.info("memory")["used_memory"]
+            self._child(env, "start", subject=subject, count=count)
+            return {"bytes": (client.info("memory")["used_memory"] - before) / count}
+
+    # -- several beats ----------------------------------------------------------------------------------------
+
+    def share(self, beats: int, count: int) -> dict[str, Any]:
+        """A burst of ``count`` entries that so many beats share: seconds until the last has no more to do."""
+        with self._fresh("once") as env:
+            due = time.time() + 4 + beats * (2 + count / 2500)
+            running = [self._start(env, "share", count=count, due=due) for _ in range(beats)]
+            found = [self._read(process) for process in running]
+            with self.server.client(1) as client:
+                assert client.llen(QUEUE) == count, found
+        sent = [one["sent"] for one in found]
+        assert sum(sent) == count, sent
+        return {
+            "seconds": max(one["seconds"] for one in found), "cpu": sum(one["cpu"] for one in found) / count * 1e6,
+            "least": min(sent) / count, "most": max(sent) / count,
+        }  # fmt: skip
+
+    def paused(self, kind: str, count: int, seconds: float) -> dict[str, Any]:
+        """All are due at once, and of two real beats one is paused in the middle, for so many seconds."""
+        scheduler = {"once": "once", "redbeat": "redbeat.RedBeatScheduler"}[kind]
+        due = time.time() + (15 + count / 1000 if kind == "once" else 0)
+        with self._fresh(kind, COUNT=str(count), DUE=str(due), PAIR="1") as env:
+            first = self.procs.start_beat("benchmarks.pair", env=env, scheduler=scheduler, loglevel="WARNING")
+            if kind == "redbeat":  # its entries are due as soon as they are saved: by the first one, then
+                self._wait_for_messages(1)
+            self.procs.start_beat("benchmarks.pair", env=env, scheduler=scheduler, loglevel="WARNING")
+            self._wait_for_messages(count // 4)
+            first.pause()
+            time.sleep(seconds)
+            first.resume()
+            self._wait_until_quiet()
+            bodies = self._execute(env, "prefork", 2)
+        times = Counter(number for number, _ in bodies)
+        return {
+            "twice": sum(n > 1 for n in times.values()), "lost": count - len(times),
+            "refused": self._sum("refused"),
+        }  # fmt: skip
+
+    def _sum(self, field: str) -> int:
+        """Of all entries' hashes."""
+        with self.server.client() as client:
+            keys = list(client.scan_iter("*:entry:*", count=1000))
+            with client.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.hget(key, field)
+                return sum(int(value or 0) for value in pipe.execute())
+
+    def _wait_for_messages(self, count: int) -> None:
+        with self.server.client(1) as client:
+            wait_until(lambda: client.llen(QUEUE) >= count, f"{count} messages are sent", PATIENCE)
+
+    def _wait_until_quiet(self) -> None:
+        """Until nothing has been sent for longer than a beat waits for another that is gone."""
+        with self.server.client(1) as client:
+            last, since = -1, time.monotonic()
+            while time.monotonic() - since < 20:
+                if (now := client.llen(QUEUE)) != last:
+                    last, since = now, time.monotonic()
+                time.sleep(0.5)
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    def worker(
+        self, kind: str, pool: str, count: int, *, concurrency: int, task: str = "nothing", windows: bool = False
+    ) -> dict[str, Any]:
+        """µs a task, from the first body to the last, of a worker that finds ``count`` messages."""
+        with self._fresh(kind) as env:
+            fill = {"how": "windows" if windows else "plain", "count": count, "task": f"bench.{task}"}
+            command = [sys.executable, "-m", "benchmarks.fill", json.dumps(fill)]
+            subprocess.run(
+                command, env={**os.environ, **env, "PYTHONPATH": str(TESTS)}, check=True, capture_output=True,
+                timeout=PATIENCE,
+            )  # fmt: skip
+            with self.server.client(1) as client:
+                assert client.llen(QUEUE) == count
+            bodies = self._execute(env, pool, concurrency)
+            assert sorted(number for number, _ in bodies) == list(range(count)), "each once"
+            if windows:
+                assert self._sum("c:done") == count, "each window is done"
+        moments = sorted(moment for _, moment in bodies)
+        return {"each": (moments[-1] - moments[0]) / (count - 1) * 1e6}
+
+    def _execute(self, env: dict[str, str], pool: str, concurrency: int) -> list[tuple[int, float]]:
+        """Let a worker do all that waits; returns each body's number and moment."""
+        worker = self._worker(env, pool, concurrency)
+        with self.server.client(1) as client:
+            wait_until(
+                lambda: not client.llen(QUEUE) and not client.hlen("unacked"), "nothing waits", PATIENCE, every=0.2
+            )
+        assert worker.stop(60) == 0, worker.tail()
+        return _bodies(env)
+
+    def _worker(self, env: dict[str, str], pool: str, concurrency: int, *more: str) -> Proc:
+        return self.procs.start_worker(
+            "benchmarks.app", env=env, pool=pool, concurrency=concurrency, loglevel="WARNING", extra_args=more
+        )
+
+    def takeover(self, windows: int, lease: float) -> dict[str, Any]:
+        """A worker is killed in the middle of so many bodies: seconds until each runs again in another."""
+        with self._fresh(
+            "once", COUNT=str(windows), DUE=str(time.time() + 5), TASK="bench.long", LEASE=str(lease)
+        ) as env:
+            self.procs.start_beat("benchmarks.pair", env=env, loglevel="WARNING")
+            doomed = self._worker(env, "prefork", windows)
+            wait_until(lambda: len(_bodies(env)) == windows, "all run", 60)
+            heir = self._worker(env, "prefork", windows, "--hostname", "heir@%h")
+            wait_until(lambda: "ready" in heir.log or heir.children(), "another worker is there", 60)
+            time.sleep(3)
+            killed = time.time()
+            doomed.kill()
+            wait_until(lambda: len(_bodies(env)) == 2 * windows, "all run again", 120)
+            again = sorted(moment - killed for _, moment in _bodies(env))[windows:]
+        return {"first": again[0], "last": again[-1]}
+
+
+def _kind(subject: str) -> str:
+    return "once" if subject == "once" else "plain"
+
+
+def _bodies(env: dict[str, str]) -> list[tuple[int, float]]:
+    lines = [line.split() for path in Path(env["COUNTS"]).glob("[0-9]*") for line in path.read_text().splitlines()]
+    return [(int(number), float(moment)) for number, moment in lines]
