@@ -98,8 +98,8 @@ def beats() -> Iterator[tuple[str, Run, bool]]:
     yield "takeover", lambda bench: bench.takeover(8, report.LEASE), True
 
 
-def measured(rounds: int, only: str) -> tuple[dict[str, dict[str, float]], str]:
-    """The median of each figure over the rounds; what is measured once says so by its flag."""
+def measure(rounds: int, only: str, file: Path) -> None:
+    """Write the median of each figure to ``file``, after each round; what is measured once says so by its flag."""
     found: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name, Bench(Path(name)) as bench:
         for number in range(rounds):
@@ -110,11 +110,13 @@ def measured(rounds: int, only: str) -> tuple[dict[str, dict[str, float]], str]:
                 found.setdefault(what, []).append(run(bench))
                 figures = ", ".join(f"{key} {value:.4g}" for key, value in found[what][-1].items())
                 print(f"{number + 1}/{rounds}  {what:32} {figures}  ({time.monotonic() - began:.0f} s)", flush=True)
-        version = bench.version
-    return {
-        what: {key: statistics.median(one[key] for one in figures) for key in figures[0]}
-        for what, figures in found.items()
-    }, version
+            medians = {
+                what: {key: statistics.median(one[key] for one in figures) for key in figures[0]}
+                for what, figures in found.items()
+            }
+            if not only:
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(json.dumps({**report.about(number + 1, bench.version), "figures": medians}) + "\n")
 
 
 def main() -> int:
@@ -125,11 +127,9 @@ def main() -> int:
     given = parser.parse_args()
     file = ROOT / "build/benchmarks.json"
     if not given.again:
-        figures, server = measured(given.rounds, given.only)
+        measure(given.rounds, given.only, file)
         if given.only:
             return 0
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps({**report.about(given.rounds, server), "figures": figures}, indent=1) + "\n")
     report.write(json.loads(file.read_text()), ROOT)
     return 0
 

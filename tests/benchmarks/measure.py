@@ -60,6 +60,7 @@ def burst(subject: str, count: int, patience: float = 1e9) -> dict[str, Any]:
     """All entries are due at once: until the last message is out (and confirmed), or ``patience`` is at an end."""
     due = time.time() + HEAD_START + count * PER_ENTRY
     scheduler = SUBJECTS[subject](count, due)()
+    assert scheduler.producer.channel  # connected, as a beat is that runs since long
     if subject == "once":
         wait_for(scheduler, due)
     clocks = Clocks()

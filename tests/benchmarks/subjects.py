@@ -121,7 +121,7 @@ def _django(count: int, due: float | None) -> Make:
 
 
 class _Loop:
-    """What no scheduler can beat: ``apply_async`` in a loop, with one producer."""
+    """What no scheduler can beat that publishes one by one: ``apply_async`` in a loop, with one producer."""
 
     max_interval = 300.0
 
