@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib as mpl
-from benchmarks.report import PEERS
+from benchmarks.report import COUNTS, PEERS
 from matplotlib import pyplot as plt
 
 __all__ = ("plot",)
@@ -16,7 +16,6 @@ STYLES = {
     "loop": ("#808080", "--", "x"), "once": ("#d55e00", "-", "o"), "stock": ("#0a84c6", "-", "s"),
     "redbeat": ("#009e73", "-", "^"), "django": ("#cc79a7", "-", "D"),
 }  # fmt: skip
-COUNTS = (100, 1000, 10_000, 100_000)
 INK = "#808080"
 
 

@@ -21,6 +21,7 @@ PEERS = {
     "loop": "`apply_async` loop", "once": "celery-once-beat", "stock": "stock beat", "redbeat": "RedBeat",
     "django": "django-celery-beat (SQLite)",
 }  # fmt: skip
+COUNTS = (100, 1000, 10_000, 100_000)
 PACKAGES = (
     "celery", "kombu", "redis", "celery-redbeat", "django-celery-beat", "celery-once", "celery-singleton",
 )  # fmt: skip
@@ -89,7 +90,7 @@ def _two_digits(value: float) -> int:
 def goals(f: Figures) -> str:
     """A row for each goal: what it is, what was reached, and whether."""
     big = {subject: f[f"burst {subject} 10000"]["rate"] for subject in PEERS}
-    cpu = [f[f"burst once {count}"]["cpu"] for count in (100, 1000, 10_000, 100_000)]
+    cpu = [f[f"burst once {count}"]["cpu"] for count in COUNTS]
     one, two = f["beats 1"], f["beats 2"]
     loop_1000 = 1000 / f["burst loop 1000"]["rate"]
     rows = [
@@ -174,22 +175,10 @@ def _page(found: Mapping[str, Any], table: str) -> str:
             "All entries are due at once; until the last message is out, ours confirmed too. Stock beat and "
             "django-celery-beat compare the whole schedule for each message; of 10,000 they were watched for 10 s."
         ),
-        _table(
-            ["", "100", "1,000", "10,000", "100,000"],
-            [
-                [label, *(_cell(f, f"burst {subject} {count}", "rate") for count in (100, 1000, 10_000, 100_000))]
-                for subject, label in PEERS.items()
-            ],
-        ),
+        _bursts(f, "rate"),
         "![rates](benchmarks-burst.svg)",
         "CPU of the beat, µs an entry:",
-        _table(
-            ["", "100", "1,000", "10,000", "100,000"],
-            [
-                [label, *(_cell(f, f"burst {subject} {count}", "cpu") for count in (100, 1000, 10_000, 100_000))]
-                for subject, label in PEERS.items()
-            ],
-        ),
+        _bursts(f, "cpu"),
         "![CPU](benchmarks-growth.svg)",
         "Commands an entry, of clients and of their scripts (a burst of 100):",
         _table(
@@ -281,6 +270,13 @@ def _page(found: Mapping[str, Any], table: str) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _bursts(f: Figures, key: str) -> str:
+    return _table(
+        ["", *(f"{count:,}" for count in COUNTS)],
+        [[label, *(_cell(f, f"burst {subject} {count}", key) for count in COUNTS)] for subject, label in PEERS.items()],
+    )
 
 
 def _cell(f: Figures, what: str, key: str) -> str:

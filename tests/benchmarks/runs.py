@@ -62,18 +62,10 @@ class Bench:
             self.procs.end()
 
     def _start(self, env: dict[str, str], what: str, **parameters: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.measure", what, json.dumps(parameters)]
-        paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return subprocess.Popen(
-            command, env={**os.environ, **env, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+        return _python("measure", what, parameters, env)
 
     def _read(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        out, err = process.communicate(timeout=PATIENCE)
-        if process.returncode:
-            raise AssertionError(f"{process.args} ended with {process.returncode}:\n{err[-2000:]}")
-        return dict(json.loads(out.splitlines()[-1]))
+        return dict(json.loads(_finish(process).splitlines()[-1]))
 
     def _child(self, env: dict[str, str], what: str, **parameters: Any) -> dict[str, Any]:
         return self._read(self._start(env, what, **parameters))
@@ -167,11 +159,7 @@ class Bench:
         """µs a task, from the first body to the last, of a worker that finds ``count`` messages."""
         with self._fresh(kind) as env:
             fill = {"how": "windows" if windows else "plain", "count": count, "task": f"bench.{task}"}
-            command = [sys.executable, "-m", "benchmarks.fill", json.dumps(fill)]
-            subprocess.run(
-                command, env={**os.environ, **env, "PYTHONPATH": str(TESTS)}, check=True, capture_output=True,
-                timeout=PATIENCE,
-            )  # fmt: skip
+            _finish(_python("fill", None, fill, env))
             with self.server.client(1) as client:
                 assert client.llen(QUEUE) == count
             bodies = self._execute(env, pool, concurrency)
@@ -212,6 +200,25 @@ class Bench:
             wait_until(lambda: len(_bodies(env)) == 2 * windows, "all run again", 120)
             again = sorted(moment - killed for _, moment in _bodies(env))[windows:]
         return {"first": again[0], "last": again[-1]}
+
+
+def _python(module: str, what: str | None, parameters: dict[str, Any], env: dict[str, str]) -> subprocess.Popen[str]:
+    """A module of this package in a process of its own."""
+    words = [what] if what else []
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words, json.dumps(parameters)]
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        command, env={**os.environ, **env, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+def _finish(process: subprocess.Popen[str]) -> str:
+    """What it printed, once it has ended well."""
+    out, err = process.communicate(timeout=PATIENCE)
+    if process.returncode:
+        raise AssertionError(f"{process.args} ended with {process.returncode}:\n{err[-2000:]}")
+    return out
 
 
 def _kind(subject: str) -> str:
