@@ -386,6 +386,13 @@ class RedisServer(_Server):
     def url(self, db: int = 0) -> str:
         return f"redis://127.0.0.1:{self.port}/{db}"
 
+    @property
+    def version(self) -> str:
+        """What the server says that it is."""
+        with self.client() as client:
+            info = client.info("server")
+        return f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
+
     @contextlib.contextmanager
     def client(self, db: int = 0, **options: object) -> Iterator[redis.Redis]:
         """A client that is closed at the end of the block; it gives up after 5 s if the server is paused."""

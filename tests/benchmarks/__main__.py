@@ -116,7 +116,9 @@ def measure(rounds: int, only: str, file: Path) -> None:
             }
             if not only:
                 file.parent.mkdir(exist_ok=True)
-                file.write_text(json.dumps({**report.about(number + 1, bench.version), "figures": medians}) + "\n")
+                file.write_text(
+                    json.dumps({**report.about(number + 1, bench.server.version), "figures": medians}) + "\n"
+                )
 
 
 def main() -> int:

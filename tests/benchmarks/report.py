@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from chaos.report import machine
 
 __all__ = ("about", "between", "write")
 
@@ -22,17 +21,14 @@ PEERS = {
     "django": "django-celery-beat (SQLite)",
 }  # fmt: skip
 COUNTS = (100, 1000, 10_000, 100_000)
-PACKAGES = (
-    "celery", "kombu", "redis", "celery-redbeat", "django-celery-beat", "celery-once", "celery-singleton",
-)  # fmt: skip
+PACKAGES = ("celery-redbeat", "django-celery-beat", "celery-once", "celery-singleton")
 
 
 def about(rounds: int, server: str) -> dict[str, str]:
     """Where, when and with what it was measured."""
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return {
-        "machine": f"{datetime.now(timezone.utc):%Y-%m-%d}, {os.cpu_count()} cores, {platform.system()}, "
-        f"Python {platform.python_version()}, {server}, {packages}",
+        "machine": f"{machine()}, {server}, {packages}",
         "how": f"`make bench`, medians of {rounds} rounds",
     }
 

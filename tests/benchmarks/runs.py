@@ -44,12 +44,6 @@ class Bench:
         self.procs.end_all()
         self.server.__exit__(None, None, None)
 
-    @property
-    def version(self) -> str:
-        with self.server.client() as client:
-            info = client.info("server")
-        return f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
-
     @contextmanager
     def _fresh(self, kind: str, **env: str) -> Iterator[dict[str, str]]:
         """An empty server, and the environment of processes with the task base of ``kind``."""

@@ -16,9 +16,6 @@ def report(
     server: RedisServer,
 ) -> str:  # fmt: skip
     """The figures as a page."""
-    with server.client() as client:
-        info = client.info("server")
-    kind = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
     windows = samples[-1].windows - samples[0].windows
     shown = [samples[round(part * (len(samples) - 1) / ROWS)] for part in range(ROWS + 1)]
     names = list(before.processes)
@@ -26,7 +23,7 @@ def report(
         [
             "# Leaks",
             "",
-            f"`pytest tests/leaks --windows {asked} --report docs/reports`, {machine()}, {kind}.",
+            f"`pytest tests/leaks --windows {asked} --report docs/reports`, {machine()}, {server.version}.",
             "",
             "One beat, one worker with one child (prefork), 200 entries that are due every second, a body that does",
             f"nothing: {windows:,} windows after a warm-up of {samples[0].windows:,}. Resident memory in KiB; the",
