@@ -40,5 +40,5 @@ class Balance:
 def balance(entry: str, schedule: BaseSchedule, account: EntryAccount, *, anchor: datetime | None = None) -> Balance:
     """Recompute the left side of the law from ``schedule``, for all windows since the definition came in force."""
     defined = sum(1 for _ in starts_after(schedule, account.since, account.cursor, anchor=anchor))
-    still_open = sum(1 for start, backfill in account.open.items() if not backfill and start > account.since)
+    still_open = sum(1 for start, window in account.open.items() if not window.backfill and start > account.since)
     return Balance(entry, defined, dict(account.counts), still_open)

@@ -37,13 +37,18 @@ class ServerClock:
             return datetime.now(timezone.utc)
         return self._server + timedelta(seconds=time.monotonic() - self._at)
 
+    @property
+    def offset(self) -> float:
+        """Seconds by which this machine's clock is ahead of the server's."""
+        return (datetime.now(timezone.utc) - self.now()).total_seconds()
+
     def measured(self, server: datetime, sent: float, received: float) -> None:
         """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (time.monotonic())."""
         if received - sent > SLOW and self._server is not None:
             return  # what was measured before is better
         # Somewhere in the round trip: taken as its end, this clock can only be late, and no window runs early.
         self._server, self._at = server, received
-        apart = (datetime.now(timezone.utc) - self.now()).total_seconds()
+        apart = self.offset
         if abs(apart) <= MOST_APART:
             self._warned = False
         elif not self._warned:

@@ -15,6 +15,8 @@ from .requests import WindowKey
 from .windows import INSTANT_WIDTH, parse_instant
 
 __all__ = (
+    "as_mapping",
+    "as_pairs",
     "read_account",
     "read_backfill",
     "read_begin",
@@ -26,7 +28,9 @@ __all__ = (
     "read_heartbeat",
     "read_load",
     "read_members",
+    "read_past",
     "read_renew",
+    "read_report",
     "read_take",
     "read_word",
 )
@@ -139,12 +143,60 @@ def read_account(fields: dict[str, str]) -> r.EntryAccount:
         refused=int(fields.get("refused", 0)),
         counts=counted("c:"),
         apart=counted("x:"),
-        open={
-            parse_instant(name[2:]): value.split(" ")[7] == "1"
-            for name, value in fields.items()
-            if name.startswith("w:")
-        },
+        open={parse_instant(name[2:]): _read_open(text) for name, text in fields.items() if name.startswith("w:")},
+        fingerprint=fields.get("fingerprint"),
     )
+
+
+def _read_open(text: str) -> r.OpenWindow:
+    """Read an open window's account; see NUMBERS in ``lua/prelude.lua``."""
+    attempts, fence, retry, _, _, claimed, _, backfill, released, _, owner, beat = text.split(" ")
+    return r.OpenWindow(
+        claimed=_at(claimed),
+        begun=_instant(fence),
+        attempts=int(attempts),
+        retry=int(retry),
+        backfill=backfill == "1",
+        given_back=released in ("1", "2", "3"),
+        beat=beat,
+        owner="" if owner == "-" else owner,
+    )
+
+
+def read_past(text: str) -> r.Past:
+    """Read one record of a history; see ``remember`` in ``lua/prelude.lua``."""
+    start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
+    whole, _, fraction = start.partition(".")
+    claimed = _at(claimed_ms)
+    ran = outcome != "missed" and int(number) > 0
+    return r.Past(
+        start=parse_instant(f"{whole}.{fraction:0<6}Z"),
+        outcome=outcome,
+        claimed=claimed,
+        begun=claimed + timedelta(milliseconds=int(begun_after)) if ran else None,
+        closed=claimed + timedelta(milliseconds=int(closed_after)),
+        attempts=int(number) if outcome != "missed" else 0,
+        missed=max(int(number), 1) if outcome == "missed" else 0,
+        beat=beat,
+        worker="" if worker == "-" else worker,
+    )
+
+
+def as_mapping(reply: Any) -> dict[str, str]:
+    """Return a hash, which a pipeline without redis-py's own reading of replies returns as a list."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
+    """Return the members of a zset with their scores: pairs in RESP3, else one after the other."""
+    pairs = reply if reply and isinstance(reply[0], (list, tuple)) else zip(reply[::2], reply[1::2], strict=True)
+    return [(member, float(score)) for member, score in pairs]
+
+
+def read_report(text: str) -> r.BeatReport:
+    """Read what a beat says of itself; see :meth:`BeatReport.text`."""
+    offset, lag, entries, untracked, version = text.split(" ")
+    return r.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
 
 
 def read_members(reply: list[str] | OnceError) -> list[WindowKey | None] | OnceError:
@@ -164,5 +216,9 @@ def _read_member(member: str) -> WindowKey | None:
         return None
 
 
+def _at(ms: str | int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=int(ms))
+
+
 def _instant(ms: str | int) -> datetime | None:
-    return _EPOCH + timedelta(milliseconds=int(ms)) if int(ms) else None
+    return _at(ms) if int(ms) else None

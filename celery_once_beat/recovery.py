@@ -16,7 +16,7 @@ from . import signals
 from .clock import ServerClock
 from .errors import OnceError, StoreUnavailableError
 from .logs import about
-from .replies import Closed, Overdue, Taken
+from .replies import BeatReport, Closed, Overdue, Taken
 from .requests import WindowKey
 from .rows import Row
 from .store import Store
@@ -72,13 +72,13 @@ class Recovery:
         """Look at the next tick."""
         self._next = 0.0
 
-    def look(self) -> list[WindowKey]:
-        """Say that this beat lives, learn the time and who else lives, and return what is overdue."""
+    def look(self, report: BeatReport) -> list[WindowKey]:
+        """Say that this beat lives and how it is, learn the time and who else lives, and return what is overdue."""
         # What this beat couldn't move mustn't hide what lies behind it: this look begins there.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = time.monotonic()
-        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip)
+        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text)
         self._clock.measured(found.heartbeat.now, sent, time.monotonic())
         self.forgotten = found.heartbeat.new and bool(self.alive)
         self.alive = found.heartbeat.beats

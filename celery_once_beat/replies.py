@@ -6,13 +6,14 @@ Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is g
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from .errors import OnceError
 from .requests import WindowKey
 
 __all__ = (
     "Again",
+    "BeatReport",
     "Begun",
     "Busy",
     "ClaimReply",
@@ -26,7 +27,9 @@ __all__ = (
     "Loaded",
     "Moved",
     "Open",
+    "OpenWindow",
     "Overdue",
+    "Past",
     "Paused",
     "Renewed",
     "Stale",
@@ -171,6 +174,24 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
+class BeatReport:
+    """What a beat says of itself with its heartbeat, for people; times are seconds."""
+
+    #: By how much its machine's clock is ahead of the server's.
+    offset: float
+    #: By how much the entry that is due longest was late, when it said so.
+    lag: float
+    entries: int
+    untracked: int
+    version: str
+
+    @property
+    def text(self) -> str:
+        """As it stands in the store."""
+        return f"{self.offset * 1000:.0f} {self.lag * 1000:.0f} {self.entries} {self.untracked} {self.version}"
+
+
+@dataclass(frozen=True)
 class Overdue:
     """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
 
@@ -194,8 +215,59 @@ class EntryAccount:
     counts: dict[str, int]
     #: By outcome: backfills, and windows of an earlier definition.
     apart: dict[str, int]
-    #: Start of each open window → whether it is a backfill.
-    open: dict[datetime, bool] = field(default_factory=dict)
+    #: By start.
+    open: dict[datetime, OpenWindow] = field(default_factory=dict)
+    #: Of the definition in force; None: as another version wrote it.
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenWindow:
+    """A window that still owes its outcome. Instants are aware UTC."""
+
+    claimed: datetime
+    #: When its last execution began; None before the first.
+    begun: datetime | None
+    #: Executions that began and were not handed over to a retry.
+    attempts: int
+    #: The number of the last retry.
+    retry: int
+    backfill: bool
+    #: It was given back: to a retry, or to run again later.
+    given_back: bool
+    #: The beat that claimed it, or took it last.
+    beat: str
+    #: The delivery that began last; '' before the first.
+    owner: str
+
+
+@dataclass(frozen=True)
+class Past:
+    """One record of an entry's history: a window that has its outcome. Instants are aware UTC."""
+
+    start: datetime
+    outcome: str
+    claimed: datetime
+    #: When its last execution began; None where none did.
+    begun: datetime | None
+    closed: datetime
+    attempts: int
+    #: How many windows were missed, of which this is the newest; 0 for any other outcome.
+    missed: int
+    #: Host and process of the beat that claimed it.
+    beat: str
+    #: Host of its last execution; '' where there was none.
+    worker: str
+
+    @property
+    def late(self) -> timedelta | None:
+        """From the start to the begin of the last execution."""
+        return None if self.begun is None else self.begun - self.start
+
+    @property
+    def took(self) -> timedelta | None:
+        """From the begin of the last execution to the end."""
+        return None if self.begun is None else self.closed - self.begun
 
 
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown

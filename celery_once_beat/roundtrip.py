@@ -185,10 +185,17 @@ class RoundTrip:
 
     def _wrong_type(self, keys: Sequence[str]) -> str | None:
         """Name the key whose type isn't the one that its name says, for the message of an error."""
-        expected = {"entry": "hash", "open": "zset", "beats": "zset", "history": "list"}
+        expected = {
+            "entry": "hash",
+            "open": "zset",
+            "history": "list",
+            "refused": "hash",
+            "beats": "zset",
+            "reports": "hash",
+        }
         for key in keys:
-            kind = key.removeprefix(self.settings.key_prefix).split(":")
-            wanted = expected.get(kind[1] if kind[0].startswith("{") else kind[0], "string")
+            kind = re.sub(r"^\{[^}]*\}:", "", key.removeprefix(self.settings.key_prefix)).partition(":")[0]
+            wanted = expected.get(kind, "string")
             found = self._send([("TYPE", key)])[0].value
             if found not in ("none", wanted):
                 return (

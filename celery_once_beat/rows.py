@@ -68,7 +68,7 @@ class Row:
     def window(self, start: datetime, attempt: int = 1) -> Window:
         """The window at ``start``."""
         try:
-            end = self._after(start)
+            end = self.after(start)
         except ScheduleError:
             end = None  # the row will rest for it; this window is claimed and has to run
         return Window(self.name, start, end, attempt=attempt, tracked=self.tracked)
@@ -79,7 +79,7 @@ class Row:
             self.plan.clear()  # another beat claimed: what was to be passed over is no longer the same
         while self.plan and self.plan[0].start <= cursor:
             self.plan.popleft()
-        start = self._after(cursor)
+        start = self.after(cursor)
         if start is not None and start - cursor < _LEAST_APART:
             after = next_start(self.entry.schedule, start, anchor=self.policy.anchor)
             if after is not None and after - start < _LEAST_APART:
@@ -100,12 +100,13 @@ class Row:
 
     def _starts(self, cursor: datetime, until: datetime) -> Iterator[datetime]:
         self.beyond = None  # its schedule may say another thing by now
-        start = self._after(cursor)
+        start = self.after(cursor)
         while start is not None and start <= until:
             yield start
-            start = self._after(start)
+            start = self.after(start)
 
-    def _after(self, start: datetime) -> datetime | None:
+    def after(self, start: datetime) -> datetime | None:
+        """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError."""
         if self.beyond is None or self.beyond[0] != start:
             self.beyond = start, next_start(self.entry.schedule, start, anchor=self.policy.anchor)
         return self.beyond[1]
@@ -146,8 +147,23 @@ class Rows:
         self._due: deque[Row] = deque()
         self._resting: list[tuple[datetime, str]] = []
         self._size = -1
+        #: How many of the rows are untracked.
+        self.untracked = 0
         self._named_untracked: set[str] = set()
         self._named_wrong: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        """All rows, in the schedule's order."""
+        return iter(self._rows.values())
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """Entries that are left out, and why."""
+        return dict(self._named_wrong)
 
     def get(self, name: str) -> Row | None:
         """The row of the entry ``name``."""
@@ -205,6 +221,7 @@ class Rows:
         return Row(name, entry, policy, mark, tracked, order)
 
     def _name_untracked(self) -> None:
+        self.untracked = sum(not row.tracked for row in self._rows.values())
         names = {row.name for row in self._rows.values() if not row.tracked and row.policy.tracked is None}
         new = names - self._named_untracked
         self._named_untracked |= names

@@ -22,13 +22,14 @@ from celery.beat import Scheduler
 from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
-from . import signals
+from . import __version__, signals
 from .claiming import CHUNK, Claiming
 from .clock import ServerClock
 from .errors import OnceError, ScheduleError, SettingError, UncertainWriteError
 from .logs import about
 from .publishing import SLICE, Job, Publishing, task_id
 from .recovery import Recovery
+from .replies import BeatReport
 from .requests import WindowKey
 from .rows import RETRY_AFTER, Rows
 from .settings import Settings
@@ -141,7 +142,7 @@ class OnceSchedulerMixin(Publishing):
 
     def _look(self) -> None:
         """Say that this beat lives and which definitions it has; see to what is overdue."""
-        overdue = self._recovery.look()
+        overdue = self._recovery.look(self._report())
         # A beat that wins nothing has no other write that says whether replicas are back.
         self._uncertain &= not self._recovery.certain
         if self._recovery.forgotten:
@@ -151,6 +152,12 @@ class OnceSchedulerMixin(Publishing):
         if overdue and self._broker_ready():
             with _undisturbed():
                 self._recover(overdue)
+
+    def _report(self) -> BeatReport:
+        """What people are told of this beat."""
+        now, due = self._clock.now(), self._rows.next_due()
+        lag = max((now - due).total_seconds(), 0.0) if due else 0.0
+        return BeatReport(self._clock.offset, lag, len(self._rows), self._rows.untracked, __version__)
 
     def _claim_due(self) -> float:
         """Claim and publish a chunk of what is due; returns the seconds until the next tick."""

@@ -52,7 +52,9 @@ Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys sha
     once:{7}:run:<name>:<start>      string run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
                                             done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
     once:{7}:history:<name>          list   the last windows' outcomes; as the entry
+    once:{7}:refused:<name>          hash   start → copies refused, of the latest windows, for people; as the entry
     once:beats                       zset   live beats → last seen, server ms; BEAT_TTL
+    once:{once:beats}:reports        hash   live beats → what each says of itself, for people; BEAT_TTL
 
 Every key expires by itself. Counters ``c:<outcome>`` obey the conservation law (see ``audit``); ``x:<outcome>``
 count what is outside it: backfills, and windows of an earlier definition.
@@ -70,6 +72,7 @@ from weakref import WeakKeyDictionary
 from . import reading
 from . import replies as r
 from .errors import OnceError, StoreDataError, StoreUnavailableError
+from .nodes import Command
 from .requests import ClaimRequest, Confirmation, LoadRequest, Renewal, WindowKey
 from .roundtrip import Call, RoundTrip, newer
 from .settings import BEAT_TTL, Settings
@@ -111,9 +114,23 @@ class Store:
         """Name of the hash of ``entry``."""
         return f"{self._shard(entry)}entry:{entry}"
 
+    def history_key(self, entry: str) -> str:
+        """Name of the list of ended windows of ``entry``."""
+        return f"{self._shard(entry)}history:{entry}"
+
+    def refused_key(self, entry: str) -> str:
+        """Name of the hash of refused copies of ``entry``, by window."""
+        return f"{self._shard(entry)}refused:{entry}"
+
+    def open_key(self, shard: int) -> str:
+        """Name of the zset of a shard's open windows."""
+        return f"{self.settings.key_prefix}{{{shard}}}:open"
+
     @property
-    def _beats_key(self) -> str:
-        return f"{self.settings.key_prefix}beats"
+    def beats_keys(self) -> list[str]:
+        """Names of the zset of live beats, and of the hash of their reports: in one slot of a cluster."""
+        beats = f"{self.settings.key_prefix}beats"
+        return [beats, f"{self.settings.key_prefix}{{{beats}}}:reports"]
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
@@ -209,16 +226,18 @@ class Store:
         """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
         return zlib.crc32(entry.encode()) % SHARDS
 
-    def overdue(self, beat: str, now: datetime, most: int, skip: Mapping[int, int] = MappingProxyType({})) -> r.Overdue:
+    def overdue(
+        self, beat: str, now: datetime, most: int, skip: Mapping[int, int] = MappingProxyType({}), report: str = ""
+    ) -> r.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
-        shards how many of their longest overdue are passed over.
+        shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself.
         """
-        calls = [self._heartbeat(beat)]
-        prefix, until = self.settings.key_prefix, _epoch_ms(now)
+        calls = [self._heartbeat(beat, report=report)]
+        until = _epoch_ms(now)
         commands: list[tuple[Any, ...]] = [
-            ("ZRANGEBYSCORE", f"{prefix}{{{shard}}}:open", "-inf", until, "LIMIT", skip.get(shard, 0), most)
+            ("ZRANGEBYSCORE", self.open_key(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
             for shard in range(SHARDS)
         ]
         (heartbeat,), shards = self._trip.run_with(calls, commands)
@@ -237,12 +256,16 @@ class Store:
         """Say that ``beat`` ends, so that nobody waits for it to be missed."""
         self._trip.one(self._heartbeat(beat, "leaves"))
 
+    def look(self) -> r.Heartbeat:
+        """Return the server's time and who lives; changes nothing."""
+        return self._trip.one(self._heartbeat("", "looks"))
+
     def beats(self) -> tuple[str, ...]:
         """Return the beats alive; changes nothing."""
-        return self._trip.one(self._heartbeat("", "looks")).beats
+        return self.look().beats
 
-    def _heartbeat(self, beat: str, what: str = "lives") -> Call[r.Heartbeat]:
-        return Call("heartbeat", [self._beats_key], [beat, _ms(BEAT_TTL), what], reading.read_heartbeat)
+    def _heartbeat(self, beat: str, what: str = "lives", report: str = "") -> Call[r.Heartbeat]:
+        return Call("heartbeat", self.beats_keys, [beat, _ms(BEAT_TTL), what, report], reading.read_heartbeat)
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
         """Open a window once more, by order of ``beat``; see ``lua/backfill.lua``.
@@ -276,7 +299,7 @@ class Store:
         none where it was closed before.
         """
         arguments = [owner, _ms(lease), retry, int(tracked), _epoch_ms(window.start)]
-        return self._trip.one(self._about("begin", window, arguments, reading.read_begin))
+        return self._trip.one(self._about("begin", window, arguments, reading.read_begin, refused=True))
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[r.Renewed | r.Stale | OnceError]:
         """Renew leases, each for its own ``lease`` seconds from now; see ``lua/renew.lua``.
@@ -345,12 +368,25 @@ class Store:
 
     def account(self, entry: str) -> r.EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
-        key = self.entry_key(entry)
-        _, (fields,) = self._trip.run_with([], [("HGETALL", key)])
+        fields = self.read([("HGETALL", self.entry_key(entry))])[0]
         if isinstance(fields, OnceError):
             raise fields
-        if isinstance(fields, list):  # a pipeline without redis-py's own reading of replies
-            fields = dict(zip(fields[::2], fields[1::2], strict=True))
+        return self.read_account(entry, fields)
+
+    def read(self, commands: Sequence[Command]) -> list[Any]:
+        """Send plain commands (name, key, …) in one pipeline: for ``lookup``, so none that writes.
+
+        An error that concerns one command stands in the place of its reply.
+        """
+        replies = self._trip.run_with([], commands)[1]
+        for reply in replies:
+            if isinstance(reply, StoreUnavailableError):
+                raise reply
+        return replies
+
+    def read_account(self, entry: str, reply: Any) -> r.EntryAccount | None:
+        """Read the hash of ``entry``; None where there is none. Raises StoreDataError and NewerVersionError."""
+        key, fields = self.entry_key(entry), reading.as_mapping(reply)
         version = fields.get("v", "1")
         if version != "1":
             raise newer(key, version) if version.isdecimal() else StoreDataError(f"the key {key!r} has no version")
@@ -370,12 +406,19 @@ class Store:
         arguments: Sequence[Any],
         read: Callable[[list[Any]], T],
         passed_over: Sequence[str] | None = None,
+        *,
+        refused: bool = False,
     ) -> Call[T]:
-        """One call about a window; ``passed_over`` are the starts of others, for a verb that has a claim key too."""
+        """One call about a window.
+
+        ``passed_over`` are the starts of others, for a verb that has a claim key too; ``refused``: it counts copies.
+        """
         entry, start, shard = window.entry, format_instant(window.start), self._shard(window.entry)
         keys = [f"{shard}entry:{entry}", f"{shard}open", f"{shard}history:{entry}", f"{shard}run:{entry}:{start}"]
         if passed_over is not None:
             keys += [f"{shard}claim:{entry}:{start}", *(f"{shard}run:{entry}:{other}" for other in passed_over)]
+        if refused:
+            keys.append(f"{shard}refused:{entry}")
         return Call(verb, keys, [start, f"{entry}@{start}", *self._lifetimes, *arguments], read)
 
 

@@ -1,6 +1,6 @@
 -- begin: a worker takes the right to execute a window.
 --
--- KEYS[1..4], ARGV[1..5] the window (prelude)
+-- KEYS[1..4], ARGV[1..5] the window (prelude)   KEYS[5] refused hash: start → copies refused, of the latest windows
 -- ARGV[6] owner: one delivery of a message   ARGV[7] lease ms   ARGV[8] retry number of the message
 -- ARGV[9] 1 if the message says that the window is tracked, else 0   ARGV[10] start, server ms
 --
@@ -11,16 +11,34 @@
 --         {'closed', ''}        it was closed before; refuse this copy, which is counted
 --         {'newer', version}
 
+local REFUSED = KEYS[5]
 local OWNER, LEASE, RETRY = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local LIMITS = {abandoned = true, dropped = true, expired = true, missed = true}
 local kind, owner, number = settle()
 local open = ARGV[9] == '1' and is_open()
 local window = open and read_window()
 
+-- For people, beside the history: what else may be in its place stops no begin.
+local function count_by_window()
+  local counted_so = redis.pcall('HINCRBY', REFUSED, START, 1)
+  if type(counted_so) ~= 'number' then
+    return
+  end
+  redis.call('PEXPIRE', REFUSED, entry.ttl)
+  local starts = redis.call('HKEYS', REFUSED)
+  table.sort(starts)
+  for position = 1, #starts - HISTORY_SIZE do
+    redis.call('HDEL', REFUSED, starts[position])
+  end
+end
+
 -- A refused copy is counted; the reply says why.
 local function refuse(...)
   if entry.cursor then
     redis.call('HINCRBY', ENTRY, 'refused', 1)
+    if HISTORY_SIZE > 0 then
+      count_by_window()
+    end
   end
   return {...}
 end

@@ -1,8 +1,10 @@
 -- heartbeat: a beat says that it lives, and learns the time and who else does. Stands without the prelude.
 --
 -- KEYS[1] beats zset: beat → when it was last heard of, server ms
+-- KEYS[2] reports hash: beat → what it says of itself, for people
 -- ARGV[1] beat; not looked at where it only looks   ARGV[2] ms after which a silent beat counts as gone
 -- ARGV[3] 'lives' | 'leaves': it ends | 'looks': only asks, and changes nothing
+-- ARGV[4] what it says of itself; '': nothing new
 --
 -- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
 --                                                 it lives and was not known, else 0; then each beat alive
@@ -11,14 +13,27 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local gone = string.format('%.0f', now - ARGV[2])
 local added = 0
+
+-- What is only for people stops no beat, whatever else may be in its place: pcall.
+local function forget(beat)
+  redis.call('ZREM', KEYS[1], beat)
+  redis.pcall('HDEL', KEYS[2], beat)
+end
+
 if ARGV[3] ~= 'looks' then
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', gone)
+  for _, beat in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', gone)) do
+    forget(beat)
+  end
 end
 if ARGV[3] == 'lives' then
   added = redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  if ARGV[4] ~= '' then
+    redis.pcall('HSET', KEYS[2], ARGV[1], ARGV[4])
+    redis.call('PEXPIRE', KEYS[2], ARGV[2])
+  end
 elseif ARGV[3] == 'leaves' then
-  redis.call('ZREM', KEYS[1], ARGV[1])
+  forget(ARGV[1])
 end
 local reply = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. gone, '+inf')
 for _, value in ipairs({added, time[2], time[1]}) do

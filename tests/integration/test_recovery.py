@@ -21,6 +21,7 @@ from celery_once_beat import OnceTask, signals
 from celery_once_beat.clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.recovery import Recovered, Recovery
+from celery_once_beat.replies import BeatReport
 from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
 from celery_once_beat.rows import Rows
 from celery_once_beat.settings import Settings
@@ -28,6 +29,7 @@ from celery_once_beat.store import Store
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
+REPORT = BeatReport(offset=0.0, lag=0.0, entries=1, untracked=0, version="1")
 LOGGER = "celery_once_beat.recovery"
 
 
@@ -71,7 +73,7 @@ class Beat:
         return windows
 
     def look(self) -> Recovered:
-        return self.recovery.take(self.recovery.look(), self.rows.get)
+        return self.recovery.take(self.recovery.look(REPORT), self.rows.get)
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ def test_redis_goes_away_after_a_take(
         (window,) = beat.claim("a", 1)
         beat.claim("b", 1)
         beat.schedule("a")
-        overdue = beat.recovery.look()
+        overdue = beat.recovery.look(REPORT)
         through = Store(replace(beat.settings, redis_url=proxy.url()))
         monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
         proxy.__exit__()

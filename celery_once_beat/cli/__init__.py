@@ -9,7 +9,7 @@ import os
 
 import click
 
-from .errors import OnceError, SettingError
+from ..errors import OnceError, SettingError
 
 __all__ = ("once",)
 
@@ -28,8 +28,8 @@ def ping(ctx: click.Context, beat: str | None) -> None:
     A beat lives if Redis has heard of it in the last 15 seconds. It is for a beat's own container to ask for
     its own: --beat $HOSTNAME.
     """
-    from .settings import Settings
-    from .store import Store
+    from ..settings import Settings
+    from ..store import Store
 
     try:
         store = Store(Settings.from_app(ctx.obj.app))
