@@ -5,9 +5,9 @@ Instants are texts like ``2026-11-21T05:36:00.000000Z``, UTC; durations are seco
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import ScheduleError
 from .lineup import Lineup, describe
@@ -18,24 +18,50 @@ from .windows import format_instant
 
 __all__ = ("beat_facts", "entry_facts", "status_facts", "story_facts")
 
-#: Seconds after a start within which a beat that lives has claimed it, or something is wrong.
-_CLAIMED_WITHIN = 15.0
+#: After a start, the time within which a beat that lives has claimed it, or something is wrong.
+_CLAIMED_WITHIN = timedelta(seconds=15)
 #: Outcomes after which somebody should look, and how urgent that is: the larger, the further up an entry stands.
 _WORRYING = {"abandoned": 5, "dropped": 5, "failed": 4, "missed": 3, "expired": 3}
+#: What is said of an entry that no schedule of ours has.
+_NO_ENTRY: dict[str, Any] = {
+    "task": None,
+    "schedule": None,
+    "tracked": None,
+    "paused": False,
+    "last": None,
+    "next": None,
+    "open": 0,
+    "running": 0,
+    "overdue": 0,
+    "refused": 0,
+    "outcomes": {},
+    "backfilled": {},
+}
+
+
+class _Worry(NamedTuple):
+    """Something that somebody should look at."""
+
+    #: The larger, the further up the entry stands.
+    urgency: int
+    words: str
+    #: It is set up wrongly; else it ran badly.
+    setup: bool = False
 
 
 def status_facts(overview: Overview, lineup: Lineup) -> dict[str, Any]:
     """Everything that ``celery once status`` shows; entries that need attention come first."""
     entries = [entry_facts(row, overview.entries[row.name], overview) for row in lineup.rows]
     entries += [
-        {**_no_entry(name), "attention": [f"left out: {why}"], "urgency": 6} for name, why in lineup.rows.wrong.items()
+        {**_NO_ENTRY, "entry": name, **_attention([_Worry(8, f"left out: {why}", setup=True)])}
+        for name, why in lineup.rows.wrong.items()
     ]
     entries += [
         {
-            **_no_entry(name),
+            **_NO_ENTRY,
+            "entry": name,
             "overdue": number,
-            "attention": [f"{number} overdue, and not in this schedule"],
-            "urgency": 2,
+            **_attention([_Worry(2, f"{number} overdue, and not in this schedule", setup=True)]),
         }
         for name, number in overview.strangers.items()
     ]
@@ -44,6 +70,15 @@ def status_facts(overview: Overview, lineup: Lineup) -> dict[str, Any]:
         "latency": round(overview.latency, 6),
         "beats": [beat_facts(beat) for beat in overview.beats],
         "entries": sorted(entries, key=lambda entry: (-entry["urgency"], entry["entry"])),
+    }
+
+
+def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
+    ordered = sorted(worries, reverse=True)
+    return {
+        "attention": [worry.words for worry in ordered],
+        "misfit": [worry.words for worry in ordered if worry.setup],
+        "urgency": max((worry.urgency for worry in ordered), default=0),
     }
 
 
@@ -62,10 +97,12 @@ def beat_facts(beat: BeatSeen) -> dict[str, Any]:
 
 
 def entry_facts(row: Row, seen: EntrySeen, overview: Overview) -> dict[str, Any]:
-    """How one entry stands; ``attention`` says in words what somebody should look at."""
+    """How one entry stands.
+
+    ``attention`` says in words what somebody should look at; ``misfit`` what of it is a matter of the set-up.
+    """
     account = seen.account
     last = seen.last
-    worries = sorted(_worries(row, seen, overview), reverse=True)
     return {
         "entry": row.name,
         "task": row.entry.task,
@@ -80,8 +117,7 @@ def entry_facts(row: Row, seen: EntrySeen, overview: Overview) -> dict[str, Any]
         "refused": account.refused if account else 0,
         "outcomes": dict(account.counts) if account else {},
         "backfilled": dict(account.apart) if account else {},
-        "attention": [words for _, words in worries],
-        "urgency": worries[0][0] if worries else 0,
+        **_attention(_worries(row, seen, overview)),
     }
 
 
@@ -107,28 +143,29 @@ def story_facts(story: Story) -> dict[str, Any]:
     }
 
 
-def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterable[tuple[int, str]]:
+def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
     account, last = seen.account, seen.last
     if seen.trouble:
-        yield 7, seen.trouble
+        yield _Worry(7, seen.trouble, setup=True)
+    try:
+        row.after(overview.now)
+    except ScheduleError as exc:
+        yield _Worry(6, str(exc), setup=True)
     if seen.overdue:
-        yield 5, f"{len(seen.overdue)} overdue"
+        yield _Worry(5, f"{len(seen.overdue)} overdue")
     if last is not None and last.state in _WORRYING:
-        yield _WORRYING[last.state], f"the last window is {last.state}"
+        yield _Worry(_WORRYING[last.state], f"the last window is {last.state}")
     if account is None:
         if not seen.trouble:
-            yield 2, "no beat has loaded it yet"
-        return
-    if account.paused:
-        yield 1, "paused"
+            yield _Worry(2, "no beat has loaded it yet", setup=True)
+    elif account.paused:
+        yield _Worry(1, "paused")
     elif account.fingerprint not in (None, row.fingerprint):
-        yield 2, "the beats that live have another definition of it"
+        yield _Worry(2, "the beats that live have another definition of it", setup=True)
     else:
         due = _after(row, account.cursor)
-        if due is not None and due < overview.now - timedelta(seconds=_CLAIMED_WITHIN):
-            yield 6, f"no beat claims it: due since {format_instant(due)}"
-    if _after(row, overview.now) is None and not _ends(row, overview.now):
-        yield 6, "its schedule can't say when it starts next"
+        if due is not None and due < overview.now - _CLAIMED_WITHIN:
+            yield _Worry(6, f"no beat claims it: due since {format_instant(due)}", setup=True)
 
 
 def _after(row: Row, start: datetime) -> datetime | None:
@@ -136,31 +173,6 @@ def _after(row: Row, start: datetime) -> datetime | None:
         return row.after(start)
     except ScheduleError:
         return None
-
-
-def _ends(row: Row, now: datetime) -> bool:
-    try:
-        return row.after(now) is None
-    except ScheduleError:
-        return False
-
-
-def _no_entry(name: str) -> dict[str, Any]:
-    return {
-        "entry": name,
-        "task": None,
-        "schedule": None,
-        "tracked": None,
-        "paused": False,
-        "last": None,
-        "next": None,
-        "open": 0,
-        "running": 0,
-        "overdue": 0,
-        "refused": 0,
-        "outcomes": {},
-        "backfilled": {},
-    }
 
 
 def _host(owner: str) -> str:

@@ -94,9 +94,7 @@ class Lookup:
     def overview(self, entries: Iterable[str], windows: int = 1) -> Overview:
         """Look at the beats and at ``entries``, each with up to ``windows`` of its history."""
         names = list(entries)
-        sent = time.monotonic()
-        now, beats = self._beats()
-        latency = time.monotonic() - sent
+        now, latency, beats = self._beats()
         overdue, trouble = self._overdue(now)
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
@@ -111,21 +109,35 @@ class Lookup:
         """Look at one entry, with up to ``windows`` of its history."""
         return self.overview([name], windows).entries[name]
 
+    def server(self) -> tuple[dict[str, Any], str]:
+        """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
+        try:
+            (reply,) = self._store.read([("INFO", "everything")])
+        except OnceError as exc:
+            return {}, str(exc)
+        return reading.as_info(reply), ""
+
     # -- beats ------------------------------------------------------------------------------------------------
 
-    def _beats(self) -> tuple[datetime, list[BeatSeen]]:
+    def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:
         living, reports = self._store.beats_keys
-        heartbeat = self._store.look()
         scores, texts = self._store.read([("ZRANGE", living, 0, -1, "WITHSCORES"), ("HGETALL", reports)])
+        sent = time.monotonic()
+        heartbeat = self._store.look()
+        latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
         for reply in (scores, texts):
             if isinstance(reply, OnceError):
                 raise reply
         heard, texts = dict(reading.as_pairs(scores)), reading.as_mapping(texts)
         now_ms = (heartbeat.now - _EPOCH) / timedelta(milliseconds=1)
-        return heartbeat.now, [
-            BeatSeen(name, max(now_ms - heard.get(name, now_ms), 0.0) / 1000, _read_report(texts.get(name)))
-            for name in sorted(heartbeat.beats)
-        ]
+        return (
+            heartbeat.now,
+            latency,
+            [
+                BeatSeen(name, max(now_ms - heard.get(name, now_ms), 0.0) / 1000, _read_report(texts.get(name)))
+                for name in sorted(heartbeat.beats)
+            ],
+        )
 
     # -- entries ----------------------------------------------------------------------------------------------
 

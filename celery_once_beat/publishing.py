@@ -124,7 +124,7 @@ class Publishing(Scheduler):
                 batch.failed,
                 extra=about("batch_failed"),
             )
-            self._broker_ready()
+            self.broker_ready()
             sent = [Sent(job, window, min(published, 0)) for job, window, published in sent]
         for job, window, published in sent:
             if published == 1:
@@ -136,6 +136,15 @@ class Publishing(Scheduler):
                 if job.row.tracked
             ]
         )
+
+    def publish_by_order(self, row: Row, start: datetime, turn: int) -> bool:
+        """Publish a window that was opened by order, and confirm it; returns whether its message went out."""
+        window = row.window(start)
+        published = self._send(row.entry, window, Job(row, start, turn, None, again=True))
+        if published == 1:
+            signals.window_published.send(sender=self, window=window, again=True)
+        self._confirm([Confirmation(WindowKey(row.name, start), turn, published, self._start_timeout(row))])
+        return published == 1
 
     def _confirm(self, confirmations: list[Confirmation]) -> None:
         """Confirm as far as the store answers.
@@ -186,7 +195,7 @@ class Publishing(Scheduler):
         if producer is not None:
             self.apply_entry(message, producer=producer)
         if self._published == 0:
-            self._broker_ready()
+            self.broker_ready()
         return self._published
 
     def _producer(self) -> Any:
@@ -241,7 +250,7 @@ class Publishing(Scheduler):
         # The base tries a hundred times, and nothing else happens meanwhile.
         return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
 
-    def _broker_ready(self) -> bool:
+    def broker_ready(self) -> bool:
         """Whether the broker answers: asked before each claim, and while it doesn't, once a second."""
         if self._broker_down and time.monotonic() - self._broker_seen < 1.0:
             return False

@@ -15,6 +15,7 @@ from .requests import WindowKey
 from .windows import INSTANT_WIDTH, parse_instant
 
 __all__ = (
+    "as_info",
     "as_mapping",
     "as_pairs",
     "read_account",
@@ -191,6 +192,14 @@ def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
     """Return the members of a zset with their scores: pairs in RESP3, else one after the other."""
     pairs = reply if reply and isinstance(reply[0], (list, tuple)) else zip(reply[::2], reply[1::2], strict=True)
     return [(member, float(score)) for member, score in pairs]
+
+
+def as_info(reply: Any) -> dict[str, Any]:
+    """Return what INFO says by name, which a pipeline without redis-py's own reading of replies returns as text."""
+    if isinstance(reply, dict):
+        return reply
+    lines = (line.partition(":") for line in str(reply).splitlines() if not line.startswith("#"))
+    return {name: value for name, separator, value in lines if separator}
 
 
 def read_report(text: str) -> r.BeatReport:

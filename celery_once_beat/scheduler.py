@@ -149,7 +149,7 @@ class OnceSchedulerMixin(Publishing):
             self._rows.restart()
         self._rows.wake(self._clock.now())
         self._claiming.load(self._recovery.alive)
-        if overdue and self._broker_ready():
+        if overdue and self.broker_ready():
             with _undisturbed():
                 self._recover(overdue)
 
@@ -163,7 +163,7 @@ class OnceSchedulerMixin(Publishing):
         """Claim and publish a chunk of what is due; returns the seconds until the next tick."""
         next_due, now = self._rows.next_due(), self._clock.now()
         if next_due is not None and next_due <= now:
-            if not self._broker_ready():
+            if not self.broker_ready():
                 return min(self._recovery.due_in(), 1.0) or 0.1
             with _undisturbed():
                 self._claim(now)
@@ -247,7 +247,7 @@ class OnceSchedulerMixin(Publishing):
         now = self._clock.now()
         for row in self._rows.unloaded():
             self._rows.advance(row, now, now)
-        if not self._broker_ready():
+        if not self.broker_ready():
             return
         for row in self._rows.due(now, CHUNK):
             try:

@@ -84,17 +84,17 @@ class Proc:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / "log"
         self.clock: FakeClock | None = None
-        environ = _environ(env or {})
+        variables = environ(env or {})
         if faketime is not None:
             self.clock = FakeClock(directory, faketime)
-            environ.update(self.clock.env)
+            variables.update(self.clock.env)
             site = directory / "site"
             site.mkdir(exist_ok=True)
             (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
-            environ["PYTHONPATH"] = f"{site}{os.pathsep}{environ['PYTHONPATH']}"
+            variables["PYTHONPATH"] = f"{site}{os.pathsep}{variables['PYTHONPATH']}"
         with self.log_path.open("ab") as log:
             self._popen = subprocess.Popen(
-                list(command), cwd=directory, env=environ, stdin=subprocess.DEVNULL, stdout=log,
+                list(command), cwd=directory, env=variables, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self.pid = self._popen.pid
@@ -245,7 +245,7 @@ class Proc:
         self._popen.wait()
 
 
-def _environ(extra: Mapping[str, str]) -> dict[str, str]:
+def environ(extra: Mapping[str, str]) -> dict[str, str]:
     """Our own environment (coverage's with it), the tests importable, and *extra*."""
     environ = dict(os.environ)
     paths = [str(TESTS), *filter(None, [environ.get("PYTHONPATH")])]

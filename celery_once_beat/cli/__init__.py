@@ -1,46 +1,32 @@
-"""``celery -A proj once …``: what people ask and order. Reads and prints only; the store is imported in a command.
+"""``celery -A proj once …``: what people ask and order. The store is imported inside a command.
 
-Exit statuses: 0 as asked, 1 no (nothing lives, say), 2 wrong usage, 69 Redis doesn't answer, 78 a wrong setting.
+Exit statuses: 0 as asked; 1 no: nothing lives, an account doesn't balance, a check found something; 2 wrong usage;
+65 a key in Redis isn't ours; 69 Redis or the broker doesn't answer; 78 a wrong setting.
 """
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from ..errors import OnceError, SettingError
+from .audit import audit
+from .desk import OnceGroup
+from .doctor import doctor
+from .looks import history, next_windows, ping, status, watch
+from .orders import backfill, pause, resume, run
 
 __all__ = ("once",)
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def once() -> None:
-    """Any number of beats side by side, every window once: celery-once-beat."""
+    r"""Any number of beats side by side, every window once: celery-once-beat.
 
-
-@once.command()
-@click.option("--beat", metavar="ID", help="This beat: its ID, or the host name that its ID begins with.")
-@click.pass_context
-def ping(ctx: click.Context, beat: str | None) -> None:
-    """Exit with 0 where a beat lives, with 1 where none does: for probes.
-
-    A beat lives if Redis has heard of it in the last 15 seconds. It is for a beat's own container to ask for
-    its own: --beat $HOSTNAME.
+    \b
+    Exit statuses: 0 as asked; 1 no (nothing lives, an account doesn't balance,
+    a check found something); 2 wrong usage; 65 a key in Redis isn't ours;
+    69 Redis or the broker doesn't answer; 78 a wrong setting.
     """
-    from ..settings import Settings
-    from ..store import Store
 
-    try:
-        store = Store(Settings.from_app(ctx.obj.app))
-        alive = store.beats()
-        store.close()
-    except OnceError as exc:
-        click.echo(f"once: {exc}", err=True)
-        ctx.exit(os.EX_CONFIG if isinstance(exc, SettingError) else os.EX_UNAVAILABLE)
-    found = [name for name in alive if beat is None or name == beat or name.startswith(f"{beat}:")]
-    if not found:
-        whose = "no beat lives" if beat is None else f"no beat {beat} lives"
-        click.echo(f"{whose}; alive: {', '.join(alive) or 'none'}", err=True)
-        ctx.exit(1)
-    click.echo("\n".join(found))
+
+for command in (status, watch, next_windows, history, audit, doctor, ping, run, backfill, pause, resume):
+    once.add_command(command)

@@ -4,7 +4,8 @@
 -- KEYS[1..4] the window (prelude)   KEYS[5] claim key   KEYS[6...] run keys of windows that are passed over
 -- ARGV[1..5] the window (prelude)
 -- ARGV[6] the cursor that the beat knows   ARGV[7] beat   ARGV[8] fingerprint
--- ARGV[9] 'run' | 'untracked' (no worker may close it: claimed and closed in one step) | 'pass' (itself missed)
+-- ARGV[9] 'run' | 'untracked' (no worker may close it: claimed and closed in one step) | 'pass' (itself missed, also
+--         while the entry is paused)
 -- ARGV[10] publish_timeout ms   ARGV[11] expires: ms from now, 0 for never
 -- ARGV[12] how many windows are passed over, those beyond KEYS included   ARGV[13...] the starts of KEYS[6...]
 --
@@ -21,7 +22,7 @@ if not entry.cursor then
   return {'unknown'}
 end
 redis.call('PEXPIRE', ENTRY, entry.ttl)
-if entry.paused == '1' then
+if entry.paused == '1' and MODE ~= 'pass' then
   return {'paused'}
 end
 if entry.fingerprint ~= FINGERPRINT then

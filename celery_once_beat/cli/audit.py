@@ -1,0 +1,96 @@
+"""``audit``: the conservation law, counted again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .desk import Desk, as_json, at_desk, print_json, scheduler_option
+from .tables import plain, print_table
+
+if TYPE_CHECKING:
+    from celery_once_beat.lookup import EntrySeen
+    from celery_once_beat.rows import Row
+
+__all__ = ("audit",)
+
+_COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red"}
+
+
+@click.command()
+@scheduler_option
+@as_json
+@click.pass_context
+def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
+    """Count each entry's windows again: those that its schedule defines = outcomes + open + untracked.
+
+    Counted is from the first cursor under the present definition to the cursor now. Exits with 1 where an account
+    doesn't balance or can't be read; one whose definition in force is not this schedule's isn't judged.
+    """
+    with at_desk(ctx, scheduler) as desk:
+        facts = _audit(desk)
+    bad = [fact for fact in facts if fact["verdict"] in ("doesn't balance", "can't be read")]
+    if json_:
+        print_json({"balances": not bad, "entries": facts})
+    elif not facts:
+        click.echo("The schedule has no entries.")
+    else:
+        _print_audit(facts, len(bad))
+    if bad:
+        ctx.exit(1)
+
+
+def _audit(desk: Desk) -> list[dict[str, Any]]:
+    rows = sorted(desk.lineup.rows, key=lambda row: row.name)
+    overview = desk.lookup.overview([row.name for row in rows])
+    return [_fact(row, overview.entries[row.name]) for row in rows]
+
+
+def _fact(row: Row, seen: EntrySeen) -> dict[str, Any]:
+    from celery_once_beat.audit import balance
+    from celery_once_beat.errors import ScheduleError
+    from celery_once_beat.windows import format_instant
+
+    account = seen.account
+    if account is None:
+        trouble = seen.trouble
+        return {"entry": row.name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
+    fact = {"entry": row.name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
+    if account.fingerprint not in (None, row.fingerprint):
+        return {**fact, "verdict": "another definition", "why": "the beats that live have another definition of it"}
+    try:
+        result = balance(row.name, row.entry.schedule, account, anchor=row.policy.anchor)
+    except ScheduleError as exc:
+        return {**fact, "verdict": "can't be read", "why": str(exc)}
+    return {
+        **fact,
+        "defined": result.defined,
+        "outcomes": result.outcomes,
+        "open": result.open,
+        "accounted": result.accounted,
+        "verdict": "balances" if result.even else "doesn't balance",
+        "why": ""
+        if result.even
+        else f"{abs(result.defined - result.accounted)} windows "
+        + ("have no account" if result.defined > result.accounted else "too many are accounted for"),
+    }
+
+
+def _print_audit(facts: list[dict[str, Any]], bad: int) -> None:
+    print_table(
+        ["ENTRY", "WINDOWS", "OUTCOMES", "OPEN", "VERDICT"],
+        [
+            [
+                plain(fact["entry"]),
+                str(fact.get("defined", "-")),
+                ", ".join(f"{number} {outcome}" for outcome, number in sorted(fact.get("outcomes", {}).items())) or "-",
+                str(fact.get("open", "-")),
+                click.style(fact["verdict"], fg=_COLOURS.get(fact["verdict"], "yellow"))
+                + (f": {plain(fact['why'])}" if fact["why"] else ""),
+            ]
+            for fact in facts
+        ],
+    )
+    click.echo()
+    click.echo(f"{bad} of {len(facts)} accounts don't balance." if bad else "No account is uneven.")

@@ -1,0 +1,156 @@
+"""``doctor``: everything that could be set up so that the promise doesn't hold."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .desk import Desk, as_json, at_desk, print_json, scheduler_option
+from .tables import plain
+
+if TYPE_CHECKING:
+    from celery_once_beat.checks import Finding
+
+__all__ = ("doctor",)
+
+FIELDS = ("check", "verdict", "found", "advice")
+_COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
+
+
+@click.command()
+@scheduler_option
+@as_json
+@click.pass_context
+def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
+    """Check what could break the promise: Redis, clocks, leases, entries, beats. Exits with 1 if something does."""
+    with at_desk(ctx, scheduler) as desk:
+        findings = list(_findings(desk))
+    bad = [finding for finding in findings if finding.verdict == "warn"]
+    if json_:
+        print_json({"healthy": not bad, "checks": [dict(zip(FIELDS, finding, strict=True)) for finding in findings]})
+    else:
+        for finding in findings:
+            mark = click.style(f"{finding.verdict:<4}", fg=_COLOURS[finding.verdict])
+            click.echo(f"{mark}  {finding.check}: {plain(finding.found)}")
+            if finding.advice:
+                click.echo(f"      → {finding.advice}")
+        click.echo()
+        click.echo(f"{len(bad)} of {len(findings)} checks want something done." if bad else "Nothing to be done.")
+    if bad:
+        ctx.exit(1)
+
+
+def _findings(desk: Desk) -> Iterator[Finding]:
+    from celery_once_beat import checks
+
+    app, settings, lineup = desk.app, desk.settings, desk.lineup
+    yield from _versions(desk)
+    yield from _meaning(desk)
+    overview = desk.lookup.overview([row.name for row in lineup.rows])
+    info, trouble = desk.lookup.server()
+    if trouble:
+        yield checks.Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
+    else:
+        yield from checks.server_findings(info, settings)
+    reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
+    yield from checks.clock_findings(reports)
+    leases = [("once_beat_lease", settings.lease)]
+    leases += [(row.entry.task, float(lease)) for row in lineup.rows if (lease := _lease(desk, row.entry.task))]
+    transport = app.connection_for_write().transport_cls
+    yield from checks.lease_findings(str(transport), app.conf.broker_transport_options or {}, leases)
+    yield from _beats(desk, [beat.name for beat in overview.beats])
+    yield from _entries(desk, overview)
+
+
+def _versions(desk: Desk) -> Iterator[Finding]:
+    from celery_once_beat.checks import Finding
+
+    names = ("celery-once-beat", "celery", "kombu", "redis")
+    found = ", ".join(f"{name} {version(name)}" for name in names)
+    yield Finding("versions", "ok", f"{found}, Python {platform.python_version()}, time zone {desk.zone}")
+
+
+def _meaning(desk: Desk) -> Iterator[Finding]:
+    """Say what the settings come to, in the units that people at night ask for."""
+    from kombu.utils.url import maybe_sanitize_url
+
+    from celery_once_beat.checks import Finding
+
+    s, conf = desk.settings, desk.app.conf
+    servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
+    yield Finding("store", "ok", f"{servers}, keys {s.key_prefix}…")
+    claimed, running = s.publish_timeout + s.recovery_interval + 1, s.lease + 1 + s.recovery_interval + 1
+    yield Finding(
+        "recovery",
+        "ok",
+        f"what a killed beat had claimed goes out within {claimed:g} s; what a killed worker ran is published again "
+        f"within {running:g} s (leases of its own apart), up to {s.max_attempts} executions; a lost message after "
+        f"{s.start_timeout:g} s",
+    )
+    late = {
+        "latest": "the newest of them runs",
+        "all": f"up to {s.max_catch_up} of them run",
+        "none": "none of them runs",
+    }
+    grace = "" if s.grace is None else f"; what is later than {s.grace:g} s never runs"
+    yield Finding(
+        "catching up", "ok", f"windows more than {s.tolerance:g} s late, since no beat ran: {late[s.catch_up]}{grace}"
+    )
+    if conf.task_always_eager:
+        yield Finding("eager", "warn", "task_always_eager: tasks run within beat", "unset task_always_eager")
+    if s.publish_without_store or s.run_without_store:
+        found = [n for n in ("publish_without_store", "run_without_store") if getattr(s, n)]
+        yield Finding("without Redis", "note", " and ".join(f"once_beat_{n}" for n in found) + " is on")
+
+
+def _lease(desk: Desk, task: str) -> float | None:
+    return getattr(desk.app.tasks.get(task), "once_lease", None)
+
+
+def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
+    from celery_once_beat.checks import Finding
+
+    if not alive:
+        yield Finding("beats", "warn", "none lives", "start two: celery -A … beat -S once")
+    elif len(alive) == 1:
+        yield Finding("beats", "warn", f"only {alive[0]} lives", "start another one, best on another machine")
+    else:
+        hosts = {name.partition(":")[0] for name in alive}
+        where = "" if len(hosts) > 1 else ", all on one machine"
+        yield Finding("beats", "note" if where else "ok", f"{len(alive)} live{where}")
+    lineup = desk.lineup
+    if lineup.claims_windows:
+        yield Finding("scheduler", "ok", lineup.scheduler)
+    elif alive:
+        yield Finding(
+            "scheduler", "note", f"conf says {lineup.scheduler}, and the beats that live were started with -S once",
+            "beat_scheduler = 'once' lets no beat start without it",
+        )  # fmt: skip
+    else:
+        yield Finding(
+            "scheduler", "warn", f"{lineup.scheduler} claims no windows",
+            "beat_scheduler = 'once', or start beat with -S once",
+        )  # fmt: skip
+
+
+def _entries(desk: Desk, overview: Any) -> Iterator[Finding]:
+    from celery_once_beat.checks import Finding, address_findings
+    from celery_once_beat.facts import status_facts
+
+    rows = list(desk.lineup.rows)
+    yield from address_findings(row.name for row in rows)
+    untracked = [row.name for row in rows if not row.tracked and row.policy.tracked is None]
+    if untracked:
+        yield Finding(
+            "untracked", "warn", ", ".join(untracked[:10]) + (", …" if len(untracked) > 10 else ""),  # noqa: PLR2004
+            "task_cls=OnceTask on the app or base=OnceTask on the task; or accept it: {'once': {'tracked': False}}",
+        )  # fmt: skip
+    misfits = [entry for entry in status_facts(overview, desk.lineup)["entries"] if entry["misfit"]]
+    for entry in misfits:
+        yield Finding(f"entry {plain(entry['entry'])}", "warn", "; ".join(entry["misfit"]))
+    if not misfits:
+        yield Finding("entries", "ok", f"{len(rows)}, each is claimed")

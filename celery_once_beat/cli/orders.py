@@ -1,0 +1,262 @@
+"""The commands that order something: ``run``, ``backfill``, ``pause``, ``resume``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import click
+
+from .desk import Desk, at_desk, entry_argument, fail, scheduler_option
+from .tables import plain
+
+if TYPE_CHECKING:
+    from celery_once_beat.rows import Row
+    from celery_once_beat.scheduler import OnceScheduler
+
+__all__ = ("backfill", "pause", "resume", "run")
+
+#: Of the windows that resume passes over, those whose run keys are looked at: the newest.
+_MOST_LISTED = 1000
+#: No window is looked for further back.
+_BEGINNING = datetime(1970, 1, 5, tzinfo=timezone.utc)
+
+
+# -- run and backfill -------------------------------------------------------------------------------------------
+
+
+@click.command()
+@entry_argument()
+@click.option("--window", metavar="TIME", help="The window that starts then; default: the newest that has started.")
+@scheduler_option
+@click.pass_context
+def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | None) -> None:
+    """Run a window of ENTRY now, also one that ran before. Prints its start and its task's id.
+
+    It is a backfill of one window: its outcome is counted apart. One that still owes its outcome is left alone.
+    """
+    with at_desk(ctx, scheduler) as desk:
+        row = _tracked(desk, entry)
+        start = _newest(row, desk) if window is None else desk.instant(window, "--window")
+        if not _is_start(row, start):
+            fail(f"--window: {_said(start, desk)} is no window of {entry!r}; see: once next --from {window} {entry}")
+        done = _order(desk, row, [start], _publisher(desk))
+        from celery_once_beat.publishing import task_id
+        from celery_once_beat.windows import format_instant
+
+        if done["open"]:
+            click.echo(f"once: window {format_instant(start)} of {entry!r} still owes its outcome", err=True)
+            ctx.exit(1)
+        click.echo(f"{format_instant(start)} {task_id(desk.settings.key_prefix, entry, start)}")
+        _say_unpublished(done)
+
+
+@click.command()
+@entry_argument()
+@click.argument("since", metavar="FROM")
+@click.argument("until", metavar="TO")
+@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@click.option("--again", is_flag=True, help="Also windows that are done.")
+@scheduler_option
+@click.pass_context
+def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
+    ctx: click.Context,
+    entry: str,
+    since: str,
+    until: str,
+    dry_run: bool,  # noqa: FBT001
+    yes: bool,  # noqa: FBT001
+    again: bool,  # noqa: FBT001
+    scheduler: str | None,
+) -> None:
+    """Run the windows of ENTRY that start from FROM up to TO, both included, once more or for the first time.
+
+    What is open or done is skipped; what is counted, apart. Of windows that ended longer ago than the history goes
+    (once_beat_history_size) nobody knows their outcome: they run again. How many is shown, and asked.
+    """
+    with at_desk(ctx, scheduler) as desk:
+        row = _tracked(desk, entry)
+        starts, counts = _to_backfill(desk, row, desk.instant(since, "FROM"), desk.instant(until, "TO"), again=again)
+        for words, number in counts.items():
+            click.echo(f"{number:>8} {words}")
+        click.echo(f"{len(starts):>8} to run")
+        if dry_run or not starts:
+            return
+        if not yes:
+            click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True)
+        with click.progressbar(length=len(starts), label=plain(entry)) as bar:
+            done = _order(desk, row, starts, _publisher(desk), bar.update)
+        click.echo(f"{done['published']} published" + (f", {done['open']} open meanwhile" if done["open"] else ""))
+        _say_unpublished(done)
+
+
+def _tracked(desk: Desk, entry: str) -> Row:
+    row = desk.row(entry)
+    if not row.tracked:
+        fail(
+            f"{entry!r} is untracked: its task {row.entry.task!r} is no OnceTask, or this app doesn't know it, so that "
+            "nobody could record the end of a window"
+        )
+    return row
+
+
+def _newest(row: Row, desk: Desk) -> datetime:
+    """Return the newest start up to now: looked for from further and further back."""
+    now = desk.store.look().now
+    back = timedelta(hours=1)
+    while True:
+        starts = _starts(row, max(now - back, _BEGINNING), now)
+        if starts:
+            return starts[-1]
+        if now - back < _BEGINNING:
+            fail(f"no window of {row.name!r} has started yet; see: once next {row.name}")
+        back *= 24
+
+
+def _is_start(row: Row, start: datetime) -> bool:
+    return row.after(start - timedelta(microseconds=1)) == start
+
+
+def _starts(row: Row, after: datetime, until: datetime) -> list[datetime]:
+    starts = []
+    start = row.after(after)
+    while start is not None and start <= until:
+        starts.append(start)
+        start = row.after(start)
+    return starts
+
+
+def _to_backfill(
+    desk: Desk, row: Row, since: datetime, until: datetime, *, again: bool
+) -> tuple[list[datetime], Counter[str]]:
+    """Return the starts to run, and in words how many are not, and why."""
+    now = desk.store.look().now
+    if until < since:
+        fail("TO lies before FROM")
+    seen = desk.lookup.entry(row.name, desk.settings.history_size or 1)
+    known = {story.start: story for story in seen.stories}
+    counts: Counter[str] = Counter()
+    starts = []
+    for start in _starts(row, since - timedelta(microseconds=1), until):
+        story = known.get(start)
+        if start > now:
+            counts["not begun yet, skipped"] += 1
+        elif story is not None and story.open is not None:
+            counts["open, skipped"] += 1
+        elif story is not None and story.state == "done" and not again:
+            counts["done, skipped"] += 1
+        else:
+            starts.append(start)
+    return starts, counts
+
+
+def _publisher(desk: Desk) -> OnceScheduler:
+    """A beat's way of publishing, for an order. It checks the broker before a window is opened."""
+    from celery_once_beat.errors import StoreUnavailableError
+    from celery_once_beat.scheduler import OnceScheduler
+
+    _ = desk.lineup  # the app's modules are there
+    publisher = OnceScheduler(desk.app)
+    if not publisher.broker_ready():
+        raise StoreUnavailableError("the broker doesn't answer: nothing was ordered")
+    return publisher
+
+
+def _order(
+    desk: Desk,
+    row: Row,
+    starts: Sequence[datetime],
+    publisher: OnceScheduler,
+    step: Callable[[int], None] = lambda _: None,
+) -> Counter[str]:
+    """Open each window once more and publish it; what isn't published, a beat publishes."""
+    from celery_once_beat.replies import Claimed, Unknown
+    from celery_once_beat.requests import WindowKey
+
+    host = socket.gethostname().replace(" ", "_")[:60]
+    done: Counter[str] = Counter()
+    for start in starts:
+        reply = desk.store.backfill(WindowKey(row.name, start), f"{host}:{os.getpid()}:order-{uuid.uuid4().hex[:8]}")
+        if isinstance(reply, Unknown):
+            fail(f"the store doesn't know {row.name!r}: start a beat first, which loads it")
+        if isinstance(reply, Claimed):
+            published = publisher.publish_by_order(row, start, reply.turn)
+            done["published" if published else "unpublished"] += 1
+        else:
+            done["open"] += 1
+        step(1)
+    return done
+
+
+def _say_unpublished(done: Counter[str]) -> None:
+    if done["unpublished"]:
+        click.echo(f"once: {done['unpublished']} not published, the broker failed; a beat publishes them", err=True)
+
+
+def _said(start: datetime, desk: Desk) -> str:
+    return start.astimezone(desk.zone).isoformat()
+
+
+# -- pause and resume -------------------------------------------------------------------------------------------
+
+
+@click.command()
+@entry_argument(nargs=-1, required=True)
+@click.pass_context
+def pause(ctx: click.Context, entry: tuple[str, ...]) -> None:
+    """Claim no further windows of ENTRY…; what is open goes on. Holds until resume, over restarts and deploys."""
+    with at_desk(ctx) as desk:
+        for name in entry:
+            if not desk.store.pause(name):
+                fail(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
+            click.echo(f"{plain(name)}: paused")
+
+
+@click.command()
+@entry_argument(nargs=-1, required=True)
+@click.option("--from-now", is_flag=True, help="Record the windows of the pause as missed, instead of catching up.")
+@scheduler_option
+@click.pass_context
+def resume(ctx: click.Context, entry: tuple[str, ...], from_now: bool, scheduler: str | None) -> None:  # noqa: FBT001
+    """Claim the windows of ENTRY… again. Those of the pause are caught up on as after an outage (catch_up)."""
+    with at_desk(ctx, scheduler) as desk:
+        for name in entry:
+            passed = _pass_over(desk, name) if from_now else 0
+            if not desk.store.resume(name):
+                fail(f"the store has no entry {name!r}")
+            click.echo(f"{plain(name)}: resumed" + (f", {passed} windows missed" if from_now else ""))
+
+
+def _pass_over(desk: Desk, name: str) -> int:
+    """Count the windows up to now as missed; returns how many."""
+    from celery_once_beat.replies import Claimed
+    from celery_once_beat.requests import ClaimRequest, WindowKey
+
+    row, account, now = desk.row(name), desk.store.account(name), desk.store.look().now
+    if account is None:
+        fail(f"the store has no entry {name!r}")
+    if not account.paused:
+        fail(f"{name!r} isn't paused")
+    starts = _starts(row, account.cursor, now)
+    if not starts:
+        return 0
+    request = ClaimRequest(
+        WindowKey(name, starts[-1]),
+        account.cursor,
+        row.fingerprint,
+        mode="pass",
+        missed=starts[-_MOST_LISTED:],
+        missed_count=len(starts),
+    )
+    (reply,) = desk.store.claim_many(f"{socket.gethostname()}:{os.getpid()}:order", [request])
+    if isinstance(reply, Exception):
+        raise reply
+    if not isinstance(reply, Claimed):
+        fail(f"{name!r} changed meanwhile ({type(reply).__name__.lower()}): ask again")
+    return len(starts)

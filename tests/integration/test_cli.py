@@ -1,0 +1,434 @@
+"""``celery once …`` as a person types it: a real pair, real processes, their output and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import pytest
+from processes import environ, wait_until
+from servers import RedisServer, free_port
+from system import System
+
+from celery_once_beat.publishing import task_id
+from celery_once_beat.windows import Window, encode_headers, format_instant, parse_instant
+
+HOST = socket.gethostname()
+
+
+class Said(NamedTuple):
+    """What a command printed, and its exit status."""
+
+    exit_code: int
+    log: str
+
+
+Once = Callable[..., Said]
+
+
+@pytest.fixture
+def once(system: System) -> Once:
+    """Run a command to its end."""
+
+    def run(*arguments: str, typed: str | None = None, **env: Any) -> Said:
+        done = subprocess.run(
+            command(*arguments), input=typed or "", stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=60, check=False, env=environ(system.env(**env)),
+            cwd=system.directory,
+        )  # fmt: skip
+        return Said(done.returncode, done.stdout)
+
+    return run
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", *arguments]
+
+
+def test_the_status_of_a_pair(system: System, once: Once) -> None:
+    """Beats, each entry's last window, what needs attention first; the same as JSON, and nothing is written."""
+    system.entries = {
+        "good": {"task": "apps.once_app.work", "every": 1.0},
+        "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
+        "later": {"task": "apps.once_app.work", "cron": "30 2 29 2 *"},
+        "wrong": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"grce": 1}}},
+        "over\nthere": {"task": "apps.once_app.work", "cron": "30 2 29 2 *"},
+    }
+    system.check_law = False
+    beats, _ = system.pair(pool="solo")
+    system.wait_done(2, "good")
+    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 20)
+    (start,) = list(system.recorded("good"))[-1:]
+
+    told = json.loads(once("status", "--json").log)
+    assert {beat["beat"].split(":")[1] for beat in told["beats"]} == {str(beat.pid) for beat in beats}
+    for beat in told["beats"]:
+        assert beat["heard"] < 15
+        assert abs(beat["offset"]) < 2
+        assert beat["entries"] == 4, "one is left out"
+        assert beat["untracked"] == 0
+    assert [entry["entry"] for entry in told["entries"]] == ["wrong", "failing", "good", "later", "over\nthere"]
+    by_name = {entry["entry"]: entry for entry in told["entries"]}
+    assert "did you mean 'grace'?" in by_name["wrong"]["attention"][0]
+    assert by_name["failing"]["attention"] == ["the last window is failed"]
+    good = by_name["good"]
+    assert not good["attention"]
+    assert good["last"]["state"] == "done"
+    assert good["last"]["worker"] == f"celery@{HOST}" or good["last"]["worker"].startswith("worker")
+    assert good["last"]["start"] >= start
+    assert 0 <= good["last"]["late"] < 60
+    assert parse_instant(good["next"]) > parse_instant(told["now"])
+    assert by_name["later"]["last"] is None
+    assert by_name["later"]["next"].endswith("-02-29T02:30:00.000000Z")
+
+    table = once("status")
+    assert table.exit_code == 0
+    lines = table.log.splitlines()
+    assert "\x1b" not in table.log, "no colours but on a terminal"
+    assert "'over\\nthere'" in table.log, "an entry's name can't break the table"
+    assert next(line for line in lines if line.startswith("ENTRY")).split() == [
+        *("ENTRY", "LAST", "WINDOW", "OUTCOME", "RAN", "ON", "LATE", "NEXT", "OPEN", "OVERDUE", "REFUSED", "ATTENTION")
+    ]  # fmt: skip
+    assert re.search(
+        r"^good +\d\d:\d\d:\d\d +done +\S+ +\d+\.\d s +\d\d:\d\d:\d\d +\d+ +0 +\d+$", table.log, re.MULTILINE
+    )
+    for beat in beats:
+        beat.stop()
+    alone = once("status")
+    assert "No beat lives: start one with -S once." in alone.log
+
+
+def test_reading_writes_nothing(system: System, once: Once) -> None:
+    """Each command that looks leaves an empty Redis empty, and a used one as it was."""
+    system.check_law = False
+    looks = (["status"], ["next"], ["audit"], ["doctor"], ["ping"], ["history", "tick"])
+    for look in looks:
+        once(*look)
+    with system.client() as client:
+        assert client.keys() == []
+    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
+    system.wait_done(2)
+    system.settle([beat])
+    worker.stop()
+    with system.client() as client:
+        wait_until(lambda: not client.exists("once:beats"), "the beat has left", 20)
+        before = {key: client.dump(key) for key in client.scan_iter() if key.startswith(b"once:")}
+        for look in looks:
+            once(*look)
+        assert {key: client.dump(key) for key in client.scan_iter() if key.startswith(b"once:")} == before
+
+
+def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> None:
+    """No Redis is asked; days on which the clocks change are marked, and what doesn't exist then runs after it."""
+    system.entries = {
+        "nightly": {"task": "apps.once_app.work", "cron": "30 2 * * *"},
+        "hourly": {"task": "apps.once_app.work", "cron": "0 * * * *"},
+    }
+    away = {"STORE_URL": f"redis://127.0.0.1:{free_port()}/0", "settings": {"timezone": "Europe/Berlin"}}
+    shown = once("next", "nightly", "-n", "3", "--from", "2027-03-27", **away)
+    assert shown.exit_code == 0
+    assert [line.rstrip() for line in shown.log.splitlines()] == [
+        "ENTRY    LOCAL TIME                 UTC",
+        "nightly  2027-03-27 02:30:00+01:00  01:30:00Z",
+        "nightly  2027-03-28 03:00:00+02:00  01:00:00Z  the clocks change",
+        "nightly  2027-03-29 02:30:00+02:00  00:30:00Z",
+    ]
+    merged = json.loads(once("next", "-n", "4", "--from", "2026-10-25T00:30Z", "--json", **away).log)
+    assert [(window["entry"], window["start"][11:16], window["clocks_change"]) for window in merged] == [
+        ("hourly", "01:00", True),
+        ("hourly", "02:00", True),
+        ("hourly", "03:00", True),
+        ("hourly", "04:00", True),
+    ]
+    assert merged[0]["local"] == "2026-10-25T02:00:00+01:00", "the second 02:00 of that night"
+    wrong = once("next", "nigthly", **away)
+    assert (wrong.exit_code, wrong.log) == (2, "once: the schedule has no entry 'nigthly', did you mean 'nightly'?\n")
+    wrong = once("next", "--from", "soon", **away)
+    assert wrong.exit_code == 2
+    assert wrong.log.startswith("once: --from: found 'soon', expected a time like 2026-11-21T02:00 (Europe/Berlin)")
+
+
+def test_the_history_of_an_entry(system: System, once: Once) -> None:
+    """Who claimed, who executed, how often tried, how late, how long, copies refused; what is open stands above."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 2.0, "args": [0.3]}}
+    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
+    system.wait_done(2)
+    (start,) = list(system.recorded())[-1:]
+    system.send("apps.once_app.work", encode_headers(Window("tick", parse_instant(start), None)))  # once more
+    wait_until(lambda: system.account().refused, "the copy is refused", 20)
+    worker.pause()
+    wait_until(lambda: system.account().open, "a window is open", 20)
+    told = json.loads(once("history", "tick", "--json").log)["windows"]
+    states = [window["state"] for window in told]
+    assert states[0] in {"published", "overdue"}
+    assert states[-2:] == ["done", "done"]
+    done = told[-1]
+    assert done["beat"] == f"{HOST}:{beat.pid}"
+    assert done["worker"].partition("@")[2] == HOST or done["worker"] == "worker"
+    assert done["attempts"] == 1
+    assert 0.25 <= done["took"] < 30
+    assert parse_instant(done["claimed"]) <= parse_instant(done["begun"]) <= parse_instant(done["closed"])
+    assert done["late"] == pytest.approx((parse_instant(done["begun"]) - parse_instant(done["start"])).total_seconds())
+    assert sum(window["refused"] for window in told) == 1
+    worker.resume()
+    table = once("history", "tick", "-n", "1000").log.splitlines()
+    assert table[0].split() == ["WINDOW", "OUTCOME", "CLAIMED", "BY", "RAN", "ON", "TRIES", "LATE", "TOOK", "REFUSED"]
+    assert re.fullmatch(rf"\S+ \S+ +done +{HOST}:{beat.pid} +\S+ +1 +\S+ s +\S+ s +[01]", table[-1])
+    unknown = once("history", "tock")
+    assert (unknown.exit_code, unknown.log) == (
+        2,
+        "once: the store has never heard of an entry 'tock', or has forgotten it\n",
+    )
+    system.settle([beat])
+
+
+def test_run_and_backfill(system: System, once: Once) -> None:
+    """An order is executed at once and counted apart; what is done or open is skipped; it asks before many."""
+    system.entries = {"hourly": {"task": "apps.once_app.work", "cron": "0 * * * *"}}
+    unknown = once("run", "hourly")
+    assert unknown.exit_code == 2
+    assert "the store doesn't know 'hourly': start a beat first" in unknown.log
+    beat = system.beat()
+    wait_until(lambda: system.store.account("hourly"), "it is loaded", 20)
+    worker = system.worker(pool="solo").wait_ready()
+
+    newest = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
+    ordered = once("run", "hourly")
+    start = format_instant(newest)
+    assert (ordered.exit_code, ordered.log) == (0, f"{start} {task_id('once:', 'hourly', newest)}\n")
+    wait_until(lambda: start in system.recorded("hourly"), "it ran", 20)
+    earlier = newest - timedelta(hours=5)
+    odd = once("run", "hourly", "--window", format_instant(earlier + timedelta(minutes=1)))
+    assert odd.exit_code == 2
+    assert "is no window of 'hourly'; see: once next --from" in odd.log
+
+    since = (earlier + timedelta(minutes=1)).isoformat()
+    shown = once("backfill", "hourly", since, (newest + timedelta(hours=2)).isoformat(), "--dry-run")
+    assert [line.split(maxsplit=1) for line in shown.log.splitlines()] == [
+        ["1", "done, skipped"],
+        ["2", "not begun yet, skipped"],
+        ["4", "to run"],
+    ]
+    refused = once("backfill", "hourly", since, newest.isoformat(), typed="n\n")
+    assert refused.exit_code == 1
+    assert "Run 4 windows of hourly? [y/N]" in refused.log
+    assert len(system.recorded("hourly")) == 1, "it was only asked"
+    agreed = once("backfill", "hourly", since, newest.isoformat(), typed="y\n")
+    assert agreed.exit_code == 0
+    assert "4 published" in agreed.log
+    wait_until(lambda: len(system.recorded("hourly")) == 5, "all ran", 20)
+    assert set(system.recorded("hourly").values()) == {1}
+    assert system.account("hourly").apart == {"done": 5}
+    again = once("backfill", "hourly", since, newest.isoformat(), "--yes", "--again")
+    assert "5 published" in again.log
+    wait_until(lambda: system.account("hourly").apart == {"done": 10}, "all ran once more", 20)
+
+    worker.stop()
+    once("run", "hourly")
+    still = once("run", "hourly")
+    assert (still.exit_code, still.log) == (1, f"once: window {start} of 'hourly' still owes its outcome\n")
+    backwards = once("backfill", "hourly", "now", "2020-01-01")
+    assert (backwards.exit_code, backwards.log) == (2, "once: TO lies before FROM\n")
+    system.worker("other", pool="solo").wait_ready()
+    system.settle([beat], "hourly")
+
+
+def test_an_order_without_a_broker_opens_nothing(system: System, once: Once) -> None:
+    """Nothing is opened that nobody could publish."""
+    beat = system.beat()
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 20)
+    system.check_law = False
+    beat.stop()
+    away = once("run", "tick", BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert (away.exit_code, away.log) == (69, "once: the broker doesn't answer: nothing was ordered\n")
+    assert not any(window.backfill for window in system.account().open.values())
+
+
+def test_pause_and_resume(system: System, once: Once) -> None:
+    """Paused, nothing is claimed, over a restart too; --from-now records what passed as missed, and the law holds."""
+    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
+    system.wait_done(1)
+    assert once("pause", "tick").log == "tick: paused\n"
+    wait_until(lambda: not system.account().open, "all is done", 20)
+    cursor = system.account().cursor
+    beat.stop()
+    beat = system.beat()
+    beat.wait_log("it is paused", 20)
+    wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=3), "windows pass", 20)
+    assert system.account().cursor == cursor
+    told = json.loads(once("status", "--json").log)["entries"][0]
+    assert (told["paused"], told["attention"]) == (True, ["paused"])
+    resumed = once("resume", "tick", "--from-now")
+    passed = int(re.fullmatch(r"tick: resumed, (\d+) windows missed\n", resumed.log).group(1))
+    assert passed >= 3
+    system.wait_done(2)
+    assert system.account().counts["missed"] == passed
+    assert json.loads(once("audit", "--json").log)["balances"]
+    assert once("resume", "tick", "--from-now").log == "once: 'tick' isn't paused\n"
+    assert once("pause", "tock").exit_code == 2
+    system.settle([beat])
+    worker.stop()
+
+
+def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
+    """Exit 1 and the entry's name where a counter is wrong; 0 where the law holds."""
+    system.entries = {name: {"task": "apps.once_app.work", "every": 1.0} for name in ("one", "two")}
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    for entry in system.entries:
+        system.wait_done(2, entry)
+    even = once("audit")
+    assert even.exit_code == 0
+    assert even.log.endswith("No account is uneven.\n")
+    for entry in system.entries:
+        system.store.pause(entry)
+        wait_until(lambda entry=entry: not system.account(entry).open, "all is done", 20)
+    with system.client() as client:
+        client.hincrby(system.store.entry_key("two"), "c:done", -1)
+    uneven = once("audit")
+    assert uneven.exit_code == 1
+    assert re.search(r"^one .* balances$", uneven.log, re.MULTILINE)
+    assert re.search(r"^two .* doesn't balance: 1 windows have no account$", uneven.log, re.MULTILINE)
+    told = json.loads(once("audit", "--json").log)
+    assert [entry["verdict"] for entry in told["entries"]] == ["balances", "doesn't balance"]
+    with system.client() as client:
+        client.hincrby(system.store.entry_key("two"), "c:done", 1)
+    beat.stop()
+
+
+def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
+    """A Redis that may lose or evict keys, a lonely beat, a wrong entry, a stock scheduler: each with its advice."""
+    server = start_redis(args=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
+    system.use_store(server.url())
+    system.check_law = False
+    system.settings = {"once_beat_lease": 7200.0}
+    system.entries = {
+        "tick": {"task": "apps.once_app.work", "every": 1.0},
+        "plain": {"task": "apps.once_app.plain", "every": 60.0},
+        "<f at 0x7f00>": {"task": "apps.once_app.work", "every": 60.0},
+        "wrong": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"grce": 1}}},
+    }
+    first = json.loads(once("doctor", "--json").log)
+    found = {check["check"]: check for check in first["checks"]}
+    assert not first["healthy"]
+    assert found["beats"]["verdict"] == "warn"
+    assert found["scheduler"]["advice"] == "beat_scheduler = 'once', or start beat with -S once"
+    beats = [system.beat(f"beat{number}") for number in (1, 2)]
+    wait_until(lambda: len(system.store.beats()) == 2 and system.store.account("tick"), "both live", 20)
+    sick = once("doctor")
+    assert sick.exit_code == 1
+    for line in (
+        r"warn  eviction: maxmemory-policy is allkeys-lru with a maxmemory of 104,857,600 bytes",
+        r"      → set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
+        r"warn  persistence: no append-only file",
+        r"warn  untracked: plain",
+        r"warn  names: with an object's address in them: '<f at 0x7f00>'",
+        r"warn  entry wrong: left out: .* \(did you mean 'grace'\?\)",
+        r"note  beats: 2 live, all on one machine",
+        r"note  scheduler: conf says celery\.beat:PersistentScheduler",
+        r"ok    clocks: within 2 s",
+        r"ok    versions: celery-once-beat \S+, celery \S+",
+    ):
+        assert re.search(f"^{line}", sick.log, re.MULTILINE), line
+    for beat in beats:
+        beat.stop()
+
+
+def test_a_healthy_pair_passes(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
+    """With an append-only file, two beats and beat_scheduler = 'once' nothing is to be done: exit 0."""
+    system.use_store(start_redis(appendonly=True, args=("--maxmemory-policy", "noeviction")).url())
+    system.settings = {"beat_scheduler": "once"}
+    system.worker(pool="solo").wait_ready()
+    beats = [system.beat(f"beat{number}") for number in (1, 2)]
+    system.wait_done(2)
+    wait_until(lambda: len(system.store.beats()) == 2, "both live", 20)
+    well = once("doctor")
+    assert well.exit_code == 0, well.log
+    assert "warn" not in well.log
+    assert well.log.endswith("Nothing to be done.\n")
+    system.settle(beats)
+
+
+def test_errors_are_one_line(system: System, once: Once) -> None:
+    """Redis away, a wrong setting, a foreign key: each command says it in one line and its own status."""
+    system.check_law = False
+    away = {"STORE_URL": f"redis://:geheim@127.0.0.1:{free_port()}/0"}
+    for command in (["status"], ["audit"], ["doctor"], ["history", "tick"], ["pause", "tick"], ["run", "tick"]):
+        said = once(*command, **away)
+        assert said.exit_code == os.EX_UNAVAILABLE, command
+        assert said.log.count("\n") == 1, said.log
+        assert said.log.startswith("once: Redis: ConnectionError:")
+        assert "geheim" not in said.log
+    wrong = once("status", settings={"once_beat_lease": "soon"})
+    assert (wrong.exit_code, wrong.log.count("\n")) == (os.EX_CONFIG, 1)
+    none = once("status", "-S", "nowhere:Scheduler")
+    assert none.exit_code == os.EX_CONFIG
+    assert none.log.startswith("once: beat_scheduler: found 'nowhere:Scheduler', expected a scheduler's class:")
+    with system.client() as client:
+        client.set(system.store.entry_key("tick"), "mine", ex=60)
+        foreign = once("history", "tick")
+        assert foreign.exit_code == os.EX_DATAERR
+        assert foreign.log.startswith("once: the key 'once:{")
+        status = once("status")
+        assert status.exit_code == 0
+        assert "holds a string, expected a hash" in status.log
+        client.delete(system.store.entry_key("tick"))
+
+
+def test_colours_on_a_terminal_alone(system: System) -> None:
+    """On a pseudo-terminal the outcome has its colour, with NO_COLOR it hasn't; a long line is cut off, not broken."""
+    system.check_law = False
+    for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        master, slave = pty.openpty()
+        proc = subprocess.Popen(
+            command("status"), stdin=slave, stdout=slave, env=environ({**system.env(), "COLUMNS": "110", **env})
+        )
+        os.close(slave)
+        shown = b""
+        while chunk := _read(master):
+            shown += chunk
+        proc.wait()
+        os.close(master)
+        assert (b"\x1b[" in shown) == coloured, shown
+        assert all(len(re.sub(rb"\x1b\[[0-9;]*m", b"", line)) <= 110 + 1 for line in shown.split(b"\n")), shown
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so when the last writer has gone
+        return b""
+
+
+def test_the_shell_completes_commands_and_entries(system: System) -> None:
+    """``celery once hist<TAB>`` and ``celery once history ti<TAB>``, as bash asks."""
+    system.check_law = False
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}, "tock": {"task": "x", "every": 1.0}}
+    for words, expected in (("once hist", ["plain,history"]), ("once history ti", ["plain,tick"])):
+        line = f"celery -A apps.once_app {words}"
+        env = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+        code = "import sys; sys.argv = ['celery']; from celery.bin.celery import main; main()"
+        proc = system.procs.start([sys.executable, "-c", code], name="completion", env={**system.env(), **env})
+        proc.wait()
+        assert proc.log.splitlines() == expected
+
+
+def test_watch_shows_the_status_until_it_is_stopped(system: System) -> None:
+    """It shows the beat come and Redis' absence, and Ctrl-C ends it quietly."""
+    system.check_law = False
+    watch = system.procs.start(command("watch", "--interval", "0.3"), name="watch", env=system.env())
+    watch.wait_log("No beat lives", 30)
+    beat = system.beat()
+    watch.wait_log(rf"{HOST}:{beat.pid}", 30)
+    watch.signal(signal.SIGINT)
+    watch.wait(20)
+    assert "Traceback" not in watch.log
