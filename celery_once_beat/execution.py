@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
@@ -51,8 +52,13 @@ def new_owner(hostname: str | None) -> str:
     What executes it adds a name of its own: a pool gives a delivery to a second child where the first died before the
     pool knew that it had it.
     """
-    host = re.sub(r"\s", "_", hostname or "?")[:100]
-    return f"{host}:{uuid.uuid4().hex[:12]}"
+    return f"{_without_blanks(hostname)}:{uuid.uuid4().hex[:12]}"
+
+
+@cache
+def _without_blanks(hostname: str | None) -> str:
+    """Return a worker's name, one of a few in a process, as it may stand in the store's records."""
+    return re.sub(r"\s", "_", hostname or "?")[:100]
 
 
 class Execution:

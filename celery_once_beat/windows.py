@@ -147,16 +147,19 @@ def find_headers(*mappings: object) -> dict[str, object]:
     names an entry, those that name a start or a version count: a message that has lost a part of them was sent for a
     window all the same, and isn't to be run as if for none.
     """
-    levels = [
-        level
-        for mapping in mappings
-        for level in (mapping, mapping.get("headers") if isinstance(mapping, Mapping) else None)
-        if isinstance(level, Mapping)
-    ]
+    # Without generators: every message of an OnceTask passes here, most of them sent for no window.
+    levels: list[Mapping[Any, object]] = []
+    for mapping in mappings:
+        if isinstance(mapping, Mapping):
+            levels.append(mapping)
+            below = mapping.get("headers")
+            if isinstance(below, Mapping):
+                levels.append(below)
     for names in (("once_entry",), ("once_start", "once_v")):
         for level in levels:
-            if any(name in level for name in names):
-                return {k: v for k, v in level.items() if isinstance(k, str) and k.startswith("once_")}
+            for name in names:
+                if name in level:
+                    return {k: v for k, v in level.items() if isinstance(k, str) and k.startswith("once_")}
     return {}
 
 
