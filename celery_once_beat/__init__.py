@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .keyed import once
     from .scheduler import OnceScheduler, OnceSchedulerMixin
     from .task import OnceTask, current_window
     from .windows import Window
 
 __version__ = "0.1.0"
 
-__all__ = ("OnceScheduler", "OnceSchedulerMixin", "OnceTask", "Window", "current_window")
+__all__ = ("OnceScheduler", "OnceSchedulerMixin", "OnceTask", "Window", "current_window", "once")
 
 if not TYPE_CHECKING:  # a type checker would believe that any name is here
     _HOME = {
@@ -25,6 +26,7 @@ if not TYPE_CHECKING:  # a type checker would believe that any name is here
         "OnceTask": "task",
         "Window": "windows",
         "current_window": "task",
+        "once": "keyed",
     }
 
     def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ From an entry's first cursor under its present definition to its cursor now, the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from celery.schedules import BaseSchedule
 
@@ -37,8 +37,19 @@ class Balance:
         return self.defined == self.accounted
 
 
-def balance(entry: str, schedule: BaseSchedule, account: EntryAccount, *, anchor: datetime | None = None) -> Balance:
-    """Recompute the left side of the law from ``schedule``, for all windows since the definition came in force."""
-    defined = sum(1 for _ in starts_after(schedule, account.since, account.cursor, anchor=anchor))
+def balance(
+    entry: str,
+    schedule: BaseSchedule,
+    account: EntryAccount,
+    *,
+    anchor: datetime | None = None,
+    offset: timedelta = timedelta(0),
+) -> Balance:
+    """Recompute the left side of the law from ``schedule``, for all windows since the definition came in force.
+
+    ``offset`` is by how much the entry starts later than its schedule says (``spread``).
+    """
+    starts = starts_after(schedule, account.since - offset, account.cursor - offset, anchor=anchor)
+    defined = sum(1 for _ in starts)
     still_open = sum(1 for start, window in account.open.items() if not window.backfill and start > account.since)
     return Balance(entry, defined, dict(account.counts), still_open)

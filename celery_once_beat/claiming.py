@@ -107,6 +107,8 @@ class Claiming:
             max_attempts=row.policy.max_attempts,
             recover=row.policy.recover,
             grace=row.policy.grace,
+            retry_failed_after=row.policy.retry_failed_after,
+            overlap=row.policy.overlap,
             alive=alive,
             loaded_at=row.loaded_at,
             known=row.known,

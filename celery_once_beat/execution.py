@@ -25,11 +25,11 @@ from celery.utils.log import get_logger
 
 from . import signals
 from .errors import NewerVersionError, OnceError, StoreUnavailableError, UncertainWriteError
-from .leases import Lease, leases_of
+from .leases import Lease, leases_of, tell
 from .logs import about
 from .put_back import put_back, store_answered
 from .replies import Again, Begun, Closed, Finished, Stale
-from .requests import WindowKey
+from .requests import key_of
 from .store import Store
 from .windows import Window, format_instant
 
@@ -68,7 +68,7 @@ class Execution:
         self.task = task
         self.window = window
         self.store = store
-        self.key = WindowKey(window.entry, window.start)
+        self.key = key_of(window)
         self.owner = f"{getattr(request, DELIVERY, None) or new_owner(request.hostname)}:{uuid.uuid4().hex[:4]}"
         self.retry = request.retries or 0
         self.lease_seconds = float(task.once_lease or store.settings.lease)
@@ -129,7 +129,10 @@ class Execution:
         return lease
 
     def _send_begin(self) -> Any:
-        return self.store.begin(self.key, self.owner, self.lease_seconds, self.retry, tracked=self.window.tracked)
+        skip = self.task.once_overlap == "skip"
+        return self.store.begin(
+            self.key, self.owner, self.lease_seconds, self.retry, tracked=self.window.tracked, skip=skip
+        )
 
     def _ask_to_begin(self) -> tuple[float, Any]:
         """Return when the request was sent that was answered, time.monotonic(), and its answer.
@@ -198,7 +201,10 @@ class Execution:
     def _refuse(self, reply: Any) -> NoReturn:
         if isinstance(reply, Closed) and reply.outcome:
             # No copy that comes late: the window ends here.
-            self._log(logger.error, "window_" + reply.outcome, "is %s, a limit was reached", reply.outcome)
+            if reply.outcome == "skipped":
+                self._log(logger.info, "window_skipped", "is skipped: another window of its entry runs")
+            else:
+                self._log(logger.error, "window_" + reply.outcome, "is %s, a limit was reached", reply.outcome)
             signals.window_abandoned.send(sender=self.task, window=self.window, outcome=reply.outcome)
             raise Ignore(f"window is {reply.outcome}")
         reason = "closed" if isinstance(reply, Closed) else reply.reason
@@ -229,7 +235,8 @@ class Execution:
             self._succeed()
             raise
         except Exception as exc:
-            self._fail(exc, self.task.once_retry_failed_after)
+            # Nobody would publish a key's window again.
+            self._fail(exc, None if self.window.keyed else self.task.once_retry_failed_after)
             raise
         self._succeed()
         return result
@@ -289,7 +296,7 @@ class Execution:
             reply = self.store.finish(self.key, self.owner, fence, outcome, again_after, tracked=self.window.tracked)
             self.stale = isinstance(reply, Stale)
             if isinstance(reply, Again):
-                self._log(logger.warning, "window_runs_again", "failed, runs again in %s s", again_after)
+                self._log(logger.warning, "window_runs_again", "failed, runs again in %g s", reply.after)
             recorded = isinstance(reply, Finished)
 
         self._patiently(finish)
@@ -298,22 +305,8 @@ class Execution:
         return recorded
 
     def _patiently(self, send: Callable[[], None]) -> None:
-        """Tell the store, for as long as a lease if need be: an outcome that is lost is a second execution.
-
-        What can't be told is logged, and stops nothing: the body's own result, exception or retry stands. A foreign
-        key and a newer version don't go away by waiting; a body that ran without the store has had its try.
-        """
-        give_up = time.monotonic() + (0.0 if self.without_store else self.lease_seconds)
-        pause = 0.1
-        while True:
-            try:
-                return send()
-            except OnceError as exc:
-                if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
-                    self._log_unrecorded(exc)
-                    return None
-            time.sleep(pause)
-            pause = min(pause * 2, 2.0)
+        """Tell the store, for as long as a lease; a body that ran without the store has had its try."""
+        tell(send, 0.0 if self.without_store else self.lease_seconds, self._log_unrecorded)
 
     def _log_unrecorded(self, exc: OnceError) -> None:
         log = logger.warning if self.without_store else logger.error

@@ -11,18 +11,19 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
 
+from .errors import OnceError, StoreUnavailableError
 from .logs import about
 from .replies import Renewed, Stale
 from .requests import Renewal, WindowKey
 from .store import Store
 from .windows import format_instant
 
-__all__ = ("Lease", "Leases", "leases_of")
+__all__ = ("Lease", "Leases", "leases_of", "tell")
 
 logger = get_logger(__name__)
 
@@ -137,6 +138,27 @@ class Leases:
             lease.window.entry,
             extra=about("lease_lost", lease.window, attempt=lease.attempt, owner=lease.owner, fence=lease.fence),
         )
+
+
+def tell(send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
+    """Tell the store how an execution ended, for so many seconds if need be: what is lost is a second execution.
+
+    What can't be told is given to ``unrecorded``, and stops nothing: the body's own result or exception stands. A
+    foreign key and a newer version don't go away by waiting.
+    """
+    give_up = time.monotonic() + seconds
+    pause = 0.1
+    while True:
+        try:
+            send()
+        except OnceError as exc:
+            if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
+                unrecorded(exc)
+                return
+        else:
+            return
+        time.sleep(pause)
+        pause = min(pause * 2, 2.0)
 
 
 _leases: WeakKeyDictionary[Store, dict[int, Leases]] = WeakKeyDictionary()

@@ -20,7 +20,7 @@ from .errors import SettingError
 from .settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
 from .starts import every_hour, naive_utc, shown
 
-__all__ = ("EntryPolicy", "Step", "fingerprint", "next_steps")
+__all__ = ("EntryPolicy", "Step", "fingerprint", "next_steps", "spread_offset")
 
 #: Windows looked at in one step, so that a long outage of a fast schedule doesn't hold up the others.
 _MOST_AT_ONCE = 10_000
@@ -42,6 +42,12 @@ class EntryPolicy:
     max_attempts: int
     #: False: a window whose execution died is dropped (``once_recover`` of the task).
     recover: bool
+    #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
+    retry_failed_after: float | None
+    #: ``allow`` or ``skip``; None: as its task says, in the worker.
+    overlap: str | None
+    #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
+    spread: float
     #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
     anchor: datetime | None
     #: Whether workers close the entry's windows; None: as the task says.
@@ -69,7 +75,14 @@ class EntryPolicy:
             "max_attempts": getattr(task, "once_max_attempts", None),
             "recover": getattr(task, "once_recover", None),
         }
-        values: dict[str, Any] = {"anchor": None, "tracked": None, "recover": True}
+        values: dict[str, Any] = {
+            "anchor": None,
+            "tracked": None,
+            "recover": True,
+            "retry_failed_after": None,
+            "overlap": None,
+            "spread": 0.0,
+        }
         for name in (f.name for f in fields(cls)):
             if name in once:
                 values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
@@ -90,6 +103,15 @@ def _check_anchor(name: str, value: Any) -> datetime | None:
     return cast("datetime", value)
 
 
+def spread_offset(entry: str, spread: float) -> timedelta:
+    """Return how much later than its schedule says ``entry`` starts: from 0 up to ``spread`` seconds, in whole ms.
+
+    It depends on the entry's name alone, so that it is the same in every process.
+    """
+    share = int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=8).digest(), "big") / 2**64
+    return timedelta(milliseconds=int(share * spread * 1000))
+
+
 _CHECKS = {
     "catch_up": check_choice(*CATCH_UP),
     "grace": check_seconds(0, optional=True),
@@ -98,10 +120,14 @@ _CHECKS = {
     "max_attempts": check_count(1),
     "anchor": _check_anchor,
     "tracked": check_choice(True, False),
+    "recover": check_choice(True, False),
+    "retry_failed_after": check_seconds(0),
+    "overlap": check_choice("allow", "skip"),
+    "spread": check_seconds(0),
 }
 
 
-def fingerprint(task: str, when: object, anchor: datetime | None) -> str:
+def fingerprint(task: str, when: object, anchor: datetime | None, spread: float = 0.0) -> str:
     """Return a short text that is the same for the same task and schedule in every process, however written."""
     parts = [task, anchor.astimezone(timezone.utc).isoformat() if anchor else "", type(when).__name__]
     if isinstance(when, crontab):
@@ -115,6 +141,8 @@ def fingerprint(task: str, when: object, anchor: datetime | None) -> str:
             parts.append(str(when.tz))  # whole days fall on the zone's midnights
     elif isinstance(when, BaseSchedule) and " at 0x" not in repr(when):
         parts.append(repr(when))
+    if spread:
+        parts.append(f"spread {spread}")
     return hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 

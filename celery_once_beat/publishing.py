@@ -14,7 +14,6 @@ What if the process dies, or sleeps for an hour:
 from __future__ import annotations
 
 import time
-import uuid
 from collections import deque
 from datetime import datetime
 from functools import cached_property
@@ -30,15 +29,14 @@ from .replies import Closed
 from .requests import Confirmation, WindowKey
 from .rows import Row
 from .store import Store
-from .windows import Window, encode_headers, format_instant
+from .windows import Window, encode_headers, format_instant, task_id
 
-__all__ = ("SLICE", "Job", "Publishing", "task_id")
+__all__ = ("SLICE", "Job", "Publishing")
 
 logger = get_logger(__name__)
 
 #: Windows that are taken, published and confirmed together.
 SLICE = 100
-_NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 
 
 class Job(NamedTuple):
@@ -67,11 +65,6 @@ def _alone(job: Job) -> bool:
     Untracked windows can't be. One that is published again may be what a batch failed for.
     """
     return job.again or not job.row.tracked
-
-
-def task_id(prefix: str, entry: str, start: datetime) -> str:
-    """The id of a window's task: duplicates share it, and anyone can look up a window's result."""
-    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
 
 
 class Publishing(Scheduler):

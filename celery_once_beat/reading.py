@@ -21,6 +21,7 @@ __all__ = (
     "read_account",
     "read_backfill",
     "read_begin",
+    "read_begin_now",
     "read_claim",
     "read_close",
     "read_confirm",
@@ -86,6 +87,10 @@ def read_backfill(reply: list[Any]) -> r.Claimed | r.Open | r.Unknown:
     return r.Unknown()
 
 
+def read_begin_now(reply: list[Any]) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
+    return r.Elsewhen(_at(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+
+
 def read_begin(reply: list[Any]) -> r.Begun | r.Busy | r.Closed:
     match reply[0]:
         case "begun":
@@ -108,7 +113,7 @@ def read_finish(reply: list[Any]) -> r.Finished | r.Again | r.Stale:
         case "finished":
             return r.Finished()
         case "again":
-            return r.Again()
+            return r.Again(int(reply[1]) / 1000)
     return r.Stale()
 
 

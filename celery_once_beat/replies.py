@@ -20,6 +20,7 @@ __all__ = (
     "Claimed",
     "Closed",
     "Confirmed",
+    "Elsewhen",
     "EntryAccount",
     "Finished",
     "HandedOver",
@@ -133,6 +134,13 @@ class Busy:
 
 
 @dataclass(frozen=True)
+class Elsewhen:
+    """The server's time, ``now`` (aware UTC), lies in another window of the key; nothing was changed."""
+
+    now: datetime
+
+
+@dataclass(frozen=True)
 class Renewed:
     """The lease runs anew."""
 
@@ -154,7 +162,9 @@ class Finished:
 
 @dataclass(frozen=True)
 class Again:
-    """The same window will be published again later."""
+    """The same window will be published again, ``after`` seconds from now."""
+
+    after: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

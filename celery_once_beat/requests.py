@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-__all__ = ("ClaimRequest", "Confirmation", "LoadRequest", "Renewal", "WindowKey")
+from .windows import Window
+
+__all__ = ("ClaimRequest", "Confirmation", "KeyedWindow", "LoadRequest", "Renewal", "WindowKey", "key_of")
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,21 @@ class WindowKey:
 
     entry: str
     start: datetime
+
+
+@dataclass(frozen=True)
+class KeyedWindow(WindowKey):
+    """Names a window of a key of the user's own, ``entry``: it has no entry, and is open in no books."""
+
+    #: Aware UTC; None: no other comes.
+    end: datetime | None = None
+
+
+def key_of(window: Window) -> WindowKey:
+    """Return how the store is asked about ``window``."""
+    if window.keyed:
+        return KeyedWindow(window.entry, window.start, window.end)
+    return WindowKey(window.entry, window.start)
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,10 @@ class LoadRequest:
     max_attempts: int
     recover: bool
     grace: float | None
+    #: Seconds after which a window that failed runs again, 0: never; None: as the task says.
+    retry_failed_after: float | None = None
+    #: ``allow`` or ``skip``; None: as the task says.
+    overlap: str | None = None
     #: The beats alive; what vanished beats loaded doesn't count.
     alive: Sequence[str] = ()
     loaded_at: int = 0

@@ -19,7 +19,7 @@ from celery.utils.log import get_logger
 
 from .errors import OnceError, ScheduleError, SettingError
 from .logs import about
-from .policy import EntryPolicy, Step, fingerprint, next_steps
+from .policy import EntryPolicy, Step, fingerprint, next_steps, spread_offset
 from .settings import Settings
 from .starts import shown
 from .windows import Window, next_start
@@ -47,6 +47,8 @@ class Row:
     tracked: bool
     #: This beat's place for the row in a burst.
     order: int
+    #: By how much it starts later than its schedule says (``spread``).
+    offset: timedelta = timedelta(0)
     cursor: datetime | None = None
     next: datetime | None = None
     #: The last cursor, kept while the row has to be loaded anew.
@@ -81,7 +83,7 @@ class Row:
             self.plan.popleft()
         start = self.after(cursor)
         if start is not None and start - cursor < _LEAST_APART:
-            after = next_start(self.entry.schedule, start, anchor=self.policy.anchor)
+            after = self._next(start)
             if after is not None and after - start < _LEAST_APART:
                 raise ScheduleError(
                     f"{shown(self.entry.schedule)} starts again {(after - start).microseconds} µs after a start, "
@@ -108,14 +110,18 @@ class Row:
     def after(self, start: datetime) -> datetime | None:
         """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError."""
         if self.beyond is None or self.beyond[0] != start:
-            self.beyond = start, next_start(self.entry.schedule, start, anchor=self.policy.anchor)
+            self.beyond = start, self._next(start)
         return self.beyond[1]
+
+    def _next(self, start: datetime) -> datetime | None:
+        found = next_start(self.entry.schedule, start - self.offset, anchor=self.policy.anchor)
+        return None if found is None else found + self.offset
 
     def ttl(self, now: datetime) -> float:
         """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
         try:
-            first = next_start(self.entry.schedule, now, anchor=self.policy.anchor)
-            second = first and next_start(self.entry.schedule, first, anchor=self.policy.anchor)
+            first = self._next(now)
+            second = first and self._next(first)
         except ScheduleError:
             return _THIRTY_DAYS  # advance() will say so
         if first is None:
@@ -209,7 +215,7 @@ class Rows:
             tracked = policy.tracked
             if tracked is None:
                 tracked = getattr(task, "once_closes_windows", False) and not self._eager
-            mark = fingerprint(entry.task, entry.schedule, policy.anchor)
+            mark = fingerprint(entry.task, entry.schedule, policy.anchor, policy.spread)
         except Exception as exc:  # noqa: BLE001  # whatever a stranger's name, options or schedule raise
             why = str(exc) if isinstance(exc, OnceError) else shown(exc)
             if self._named_wrong.get(name) != why:
@@ -218,7 +224,7 @@ class Rows:
             return None
         self._named_wrong.pop(name, None)
         order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
-        return Row(name, entry, policy, mark, tracked, order)
+        return Row(name, entry, policy, mark, tracked, order, spread_offset(name, policy.spread))
 
     def _name_untracked(self) -> None:
         self.untracked = sum(not row.tracked for row in self._rows.values())
@@ -260,7 +266,7 @@ class Rows:
         same = (
             entry is not None
             and (entry.options or {}) == (row.entry.options or {})
-            and fingerprint(entry.task, entry.schedule, row.policy.anchor) == row.fingerprint
+            and fingerprint(entry.task, entry.schedule, row.policy.anchor, row.policy.spread) == row.fingerprint
         )
         if same:
             row.entry = entry

@@ -22,12 +22,13 @@ from celery.beat import Scheduler
 from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
-from . import __version__, signals
+from . import __version__, checks, signals
 from .claiming import CHUNK, Claiming
 from .clock import ServerClock
 from .errors import OnceError, ScheduleError, SettingError, UncertainWriteError
 from .logs import about
-from .publishing import SLICE, Job, Publishing, task_id
+from .lookup import Lookup
+from .publishing import SLICE, Job, Publishing
 from .recovery import Recovery
 from .replies import BeatReport
 from .requests import WindowKey
@@ -37,7 +38,7 @@ from .starts import shown
 from .store import Store
 from .windows import format_instant
 
-__all__ = ("OnceScheduler", "OnceSchedulerMixin", "task_id")
+__all__ = ("OnceScheduler", "OnceSchedulerMixin")
 
 logger = get_logger(__name__)
 
@@ -76,6 +77,7 @@ class OnceSchedulerMixin(Publishing):
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         self._uncertain = False
+        self._checked = False
         self._backoff = _BACKOFF[0]
         super().__init__(*args, **kwargs)
 
@@ -147,11 +149,26 @@ class OnceSchedulerMixin(Publishing):
         self._uncertain &= not self._recovery.certain
         if self._recovery.forgotten:
             self._rows.restart()
+        self._check()
         self._rows.wake(self._clock.now())
         self._claiming.load(self._recovery.alive)
         if overdue and self.broker_ready():
             with _undisturbed():
                 self._recover(overdue)
+
+    def _check(self) -> None:
+        """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
+        if self._checked:
+            return
+        self._checked = True
+        info, trouble = Lookup(self._once).server()
+        findings = [] if trouble else list(checks.server_findings(info, self._once.settings))
+        findings += checks.address_findings(row.name for row in self._rows)
+        wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
+        if wrong:
+            logger.warning(
+                "once: %s. 'celery once doctor' says what to set", "; ".join(wrong), extra=about("setup_doubtful")
+            )
 
     def _report(self) -> BeatReport:
         """What people are told of this beat."""

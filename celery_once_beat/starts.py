@@ -18,6 +18,7 @@ import re
 import threading
 from bisect import bisect_left
 from calendar import monthrange
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
@@ -29,11 +30,13 @@ from celery.utils.time import LocalTimezone
 
 from .errors import ScheduleError
 
-__all__ = ("every_hour", "naive_utc", "next_start", "shown", "starts_after")
+__all__ = ("every_hour", "latest_start", "naive_utc", "next_start", "shown", "starts_after")
 
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)
 _MONDAY = datetime(1970, 1, 5)
+#: No window is looked for further back; aware, as those who look for one write instants.
+_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
 _MINUTE = timedelta(minutes=1)
@@ -91,6 +94,19 @@ def starts_after(
     while start is not None and start <= until:
         yield start
         start = next_start(schedule, start, anchor=anchor)
+
+
+def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | None = None) -> datetime | None:
+    """Return the newest start up to and including `until` (aware), None if there is none since 1970; see next_start."""
+    back = timedelta(minutes=1)
+    while True:
+        since = until - back if until - _BEGINNING > back else _BEGINNING
+        newest = deque(starts_after(schedule, since, until, anchor=anchor), maxlen=1)
+        if newest:
+            return newest[0]
+        if since == _BEGINNING:
+            return None
+        back *= 30
 
 
 def shown(value: object) -> str:

@@ -53,6 +53,9 @@ Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys sha
                                             done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
     once:{7}:history:<name>          list   the last windows' outcomes; as the entry
     once:{7}:refused:<name>          hash   start → copies refused, of the latest windows, for people; as the entry
+    once:key:{<hash>}:claim|run:<key>:<start>
+                                     string the same for a window of a user's key (``keyed``); the retention, or as long
+                                            as the window, if that is longer
     once:beats                       zset   live beats → last seen, server ms; BEAT_TTL
     once:{once:beats}:reports        hash   live beats → what each says of itself, for people; BEAT_TTL
 
@@ -62,6 +65,7 @@ count what is outside it: backfills, and windows of an earlier definition.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -73,7 +77,7 @@ from . import reading
 from . import replies as r
 from .errors import OnceError, StoreDataError, StoreUnavailableError
 from .nodes import Command
-from .requests import ClaimRequest, Confirmation, LoadRequest, Renewal, WindowKey
+from .requests import ClaimRequest, Confirmation, KeyedWindow, LoadRequest, Renewal, WindowKey
 from .roundtrip import Call, RoundTrip, newer
 from .settings import BEAT_TTL, Settings
 from .windows import format_instant
@@ -143,8 +147,9 @@ class Store:
 
     def _load(self, q: LoadRequest) -> Call[r.Loaded | r.Superseded]:
         known = "" if q.known is None else format_instant(q.known)
-        limits = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
+        limits: list[object] = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
         back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
+        limits += [-1 if q.retry_failed_after is None else _ms(q.retry_failed_after), q.overlap or "-"]
         arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, known, *q.alive]
         return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
 
@@ -290,16 +295,24 @@ class Store:
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
     def begin(
-        self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True
+        self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True, skip: bool = False
     ) -> r.Begun | r.Busy | r.Closed:
         """Take the right to execute ``window`` for ``lease`` seconds; see ``lua/begin.lua``.
 
-        ``retry`` is the message's retry number, ``tracked`` what its headers say. Returns :class:`Begun`,
+        ``retry`` is the message's retry number, ``tracked`` what its headers say; ``skip``: not while another window of
+        its entry runs, unless the entry says otherwise. Returns :class:`Begun`,
         :class:`Busy` (another has it), or :class:`Closed`: with its outcome where a limit ended it just now, with
         none where it was closed before.
         """
-        arguments = [owner, _ms(lease), retry, int(tracked), _epoch_ms(window.start)]
+        kind = _kind(window, tracked=tracked)
+        arguments = [owner, _ms(lease), retry, kind, _epoch_ms(window.start), "skip" if skip else "allow"]
         return self._trip.one(self._about("begin", window, arguments, reading.read_begin, refused=True))
+
+    def begin_now(self, window: KeyedWindow, owner: str, lease: float) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
+        """As :meth:`begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
+        end = 0 if window.end is None else _epoch_ms(window.end)
+        arguments = [owner, _ms(lease), 0, "keyed", _epoch_ms(window.start), "allow", end]
+        return self._trip.one(self._about("begin", window, arguments, reading.read_begin_now, refused=True))
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[r.Renewed | r.Stale | OnceError]:
         """Renew leases, each for its own ``lease`` seconds from now; see ``lua/renew.lua``.
@@ -353,7 +366,9 @@ class Store:
         """
         again = 0 if again_after is None else max(_ms(again_after), 1)
         return self._trip.one(
-            self._about("finish", window, [owner, fence, outcome, again, int(tracked)], reading.read_finish)
+            self._about(
+                "finish", window, [owner, fence, outcome, again, _kind(window, tracked=tracked)], reading.read_finish
+            )
         )
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
@@ -363,6 +378,40 @@ class Store:
         :class:`Unchanged` where it runs, waits for another retry, is closed already, or is for recovery.
         """
         return self._trip.one(self._about("close", window, [owner, outcome, retry], reading.read_close))
+
+    # -- keys of the user's own -------------------------------------------------------------------------------
+
+    def claim_key(self, window: KeyedWindow, claimant: str) -> bool:
+        """Take the right to publish the message of ``window``; returns whether it is the claimant's.
+
+        ``claimant`` is a name used for this claim alone. See ``lua/key_claim.lua``.
+        """
+        keys = [self._key_of(window, "claim"), self._key_of(window, "run")]
+        arguments = [claimant, _ms(self.settings.publish_timeout)]
+        return self._trip.one(Call("key_claim", keys, arguments, reading.read_word)) == "claimed"
+
+    def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
+        """Say whether the message of a claimed ``window`` went out; returns whether the claim was still the claimant's.
+
+        See ``lua/key_confirm.lua``.
+        """
+        arguments = [claimant, int(published), self._remembered(window)]
+        call = Call("key_confirm", [self._key_of(window, "claim")], arguments, reading.read_word)
+        return self._trip.one(call) == "confirmed"
+
+    def _key_of(self, window: KeyedWindow, what: str) -> str:
+        return f"{self._shard_for(window)}{what}:{window.entry}:{format_instant(window.start)}"
+
+    def _shard_for(self, window: WindowKey) -> str:
+        if isinstance(window, KeyedWindow):
+            tag = hashlib.blake2b(window.entry.encode(), digest_size=6).hexdigest()
+            return f"{self.settings.key_prefix}key:{{{tag}}}:"
+        return self._shard(window.entry)
+
+    def _remembered(self, window: KeyedWindow) -> int:
+        """For how many ms the window of a key is remembered: not less than it lasts."""
+        lasts = (window.end - window.start).total_seconds() if window.end else 0.0
+        return _ms(max(self.settings.retention, lasts))
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -413,13 +462,16 @@ class Store:
 
         ``passed_over`` are the starts of others, for a verb that has a claim key too; ``refused``: it counts copies.
         """
-        entry, start, shard = window.entry, format_instant(window.start), self._shard(window.entry)
+        entry, start, shard = window.entry, format_instant(window.start), self._shard_for(window)
+        lifetimes = self._lifetimes
+        if isinstance(window, KeyedWindow):
+            lifetimes = (self._remembered(window),) * 2 + (0,)
         keys = [f"{shard}entry:{entry}", f"{shard}open", f"{shard}history:{entry}", f"{shard}run:{entry}:{start}"]
         if passed_over is not None:
             keys += [f"{shard}claim:{entry}:{start}", *(f"{shard}run:{entry}:{other}" for other in passed_over)]
         if refused:
             keys.append(f"{shard}refused:{entry}")
-        return Call(verb, keys, [start, f"{entry}@{start}", *self._lifetimes, *arguments], read)
+        return Call(verb, keys, [start, f"{entry}@{start}", *lifetimes, *arguments], read)
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
@@ -433,6 +485,10 @@ def store_of(app: Celery) -> Store:
     """
     store = _stores.get(app)
     return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
+
+
+def _kind(window: WindowKey, *, tracked: bool) -> int | str:
+    return "keyed" if isinstance(window, KeyedWindow) else int(tracked)
 
 
 def _ms(seconds: float) -> int:

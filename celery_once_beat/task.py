@@ -9,15 +9,18 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
+from datetime import timedelta, tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
+from celery.schedules import BaseSchedule
 from celery.signals import beat_embedded_init, beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
 from .errors import NewerVersionError, SettingError
 from .execution import DELIVERY, Execution
+from .keyed import publish_once
 from .logs import about
 from .put_back import put_back
 from .settings import Settings, check_choice, check_count, check_seconds
@@ -37,6 +40,7 @@ _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
     "once_recover": check_choice(True, False),
     "once_retry_failed_after": check_seconds(0.001, optional=True),
+    "once_overlap": check_choice("allow", "skip"),
 }
 
 
@@ -57,6 +61,9 @@ class OnceTask(_Task):
     once_recover: bool = True
     #: Seconds after which a window that failed runs again, up to max_attempts; None: never.
     once_retry_failed_after: float | None = None
+    #: What becomes of a window whose turn comes while another of its entry runs, or waits for its retry: "allow", both
+    #: run; "skip", it doesn't, and is recorded as skipped.
+    once_overlap: str = "allow"
     #: Executions that may begin and die before a window is abandoned; None: ``once_beat_max_attempts``.
     once_max_attempts: int | None = None
 
@@ -145,6 +152,28 @@ class OnceTask(_Task):
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
             execution.hand_over(options)
         return super().apply_async(args, kwargs, task_id, *more, **options)
+
+    def apply_once(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        *,
+        key: object,
+        window: Window | None = None,
+        every: timedelta | str | BaseSchedule | None = None,
+        tz: tzinfo | str | None = None,
+        **options: Any,
+    ) -> Any:
+        """As ``apply_async``, but once for each ``key`` (a user's id, say) and window, whoever asks and how often.
+
+        The window is that of another task (``window=self.window``: its children are sent once, also where it runs
+        again after a crash), or the present one of ``every`` (as :func:`celery_once_beat.once` takes it, with
+        ``tz``). Further ``options`` are those of ``apply_async``. Returns its AsyncResult, or None where another has
+        published it. If this process dies before the message is out, the next who asks publishes it; after that it
+        isn't recovered. Raises StoreUnavailableError where Redis doesn't answer, and what ``apply_async`` raises:
+        then the next who asks may publish it.
+        """
+        return publish_once(self, args, kwargs, key=key, window=window, every=every, tz=tz, options=options)
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; the window's headers survive a retry even where another tool nests headers."""

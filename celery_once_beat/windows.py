@@ -6,6 +6,7 @@ Pure: nothing here does I/O or reads a clock. When windows start is computed in 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -26,6 +27,7 @@ __all__ = (
     "next_start",
     "parse_instant",
     "starts_after",
+    "task_id",
 )
 
 T = TypeVar("T")
@@ -33,9 +35,10 @@ T = TypeVar("T")
 #: Length of an instant's text.
 INSTANT_WIDTH = 27
 #: The message headers that say for which window a message was sent.
-HEADERS = frozenset({"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_v"})
+HEADERS = frozenset({"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_keyed", "once_v"})
 
 _VERSION = 1
+_NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ATTEMPT = 10**9
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):\d\d:\d\d\.\d{6}Z", re.ASCII)
@@ -52,8 +55,9 @@ class Window:
 
     ``start`` and ``end`` are aware datetimes in UTC: the scheduled instant and the next one (None after a
     one-off). ``attempt`` counts the window's executions from 1. ``tracked`` is False where nothing recovers
-    the window. ``fence`` grows with every execution of the entry's windows (None before one has begun).
-    ``last_done`` is the start of the entry's last window that ended as done, in UTC (None if there is none).
+    the window; ``keyed`` is True where ``entry`` is no entry, but a key of ``once`` or ``apply_once``. ``fence``
+    grows with every execution of the entry's windows (None before one has begun). ``last_done`` is the start of
+    the entry's last window that ended as done, in UTC (None if there is none).
     """
 
     entry: str
@@ -63,6 +67,7 @@ class Window:
     tracked: bool = True
     fence: int | None = None
     last_done: datetime | None = None
+    keyed: bool = False
     _held: Callable[[], bool] = field(default=_not_held, repr=False, compare=False, hash=False)
 
     @property
@@ -95,6 +100,14 @@ def parse_instant(text: str) -> datetime:
     raise ValueError(f"found {shown(text)}, expected {_AN_INSTANT}")
 
 
+def task_id(prefix: str, entry: str, start: datetime) -> str:
+    """The id of a window's task: duplicates share it, and anyone can look up a window's result.
+
+    ``prefix`` is ``once_beat_key_prefix``. A UUID of version 5, RFC 9562.
+    """
+    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
+
+
 # -- windows as message headers
 
 
@@ -106,6 +119,8 @@ def encode_headers(window: Window) -> dict[str, str | int]:
     headers["once_attempt"] = window.attempt
     if window.tracked:
         headers["once_tracked"] = 1
+    if window.keyed:
+        headers["once_keyed"] = 1
     headers["once_v"] = _VERSION
     return headers
 
@@ -134,10 +149,13 @@ def decode_headers(headers: Mapping[str, object]) -> Window | None:
     attempt = _header(
         headers, "once_attempt", f"a whole number from 1 to {_MAX_ATTEMPT}", partial(_count, _MAX_ATTEMPT)
     )
-    tracked = "once_tracked" in headers
-    if tracked:
-        _header(headers, "once_tracked", "1 or no such header", partial(_count, 1))
-    return Window(entry, start, end, attempt, tracked)
+    tracked, keyed = (
+        name in headers and bool(_header(headers, name, "1 or no such header", partial(_count, 1)))
+        for name in ("once_tracked", "once_keyed")
+    )
+    if tracked and keyed:
+        raise HeaderError("message header once_keyed: found beside once_tracked, expected one of the two")
+    return Window(entry, start, end, attempt, tracked, keyed=keyed)
 
 
 def find_headers(*mappings: object) -> dict[str, object]:

@@ -20,7 +20,7 @@ from processes import Proc, Processes, wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat.scheduler import task_id
+from celery_once_beat.windows import task_id
 
 __all__ = ("Play",)
 

@@ -60,7 +60,7 @@ def _fact(row: Row, seen: EntrySeen) -> dict[str, Any]:
     if account.fingerprint not in (None, row.fingerprint):
         return {**fact, "verdict": "another definition", "why": "the beats that live have another definition of it"}
     try:
-        result = balance(row.name, row.entry.schedule, account, anchor=row.policy.anchor)
+        result = balance(row.name, row.entry.schedule, account, anchor=row.policy.anchor, offset=row.offset)
     except ScheduleError as exc:
         return {**fact, "verdict": "can't be read", "why": str(exc)}
     return {

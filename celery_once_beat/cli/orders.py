@@ -46,8 +46,7 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
         if not _is_start(row, start):
             fail(f"--window: {_said(start, desk)} is no window of {entry!r}; see: once next --from {window} {entry}")
         done = _order(desk, row, [start], _publisher(desk))
-        from celery_once_beat.publishing import task_id
-        from celery_once_beat.windows import format_instant
+        from celery_once_beat.windows import format_instant, task_id
 
         if done["open"]:
             click.echo(f"once: window {format_instant(start)} of {entry!r} still owes its outcome", err=True)

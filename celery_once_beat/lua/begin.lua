@@ -2,18 +2,27 @@
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)   KEYS[5] refused hash: start → copies refused, of the latest windows
 -- ARGV[6] owner: one delivery of a message   ARGV[7] lease ms   ARGV[8] retry number of the message
--- ARGV[9] 1 if the message says that the window is tracked, else 0   ARGV[10] start, server ms
+-- ARGV[9] 1 if the message says that the window is tracked, else 0; 'keyed' for a window of a user's key: it has no
+-- entry, and the run key is all that is written
+-- ARGV[10] start, server ms   ARGV[11] overlap, as the task says: 'allow' | 'skip'; what the entry says goes first
+-- ARGV[12] absent, or where the window is to run at once or not at all its end, 0: none
 --
 -- returns {'begun', fence, attempt, last_done}   run it; last_done is '' where there is none
 --         {'busy', reason}      refuse this copy, which is counted: 'running', 'waiting for retry <n>', 'waiting to
 --                               run again', or 'handed over to retry <n>' where this copy is an older one
---         {'closed', outcome}   this begin closed it, since a limit was reached: abandoned, dropped, expired, missed
+--         {'closed', outcome}   this begin closed it, since a limit was reached: abandoned, dropped, expired, missed,
+--                               or since another window of its entry runs: skipped
 --         {'closed', ''}        it was closed before; refuse this copy, which is counted
+--         {'elsewhen', now}     it is not the window of now, server ms; only where ARGV[12] is there
 --         {'newer', version}
+
+if ARGV[12] and (NOW < tonumber(ARGV[10]) or ARGV[12] ~= '0' and NOW >= tonumber(ARGV[12])) then
+  return {'elsewhen', int(NOW)}
+end
 
 local REFUSED = KEYS[5]
 local OWNER, LEASE, RETRY = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local LIMITS = {abandoned = true, dropped = true, expired = true, missed = true}
+local LIMITS = {abandoned = true, dropped = true, expired = true, missed = true, skipped = true}
 local kind, owner, number = settle()
 local open = ARGV[9] == '1' and is_open()
 local window = open and read_window()
@@ -64,7 +73,7 @@ if kind == 'run' then
   return refuse('busy', 'running')
 end
 if kind == 'wait' and number ~= RETRY then
-  return refuse('busy', 'waiting for retry ' .. int(number))
+  return refuse('busy', int(number) == NO_RETRY and 'waiting to run again' or 'waiting for retry ' .. int(number))
 end
 if not open and ARGV[9] == '1' and passed() then
   return refuse('closed', '')
@@ -73,9 +82,11 @@ end
 -- Grows with every begin of the entry; the clock keeps it growing over a failover that lost the last one.
 local fence = math.max(entry.fence + 1, NOW)
 if not open then
-  -- NX alone decides: the message is of an untracked entry, or of a time that the store forgot.
-  redis.call('HSET', ENTRY, 'fence', int(fence))
-  keep_entry()
+  -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
+  if ARGV[9] ~= 'keyed' then
+    redis.call('HSET', ENTRY, 'fence', int(fence))
+    keep_entry()
+  end
   redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
   return {'begun', int(fence), 1, entry.last_done or ''}
 end
@@ -87,6 +98,10 @@ if RETRY < window.retry then
   return refuse('busy', 'handed over to retry ' .. int(window.retry))
 end
 local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[10]))
+local overlap = (entry.overlap or '-') == '-' and ARGV[11] or entry.overlap
+if not outcome and overlap == 'skip' and another_runs() then
+  outcome = 'skipped'
+end
 if outcome then
   close_window(window, outcome, OWNER)
   return {'closed', outcome}

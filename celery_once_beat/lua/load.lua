@@ -4,8 +4,10 @@
 -- ARGV[1] beat   ARGV[2] fingerprint   ARGV[3] when this beat first loaded it, server ms, 0 at its first time
 -- ARGV[4] ttl ms of the entry   ARGV[5] ms to go back where a vanished beat's definition is replaced
 -- ARGV[6] max_attempts   ARGV[7] recover 1 or 0   ARGV[8] grace ms, -1 for none
--- ARGV[9] the cursor that this beat knows, '' for none; counts only where the store has lost its own
--- ARGV[10...] beats alive
+-- ARGV[9] ms after which a window that failed runs again, 0: never, -1: as its task says
+-- ARGV[10] overlap: 'allow', 'skip', '-': as its task says
+-- ARGV[11] the cursor that this beat knows, '' for none; counts only where the store has lost its own
+-- ARGV[12...] beats alive
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed', paused 1 or 0}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
@@ -55,7 +57,7 @@ if version > VERSION then
 end
 
 local alive = {}
-for position = 10, #ARGV do
+for position = 12, #ARGV do
   alive[ARGV[position]] = true
 end
 local loaded_at = tonumber(ARGV[3])
@@ -84,8 +86,8 @@ end
 local news = 'same'
 if not cursor then
   cursor, news = instant(NOW, time[2] % 1000), 'new'
-  if ARGV[9] ~= '' and ARGV[9] < cursor then
-    cursor = ARGV[9]
+  if ARGV[11] ~= '' and ARGV[11] < cursor then
+    cursor = ARGV[11]
   end
   redis.call('HSET', ENTRY, 'born', cursor, 'since', cursor)
 elseif fields[3] ~= FINGERPRINT then
@@ -102,6 +104,6 @@ elseif fields[3] ~= FINGERPRINT then
   redis.call('HSET', ENTRY, 'since', cursor)
 end
 redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', ARGV[4],
-  'max_attempts', ARGV[6], 'recover', ARGV[7], 'grace', ARGV[8])
+  'max_attempts', ARGV[6], 'recover', ARGV[7], 'grace', ARGV[8], 'again', ARGV[9], 'overlap', ARGV[10])
 redis.call('PEXPIRE', ENTRY, ARGV[4])
 return {'loaded', cursor, int(loaded_at), news, fields[5] == '1' and 1 or 0}

@@ -16,6 +16,7 @@
 --   loaders       which beats loaded which: '<beat> <fingerprint> <server ms>', separated by blanks
 --   paused        1; absent: not paused
 --   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force
+--   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
 --   refused       how many copies begin refused
 --   w:<start>     the account of an open window (NUMBERS, owner, beat)
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
@@ -70,7 +71,7 @@ end
 
 -- All that any verb of a window looks at, in one command: each costs more than the fields that it reads.
 local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts',
-  'refused', 'c:done', 'c:failed', 'paused', 'fingerprint', 'recover', 'grace', 'w:' .. START)
+  'refused', 'c:done', 'c:failed', 'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'w:' .. START)
 if number_field('v', fields[1], VERSION) > VERSION then
   return {'newer', fields[1]}
 end
@@ -80,12 +81,13 @@ local entry = {
   last_done = instant_field('last_done', fields[7]),
   fence = number_field('fence', fields[5], 0), ttl = math.max(number_field('ttl', fields[6], 30 * DAY), 1),
   max_attempts = number_field('max_attempts', fields[8], math.huge),
-  paused = fields[12], fingerprint = fields[13], recover = fields[14], grace = fields[15],
+  paused = fields[12], fingerprint = fields[13], recover = fields[14], grace = fields[15], again = fields[16],
+  overlap = fields[17],
 }
 -- Read for later verbs too: a window whose end can't be counted isn't to begin, again and again.
 number_field('refused', fields[9])
 local counted = {['c:done'] = number_field('c:done', fields[10], 0), ['c:failed'] = number_field('c:failed', fields[11], 0)}
-local ACCOUNT = fields[16]
+local ACCOUNT = fields[18]
 
 -- The cursor has passed this window: whether it still owes an outcome is for the open zset to say.
 local function passed()
@@ -95,6 +97,9 @@ end
 local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end
+
+-- The retry number in the run key of a key's window that is to run again: one that no message has.
+local NO_RETRY = '999999999999999'
 
 -- What the run key says: its kind (nil, 'run', 'wait' or 'done'), the owner, and the fence, retry number or outcome.
 local function run_state(key)
@@ -265,6 +270,21 @@ local function limit_reached(window)
     return 'expired'
   end
   return nil
+end
+
+-- Whether another window of the entry is being executed, or waits for its retry: its deadline says that it isn't dead.
+local function another_runs()
+  local entry_name = string.sub(MEMBER, 1, -(#START + 1))
+  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
+    local start = string.match(field, '^w:(.*)$')
+    if start and start ~= START then
+      local window, deadline = read_window(start), redis.call('ZSCORE', OPEN, entry_name .. start)
+      if window.fence > 0 and window.released <= TO_RETRY and deadline and tonumber(deadline) > NOW then
+        return true
+      end
+    end
+  end
+  return false
 end
 
 -- Any verb that meets an open window whose run key says done closes it as that says. Returns the run state.

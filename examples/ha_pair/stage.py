@@ -19,11 +19,10 @@ from redis.exceptions import RedisError
 
 from celery_once_beat.clients import connect
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.publishing import task_id
 from celery_once_beat.replies import EntryAccount
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
-from celery_once_beat.windows import Window, encode_headers, next_start, parse_instant
+from celery_once_beat.windows import Window, encode_headers, next_start, parse_instant, task_id
 
 from . import server
 from .app import app

@@ -19,8 +19,7 @@ from processes import environ, wait_until
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat.publishing import task_id
-from celery_once_beat.windows import Window, encode_headers, format_instant, parse_instant
+from celery_once_beat.windows import Window, encode_headers, format_instant, parse_instant, task_id
 
 HOST = socket.gethostname()
 

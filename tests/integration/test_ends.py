@@ -10,8 +10,7 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat.scheduler import task_id
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import format_instant, task_id
 
 
 def one_window(system: System, task: str, timeout: float = 20, *, worker: bool = True, **entry) -> str:

@@ -18,8 +18,7 @@ from proxy import AmqpProxy
 from servers import RabbitServer, find_rabbitmq, missing
 from system import System
 
-from celery_once_beat.publishing import task_id
-from celery_once_beat.windows import parse_instant
+from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.xdist_group("rabbitmq")
 

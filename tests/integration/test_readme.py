@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from figures import fill, report_of
-from processes import Proc, Processes, wait_until
+from processes import Proc, Processes, environ, wait_until
 
 import celery_once_beat
 from celery_once_beat.settings import Settings
@@ -27,14 +27,15 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-(APP,) = PYTHON.findall(README)
+APP, ELSEWHERE = PYTHON.findall(README)
 (ADOPTED,) = PYTHON.findall((ROOT / "docs" / "adopting.md").read_text())
 COMMANDS = [
     line.removeprefix("$ ").partition("  #")[0].strip()
     for block in re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
 ]
-CELERY = [command for command in COMMANDS if command.startswith("celery ")]
+CELERY = [command for command in COMMANDS if re.match(r"celery -A proj (beat|worker)", command)]
+ONCE = [command for command in COMMANDS if command.startswith("celery -A proj once ")]
 
 
 @pytest.fixture
@@ -70,12 +71,44 @@ def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) ->
     wait_until(lambda: len(reports()) >= 1, "a report is there", 30)
     beats[0].kill()
     wait_until(lambda: len(reports()) >= 3, "reports go on without a beat that was killed", 40)
+    for command in ONCE:
+        said = run(command, folder, redis_url)
+        assert "report" in said.stdout or "beats: " in said.stdout, said
+        assert not said.stderr, said
     assert set(reports().values()) == {1}
     for start_of in reports():
         assert datetime.fromisoformat(start_of).second % 10 == 0
 
     for proc in (*workers, beats[1]):
         assert "Traceback" not in proc.log
+
+
+def run(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """A command of README's that comes to an end."""
+    return subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], cwd=folder, capture_output=True, text=True, check=False,
+        timeout=60, env=environ({"CELERY_BROKER_URL": url, "PYTHONPATH": str(folder)}),
+    )  # fmt: skip
+
+
+def test_what_runs_once_elsewhere(procs: Processes, redis_url: str, folder: Path) -> None:
+    """README's other block, on two machines at once: one of them cleans up, and each user gets one mail."""
+    users = "users = lambda: ['ann', 'bob']\n\n\n@app.task\ndef mail(user): print('mail to', user)\n\n\n"
+    (folder / "proj.py").write_text(APP + users + ELSEWHERE.replace("redis://localhost", redis_url))
+    (folder / "machine.py").write_text(
+        "import proj\nfrom celery_once_beat.testing import executing, window\n"
+        "proj.cleanup.__wrapped__.__code__ = (lambda: print('cleaned')).__code__\nproj.cleanup()\n"
+        "with executing(proj.reports_by_mail, window('reports', '2026-11-21T08:00Z')):\n    proj.reports_by_mail()\n"
+    )
+    env = {"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(folder)}
+    machines = [procs.start([sys.executable, "-m", "machine"], name=f"machine{n}", env=env) for n in (1, 2)]
+    assert [machine.wait(60) for machine in machines] == [0, 0], [machine.log for machine in machines]
+    assert "".join(machine.log for machine in machines) == "cleaned\n"
+    worker = start(procs, CELERY[1], folder, redis_url, "worker").wait_ready()
+    for user in ("ann", "bob"):
+        worker.wait_log(f"mail to {user}", 30)
+    wait_until(lambda: worker.log.count("succeeded in") >= 2, "both mails are out", 20)
+    assert worker.log.count("mail to") == 2
 
 
 def test_an_adopted_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
@@ -110,7 +143,7 @@ def test_its_commands_are_there() -> None:
     assert "pip install celery-once-beat" in COMMANDS
     makes = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
     assert {"demo", "test"} <= set(makes)
-    assert len(COMMANDS) == len(makes) + len(CELERY) + 1
+    assert len(COMMANDS) == len(makes) + len(CELERY) + len(ONCE) + 1
     if shutil.which("make"):
         for target in [*makes, *re.findall(r"`make (\w+)`", README)]:
             dry = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False)

@@ -47,6 +47,7 @@ def test_an_entry_that_says_nothing_gets_the_settings() -> None:
     for name in ("catch_up", "grace", "max_catch_up", "tolerance", "start_timeout", "max_attempts"):
         assert getattr(found, name) == getattr(SETTINGS, name)
     assert (found.recover, found.anchor, found.tracked) == (True, None, None)
+    assert (found.retry_failed_after, found.overlap, found.spread) == (None, None, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,11 @@ def test_an_entry_that_says_nothing_gets_the_settings() -> None:
         ("anchor", ANCHOR),
         ("tracked", True),
         ("tracked", False),
+        ("recover", False),
+        ("retry_failed_after", 60.0),
+        ("retry_failed_after", 0.0),
+        ("overlap", "skip"),
+        ("spread", 90.0),
     ],
 )
 def test_what_an_entry_sets_counts_for_it(key: str, value: Any) -> None:
@@ -85,11 +91,11 @@ def test_an_option_wins_over_its_task_and_a_task_over_the_settings() -> None:
 
 
 def test_a_task_says_whether_its_windows_are_recovered() -> None:
-    """once_recover is the task's; an entry doesn't know whether its task may run twice."""
+    """once_recover is the task's; an entry may say otherwise."""
     assert of(None, task(once_recover=False)).recover is False
     assert of(None, task(once_recover=True)).recover is True
-    with pytest.raises(SettingError, match="unknown key 'recover'"):
-        of({"recover": False})
+    assert of({"recover": False}, task(once_recover=True)).recover is False
+    assert of({"recover": True}, task(once_recover=False)).recover is True
 
 
 @pytest.mark.parametrize(
@@ -122,6 +128,10 @@ WRONG = [
     *(("max_attempts", value) for value in (0, -1, 1.0, "5", None, True)),
     *(("anchor", value) for value in ("2026-01-01", 5, ANCHOR.replace(tzinfo=None), ANCHOR.date())),
     *(("tracked", value) for value in (0, 1, "yes", None)),
+    *(("recover", value) for value in (0, 1, "yes", None)),
+    *(("retry_failed_after", value) for value in (*_NO_SECONDS, None)),
+    *(("overlap", value) for value in ("queue", True, None)),
+    *(("spread", value) for value in (*_NO_SECONDS, None)),
 ]
 
 

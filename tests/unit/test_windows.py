@@ -122,14 +122,14 @@ GOOD = {
 }
 
 WINDOWS = st.builds(
-    lambda entry, start, length, attempt, tracked: Window(
-        entry, start, start + length if length else None, attempt, tracked
+    lambda entry, start, length, attempt, kind: Window(
+        entry, start, start + length if length else None, attempt, kind == "tracked", keyed=kind == "keyed"
     ),
     st.text(min_size=1),
     st.datetimes(max_value=datetime(9000, 1, 1), timezones=st.just(UTC)),
     st.none() | st.timedeltas(MICROSECOND, 1000 * DAY),
     st.integers(1, 10**9),
-    st.booleans(),
+    st.sampled_from(["tracked", "untracked", "keyed"]),
 )
 
 
@@ -155,6 +155,7 @@ def test_headers_carry_a_window(window: Window) -> None:
     assert {type(value) for value in headers.values()} <= {str, int}
     assert ("once_end" in headers) == (window.end is not None)
     assert ("once_tracked" in headers) == window.tracked
+    assert ("once_keyed" in headers) == window.keyed
 
 
 def test_headers_look_like_this() -> None:
@@ -183,6 +184,8 @@ def test_a_message_of_no_window(headers: dict[str, object]) -> None:
         ("once_entry", None, "1 to 65536 bytes"),
         *(("once_attempt", value, "from 1 to 1000000000") for value in (0, -1, 10**9 + 1, True, 1.0, "1", None)),
         *(("once_tracked", value, "1 or no such header") for value in (0, 2, True, "1", None, 1.0)),
+        *(("once_keyed", value, "1 or no such header") for value in (0, 2, True, "1", None, 1.0)),
+        ("once_keyed", 1, "expected one of the two"),
         *(("once_v", value, "a whole number from 1") for value in (0, -1, True, "1", None, 1.0, [2])),
     ],
     ids=lambda value: repr(value)[:30],
@@ -220,7 +223,7 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=500)
 @given(
-    st.fixed_dictionaries({}, optional={name: ANYTHING | st.just(GOOD[name]) for name in sorted(HEADERS)}),
+    st.fixed_dictionaries({}, optional={name: ANYTHING | st.just(GOOD.get(name, 1)) for name in sorted(HEADERS)}),
 )
 def test_strange_headers_raise_nothing_else(headers: dict[str, object]) -> None:
     """Headers come from outside: they give a window, None, or one of two errors."""

@@ -1,0 +1,335 @@
+"""Windows of keys of the user's own: plain code that many machines start, and child tasks that are sent once.
+
+``once("key", every="1h")`` gives each window of the key to one caller; ``task.apply_once(key=…)`` publishes a task
+once a window. A key has no entry, no cursor and nobody who recovers it: two strings, SET NX, decide, and each lives for
+``once_beat_retention`` or as long as the window, if that is longer.
+
+What if the process dies, or sleeps for an hour:
+
+- between begin and the end of the body: the lease runs out, and the next caller begins; who wakes up late is stale;
+- between claim and publish: the claim runs out after ``publish_timeout``, and the next caller publishes;
+- between publish and confirm: the same, and the worker refuses the second copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import cached_property, lru_cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from celery import Celery
+from celery.schedules import BaseSchedule, schedule
+
+from . import signals
+from .errors import OnceError, SettingError, StoreUnavailableError
+from .leases import Lease, leases_of, tell
+from .logs import about
+from .replies import Begun, Elsewhen, Stale
+from .requests import KeyedWindow
+from .settings import check_seconds
+from .starts import latest_start, shown
+from .store import Store, store_of
+from .windows import Window, encode_headers, format_instant, next_start, task_id
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .task import OnceTask
+
+__all__ = ("Once", "once", "publish_once")
+
+logger = logging.getLogger(__name__)  # in plain code nobody has set up Celery's
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_EVERY = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", re.ASCII)
+_AN_EVERY = "a timedelta, a schedule like crontab(hour=2, minute=0), or a text like '30 s', '5 min', '1h', '1d', '1w'"
+_MAX_KEY = 1024
+#: How often a begin may be answered too late, or with another time than this machine's, before it is given up.
+_TRIES = 3
+
+
+def once(
+    key: str,
+    *,
+    every: timedelta | str | BaseSchedule,
+    tz: tzinfo | str | None = None,
+    app: Celery | None = None,
+    url: str | None = None,
+    lease: float | None = None,
+    retry_failed_after: float | None = None,
+) -> Once:
+    """Give each window of ``key`` to one of the callers: a decorator, and a context manager.
+
+    ``every`` says when windows start: a timedelta, a schedule, or a text like ``"1h"``; whole days begin at midnight in
+    ``tz`` (default: the app's time zone, UTC with ``url``). Windows are coordinated through the Redis of ``app``, or at
+    ``url``; one of the two is needed. ``lease`` is in seconds (default: ``once_beat_lease``) and is renewed while the
+    body runs. A body that raises has failed, and isn't run again in this window, unless ``retry_failed_after`` says
+    after how many seconds the next caller may.
+
+    As a context manager it yields the :class:`Window`, or None where another has it; a decorated function returns None
+    then. Raises SettingError at once for what can't be; StoreUnavailableError when entered while Redis doesn't answer,
+    unless ``once_beat_run_without_store`` is set. SystemExit and KeyboardInterrupt aren't an end: the lease runs out,
+    and the next caller begins.
+    """
+    return Once(key, every=every, tz=tz, app=app, url=url, lease=lease, retry_failed_after=retry_failed_after)
+
+
+class Once:
+    """See :func:`once`. May be used again and again, and from several threads."""
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        every: timedelta | str | BaseSchedule,
+        tz: tzinfo | str | None,
+        app: Celery | None,
+        url: str | None,
+        lease: float | None,
+        retry_failed_after: float | None,
+    ) -> None:
+        self._key = _check_key(key)
+        if (app is None) == (url is None):
+            raise SettingError(f"once({key!r}): give app= or url=, one of the two: where windows are coordinated")
+        carrier = app if app is not None else _app_at(str(url))
+        self._app = carrier
+        self._schedule = _schedule(f"once({key!r})", every, tz, carrier)
+        seconds = check_seconds(0.5, optional=True)
+        self._lease: float | None = seconds(f"once({key!r}), lease", lease)
+        self._again: float | None = check_seconds(0.001, optional=True)(
+            f"once({key!r}), retry_failed_after", retry_failed_after
+        )
+        self._turns = threading.local()
+
+    @cached_property
+    def _store(self) -> Store:
+        return store_of(self._app)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
+        """Run ``function`` only where the window is this caller's; else return None."""
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            with self as window:
+                return None if window is None else function(*args, **kwargs)
+
+        return call
+
+    def __enter__(self) -> Window | None:
+        """Return the window if it is this caller's to run, else None."""
+        turn = self._begin()
+        self._stack.append(turn)
+        return None if turn is None else turn.window
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Record how the body ended."""
+        turn = self._stack.pop()
+        if turn is None or turn.lease is None:
+            return
+        try:
+            if error is None or isinstance(error, Exception):
+                self._end(turn, turn.lease, error)
+        finally:
+            leases_of(self._store).release(turn.lease)
+
+    @property
+    def _stack(self) -> list[_Turn | None]:
+        if not hasattr(self._turns, "stack"):
+            self._turns.stack = []
+        stack: list[_Turn | None] = self._turns.stack
+        return stack
+
+    def _begin(self) -> _Turn | None:
+        settings = self._store.settings
+        length = self._lease or settings.lease
+        owner = f"{_host()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        now = datetime.now(timezone.utc)
+        for _ in range(_TRIES):
+            window = _window_at(self._schedule, self._key, now)
+            if window is None:
+                return None
+            sent = time.monotonic()
+            try:
+                reply = self._store.begin_now(_keyed(window), owner, length)
+            except StoreUnavailableError as exc:
+                if not settings.run_without_store:
+                    raise
+                logger.warning("once: %r runs without the store: %s", self._key, exc, extra=about("window_unguarded"))
+                return _Turn(window, None)
+            if isinstance(reply, Elsewhen):
+                now = reply.now  # the server's clock counts
+            elif not isinstance(reply, Begun):
+                return None
+            elif time.monotonic() < sent + length:
+                return self._own(window, owner, reply, length, sent)
+        raise StoreUnavailableError(f"once({self._key!r}): Redis answers later than the lease of {length:g} s runs out")
+
+    def _own(self, window: Window, owner: str, reply: Begun, length: float, sent: float) -> _Turn:
+        lease = Lease(_keyed(window), owner, reply.fence, length, sent, tracked=False, attempt=1)
+        held = replace(window, fence=reply.fence, _held=lease.held)
+        leases_of(self._store).hold(lease)
+        signals.window_started.send(sender=self, window=held)
+        return _Turn(held, lease)
+
+    def _end(self, turn: _Turn, lease: Lease, error: Exception | None) -> None:
+        lease.ending = True
+        outcome = "done" if error is None else "failed"
+        replies: list[object] = []
+
+        def finish() -> None:
+            again = None if error is None else self._again
+            reply = self._store.finish(lease.window, lease.owner, lease.fence, outcome, again, tracked=False)
+            replies.append(reply)
+
+        def unrecorded(exc: OnceError) -> None:
+            self._log(logger.error, "window_unrecorded", turn, f"end not recorded, it may run again: {exc}")
+
+        tell(finish, lease.length, unrecorded)
+        if not replies:
+            return
+        if isinstance(replies[-1], Stale):
+            self._log(logger.error, "window_stale", turn, "came back after its lease; its end isn't recorded")
+            signals.window_stale.send(sender=self, window=turn.window)
+        elif error is None:
+            signals.window_succeeded.send(sender=self, window=turn.window)
+        else:
+            signals.window_failed.send(sender=self, window=turn.window, exception=error)
+
+    def _log(self, log: Callable[..., None], action: str, turn: _Turn, text: str) -> None:
+        log("once: window %s of key %r %s", format_instant(turn.window.start), self._key, text, extra=about(action))
+
+
+class _Turn:
+    """One execution of a window; without a lease where it runs without the store."""
+
+    def __init__(self, window: Window, lease: Lease | None) -> None:
+        self.window = window
+        self.lease = lease
+
+
+# -- child tasks
+
+
+def publish_once(  # noqa: PLR0913  # apply_once tells it all that it was told
+    task: OnceTask,
+    args: Any,
+    kwargs: Any,
+    *,
+    key: object,
+    window: Window | None,
+    every: timedelta | str | BaseSchedule | None,
+    tz: tzinfo | str | None,
+    options: dict[str, Any],
+) -> Any:
+    """Publish ``task`` once for ``key`` and window; see :meth:`OnceTask.apply_once`."""
+    name = f"{task.name}:{_check_key(key if isinstance(key, str) else str(key))}"
+    if (window is None) == (every is None):
+        raise SettingError(f"{name}: give window= or every=, one of the two")
+    if window is not None:
+        child = Window(name, window.start, window.end, tracked=False, keyed=True)
+    else:
+        assert every is not None
+        found = _window_at(_schedule(name, every, tz, task.app), name, datetime.now(timezone.utc))
+        if found is None:
+            return None
+        child = found
+    store, keyed, claimant = store_of(task.app), _keyed(child), uuid.uuid4().hex
+    try:
+        if not store.claim_key(keyed, claimant):
+            return None
+    except StoreUnavailableError:
+        if not store.settings.publish_without_store:
+            raise
+    options = {**options, "headers": {**(options.get("headers") or {}), **encode_headers(child)}}
+    options.setdefault("task_id", task_id(store.settings.key_prefix, f"key:{name}", child.start))
+    try:
+        result = task.apply_async(args, kwargs, **options)
+    except Exception:
+        _confirm(store, keyed, claimant, published=False)
+        raise
+    _confirm(store, keyed, claimant, published=True)
+    return result
+
+
+def _confirm(store: Store, window: KeyedWindow, claimant: str, *, published: bool) -> None:
+    try:
+        store.confirm_key(window, claimant, published=published)
+    except OnceError as exc:
+        # The claim runs out; a second copy is refused.
+        logger.debug("once: claim of %s not confirmed: %s", window.entry, exc)
+
+
+# -- what a key and its windows are
+
+
+def _check_key(key: object) -> str:
+    if not isinstance(key, str) or not 0 < len(key.encode()) <= _MAX_KEY:
+        raise SettingError(f"key: found {shown(key)}, expected a text of 1 to {_MAX_KEY} bytes")
+    return key
+
+
+def _schedule(name: str, every: timedelta | str | BaseSchedule, tz: tzinfo | str | None, app: Celery) -> BaseSchedule:
+    carrier = app if tz is None else _app_in(_zone(name, tz))
+    if isinstance(every, BaseSchedule):
+        if tz is not None or every._app is None:  # type: ignore[attr-defined]  # noqa: SLF001  # .app: whichever is current
+            every.app = carrier
+        return every
+    if isinstance(every, str):
+        match = _EVERY.fullmatch(every.strip())
+        every = timedelta(seconds=float(match[1]) * _UNITS[match[2]]) if match else every
+    if not isinstance(every, timedelta) or every < timedelta(milliseconds=1):
+        raise SettingError(f"{name}, every: found {shown(every)}, expected {_AN_EVERY}")
+    return schedule(every, app=carrier)
+
+
+def _zone(name: str, tz: tzinfo | str) -> tzinfo:
+    if isinstance(tz, tzinfo):
+        return tz
+    try:
+        return ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise SettingError(f"{name}, tz: found {shown(tz)}, expected a name like 'Europe/Berlin'") from None
+
+
+@lru_cache(maxsize=64)
+def _app_in(zone: tzinfo) -> Celery:
+    """An app that is only there to have this time zone: Celery's schedules ask theirs."""
+    app = Celery("once", set_as_current=False)
+    app.conf.timezone = zone  # type: ignore[misc]  # celery-types has it as read-only
+    return app
+
+
+@lru_cache(maxsize=64)
+def _app_at(url: str) -> Celery:
+    """An app that is only there to have its windows coordinated at ``url``."""
+    app = Celery("once", set_as_current=False)
+    app.conf.once_beat_redis_url = url
+    return app
+
+
+def _window_at(when: BaseSchedule, name: str, now: datetime) -> Window | None:
+    start = latest_start(when, now)
+    return None if start is None else Window(name, start, next_start(when, start), tracked=False, keyed=True)
+
+
+def _keyed(window: Window) -> KeyedWindow:
+    return KeyedWindow(window.entry, window.start, window.end)
+
+
+def _host() -> str:
+    return re.sub(r"\s", "_", socket.gethostname())[:60]

@@ -1,0 +1,396 @@
+"""``once()`` and ``apply_once``: each window of a key to one caller, in real processes on a real server."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+from processes import Proc, wait_until
+from servers import free_port
+from system import System
+
+from celery_once_beat import OnceTask, Window, once
+from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.replies import Begun, Busy, Closed, Elsewhen
+from celery_once_beat.requests import KeyedWindow
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store, store_of
+
+UTC = timezone.utc
+YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
+
+
+@pytest.fixture
+def raw(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+# ---------------------------------------------------------------------------------------------------- in one process
+
+
+def test_one_caller_gets_the_window(redis_url: str, raw: redis.Redis) -> None:
+    """The first runs, the others get None, also after it has ended; the keys expire, none before its window."""
+    began = datetime.now(UTC)
+    with once("report", **YEARLY, url=redis_url) as window:
+        assert isinstance(window, Window)
+        assert window.start <= began < window.end
+        assert window.held
+        assert abs(window.fence / 1000 - began.timestamp()) < 60
+        with once("report", **YEARLY, url=redis_url) as other:
+            assert other is None
+        with once("another", **YEARLY, url=redis_url) as another:
+            assert another is not None
+    with once("report", **YEARLY, url=redis_url) as again:
+        assert again is None
+    (key,) = raw.keys("once:*run:report:*")
+    assert key.startswith("once:key:{")
+    assert raw.get(key).startswith("done:done:")
+    assert raw.ttl(key) >= (window.end - datetime.now(UTC)).total_seconds()
+    assert sorted(raw.keys("once:*")) == sorted(raw.keys("once:key:*run:*")), "run keys, and nothing else"
+
+
+def test_as_a_decorator(redis_url: str) -> None:
+    """The function runs once a window and returns None else; it keeps its name."""
+    calls = []
+
+    @once("job", **YEARLY, url=redis_url)
+    def job(number: int) -> int:
+        """What it does."""
+        calls.append(number)
+        return number * 2
+
+    assert [job(1), job(2)] == [2, None]
+    assert calls == [1]
+    assert (job.__name__, job.__doc__) == ("job", "What it does.")
+
+
+def test_many_threads_at_once(redis_url: str) -> None:
+    """Of fifty callers one gets it, also where they share the object."""
+    shared = once("crowd", **YEARLY, url=redis_url)
+
+    def call(_: int) -> bool:
+        with shared as window:
+            time.sleep(0.05)
+            return window is not None
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(call, range(50))) == 1
+
+
+def test_two_round_trips(redis_url: str, raw: redis.Redis) -> None:
+    """A call sends two scripts, begin and finish, and nothing else; one that is refused begin alone."""
+
+    def sent(key: str) -> int:
+        with once(key, **YEARLY, url=redis_url):
+            pass
+        stats = raw.info("commandstats")
+        raw.config_resetstat()
+        return sum(stat["calls"] for name, stat in stats.items() if name.startswith("cmdstat_eval"))
+
+    sent("first")  # the scripts are known from the first call on
+    assert sent("second") == 2
+    assert sent("second") == 1
+
+
+def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis) -> None:
+    """What the body raises is the caller's; the window has failed, and runs again only where that is asked for."""
+    with pytest.raises(ZeroDivisionError), once("fails", **YEARLY, url=redis_url):
+        _ = 1 / 0
+    (key,) = raw.keys("once:*run:fails:*")
+    assert raw.get(key).startswith("done:failed:")
+    with once("fails", **YEARLY, url=redis_url) as window:
+        assert window is None
+
+    turn = once("again", **YEARLY, url=redis_url, retry_failed_after=600.0)
+    with pytest.raises(ZeroDivisionError), turn as first:
+        _ = 1 / 0
+    with turn as window:
+        assert window is None, "not before its time"
+    (key,) = raw.keys("once:*run:again:*")
+    assert 590 < raw.ttl(key) <= 600
+    raw.delete(key)  # its time has come
+    with turn as second:
+        assert second.start == first.start
+        assert second.fence >= first.fence
+    with turn as window:
+        assert window is None, "it is done"
+
+
+def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis) -> None:
+    """SystemExit and KeyboardInterrupt record nothing: the lease runs out, and the next caller begins."""
+    for how in (SystemExit, KeyboardInterrupt):
+        turn = once("exits", **YEARLY, url=redis_url, lease=0.5)
+        assert turn.__enter__() is not None
+        turn.__exit__(how, how(), None)
+        wait_until(lambda: not raw.keys("once:*run:exits:*"), "its lease has run out", 10)
+
+
+def test_a_long_job_keeps_its_window(redis_url: str) -> None:
+    """A body that takes several leases is renewed: nobody else begins meanwhile or after it."""
+    turn = once("long", **YEARLY, url=redis_url, lease=0.5)
+    refused, stop = [], threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            with once("long", **YEARLY, url=redis_url) as other:
+                refused.append(other is None)
+            time.sleep(0.02)
+
+    with turn as window:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(2.0)
+        held = window.held
+    stop.set()
+    thread.join()
+    assert held
+    assert all(refused)
+    assert len(refused) > 5
+
+
+def test_a_stale_end_isnt_recorded(redis_url: str, raw: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """Who was out of contact and comes back after another began ends nothing, and is told so in the log."""
+    turn = once("stale", **YEARLY, url=redis_url)
+    with turn as window:
+        (key,) = raw.keys("once:*run:stale:*")
+        raw.set(key, "run:elsewhere:9:1", px=60_000)
+    assert window is not None
+    assert raw.get(key) == "run:elsewhere:9:1"
+    assert [record.action for record in caplog.records if hasattr(record, "action")] == ["window_stale"]
+
+
+def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose clock is hours ahead runs the present window, not one of the future."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=5)
+
+    monkeypatch.setattr("celery_once_beat.keyed.datetime", Ahead)
+    before = datetime.now(UTC)
+    with once("clock", every="1h", url=redis_url) as window:
+        assert window.start <= datetime.now(UTC)
+        assert window.end > before
+
+
+def test_redis_away(redis_url: str) -> None:
+    """Nothing runs, and it is said; with once_beat_run_without_store it runs unguarded."""
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    with pytest.raises(StoreUnavailableError), once("away", **YEARLY, url=away):
+        pytest.fail("it ran")
+    app = Celery("away", broker=away, set_as_current=False)
+    app.conf.once_beat_run_without_store = True
+    with once("away", **YEARLY, app=app) as window:
+        assert window is not None
+        assert not window.held
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"every": "soon"}, "every: found 'soon', expected a timedelta, a schedule like crontab"),
+        ({"every": 60}, "every: found 60, expected a timedelta"),
+        ({"every": timedelta(0)}, "every: found datetime.timedelta(0), expected"),
+        ({"every": "1h", "tz": "Europe/Nowhere"}, "tz: found 'Europe/Nowhere', expected a name like 'Europe/Berlin'"),
+        ({"every": "1h", "lease": 0.1}, "lease: found 0.1, expected a number of seconds, at least 0.5"),
+        ({"every": "1h", "retry_failed_after": "1h"}, "retry_failed_after: found '1h', expected a number of seconds"),
+        ({"every": "1h", "url": None}, "give app= or url=, one of the two"),
+        ({"every": "1h", "app": Celery("both", set_as_current=False)}, "give app= or url=, one of the two"),
+    ],
+)
+def test_what_cant_be_is_said_at_once(given: dict[str, Any], text: str) -> None:
+    """At import, not when it runs at night; no server is asked."""
+    with pytest.raises(SettingError, match=r"^once\('job'\)") as caught:
+        once("job", **{"url": "redis://127.0.0.1:1/0", **given})
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["", 5, None, "x" * 2000])
+def test_a_wrong_key(key: Any) -> None:
+    """A key is a text."""
+    with pytest.raises(SettingError, match="key: found"):
+        once(key, every="1h", url="redis://127.0.0.1:1/0")
+
+
+@pytest.mark.parametrize(
+    ("every", "tz", "start"),
+    [
+        ("1d", "Europe/Berlin", datetime(2026, 7, 1, 22, tzinfo=UTC)),
+        (timedelta(days=1), None, datetime(2026, 7, 2, tzinfo=UTC)),
+        ("15 min", None, datetime(2026, 7, 2, 12, 30, tzinfo=UTC)),
+        ("1w", None, datetime(2026, 6, 29, tzinfo=UTC)),
+        (crontab(hour=9, minute=30), "America/New_York", datetime(2026, 7, 1, 13, 30, tzinfo=UTC)),
+        (crontab(hour=2, minute=0, day_of_month=1, month_of_year=3), None, datetime(2026, 3, 1, 2, tzinfo=UTC)),
+        (schedule(30), None, datetime(2026, 7, 2, 12, 34, 30, tzinfo=UTC)),
+    ],
+)
+def test_which_window_it_is(every: Any, tz: str | None, start: datetime) -> None:
+    """Every way to say when, in the zone that it names."""
+    from celery_once_beat.keyed import _window_at
+
+    turn = once("job", every=every, tz=tz, url="redis://127.0.0.1:1/0")
+    window = _window_at(turn._schedule, "job", datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC))
+    assert window is not None
+    assert window.start == start
+
+
+# -------------------------------------------------------------------------------------------------------- the verbs
+
+
+def test_begin_and_claim_of_a_key(redis_url: str) -> None:
+    """Each verb answers its owner as the first time, and others that it is taken."""
+    store = Store(Settings(redis_url=redis_url, publish_timeout=5.0))
+    now = datetime.now(UTC)
+    window = KeyedWindow("key", now - timedelta(minutes=1), now + timedelta(minutes=1))
+    past = KeyedWindow("key", now - timedelta(minutes=3), now - timedelta(minutes=2))
+    future = KeyedWindow("key", now + timedelta(minutes=3), None)
+    for other in (past, future):
+        reply = store.begin_now(other, "A", 30.0)
+        assert isinstance(reply, Elsewhen)
+        assert abs((reply.now - now).total_seconds()) < 30
+    assert store.claim_key(window, "one")
+    assert store.claim_key(window, "one"), "its reply was lost"
+    assert not store.claim_key(window, "two")
+    assert not store.confirm_key(window, "two", published=True)
+    assert store.confirm_key(window, "one", published=False)
+    assert store.claim_key(window, "two"), "the first couldn't publish it"
+    assert store.confirm_key(window, "two", published=True)
+    assert not store.claim_key(window, "three")
+
+    begun = store.begin_now(window, "A", 30.0)
+    assert isinstance(begun, Begun)
+    assert store.begin_now(window, "A", 30.0) == begun
+    assert store.begin_now(window, "B", 30.0) == Busy("running")
+    store.finish(window, "A", begun.fence, "failed", 60.0, tracked=False)
+    assert store.finish(window, "A", begun.fence, "failed", 60.0, tracked=False).after > 50
+    assert store.begin_now(window, "B", 30.0) == Busy("waiting to run again")
+    assert store.begin(window, "B", 30.0, retry=3, tracked=False) == Busy("waiting to run again")
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(*client.keys("once:key:*run:*"))
+    begun = store.begin_now(window, "B", 30.0)
+    store.finish(window, "B", begun.fence, "done", tracked=False)
+    assert store.begin_now(window, "C", 30.0) == Closed()
+    assert not store.claim_key(KeyedWindow("key", window.start, window.end), "four")
+    store.close()
+
+
+# ------------------------------------------------------------------------------------------------ many processes
+
+
+@pytest.fixture
+def node(system: System) -> Callable[..., Proc]:
+    """Start plain code as a timer on one more machine would."""
+    numbers = iter(range(1000))
+    system.check_law = False
+
+    def start(*arguments: str) -> Proc:
+        command = [sys.executable, "-m", "apps.keyed_app", *arguments]
+        return system.procs.start(command, name=f"node{next(numbers)}", env=system.env())
+
+    return start
+
+
+def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Callable[..., Proc]) -> None:
+    """Eight nodes start: one runs. It is killed: the next that is started after its lease runs it, the rest don't."""
+    first = [node("nightly", "366d", "works", "60") for _ in range(4)]
+    wait_until(lambda: sum(not proc.alive for proc in first) == 3, "three are refused", 40)
+    (runner,) = [proc for proc in first if proc.alive]
+    runner.kill()
+    wait_until(lambda: (node("nightly", "366d", "works").wait(40), system.ledger.read("finish"))[1], "another ran", 40)
+    node("nightly", "366d", "works").wait(40)
+    started = system.ledger.read("start")
+    assert len(started) == 2
+    assert len({event["start"] for event in started}) == 1, "the same window"
+    assert started[0]["fence"] < started[1]["fence"]
+    assert len(system.ledger.read("finish")) == 1
+
+
+def test_a_node_that_is_frozen_comes_back_stale(system: System, node: Callable[..., Proc]) -> None:
+    """It sleeps past its lease, another runs the window: its end is not recorded, and it says so."""
+    slow = node("frozen", "366d", "works", "0.5")
+    wait_until(lambda: system.ledger.read("start"), "it runs", 40)
+    slow.pause()
+    time.sleep(1.2)  # its lease of 1 s runs out
+    wait_until(lambda: (node("frozen", "366d", "works").wait(40), system.ledger.read("finish"))[1], "another ran", 40)
+    slow.resume()
+    assert slow.wait(20) == 0
+    slow.wait_log("came back after its lease; its end isn't recorded", 5)
+    finished = system.ledger.read("finish")
+    assert [event["held"] for event in finished] == [True, False]
+
+
+def test_children_are_sent_once(system: System) -> None:
+    """A parent that runs again sends no child twice; a failed child and a retry end as they would."""
+    system.check_law = False
+    app = _keyed_app(system)
+    for _ in range(3):
+        app.tasks["apps.keyed_app.report"].run(["ann", "bob", "fails", "twice"])
+    assert system.waiting() == 4
+    worker = system.procs.start_worker("apps.keyed_app", env=system.env(), concurrency=2)
+    wait_until(lambda: len(system.ledger.read("start")) >= 5, "all ran, one a second time", 30)
+    app.tasks["apps.keyed_app.report"].run(["ann", "carl"])
+    wait_until(lambda: len(system.ledger.read("finish")) == 4, "and who is new", 30)
+    started = [event["user"] for event in system.ledger.read("start")]
+    assert sorted(started) == ["ann", "bob", "carl", "fails", "twice", "twice"]
+    assert {event["entry"] for event in system.ledger.read("start") if event["user"] == "ann"} == {
+        "apps.keyed_app.mail:ann"
+    }
+    worker.stop()
+    with system.client() as client:
+        assert not [key for key in client.scan_iter("once:*") if b":key:" not in key and b":run:" in key]
+
+
+def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
+    """Killed between claim and publish: the claim runs out, and the next who asks publishes; a failed one too."""
+    system.check_law = False
+    app = _keyed_app(system)
+    window = Window("report", datetime(2026, 11, 21, 8, tzinfo=UTC), None)
+    mail = app.tasks["apps.keyed_app.mail"]
+    store = store_of(app)
+    keyed = KeyedWindow("apps.keyed_app.mail:ann", window.start, None)
+    assert store.claim_key(keyed, "somebody who died")
+    assert mail.apply_once(("ann",), key="ann", window=window) is None
+    wait_until(lambda: mail.apply_once(("ann",), key="ann", window=window), "the claim has run out", 10)
+    assert mail.apply_once(("ann",), key="ann", window=window) is None
+    assert system.waiting() == 1
+
+    broken = app.connection_for_write(f"redis://127.0.0.1:{free_port()}/0", connect_timeout=0.2)
+    with pytest.raises(Exception, match=r"Connection|refused"):
+        mail.apply_once(("bob",), key="bob", window=window, connection=broken, retry=False)
+    assert mail.apply_once(("bob",), key="bob", window=window) is not None, "at once"
+    with pytest.raises(SettingError, match="give window= or every="):
+        mail.apply_once(("bob",), key="bob")
+    result = mail.apply_once((7,), key=7, every="366d")
+    assert result is not None
+    assert mail.apply_once((7,), key=7, every="366d") is None
+
+
+def _keyed_app(system: System) -> Celery:
+    app = Celery("sender", broker=system.broker_url, task_cls=OnceTask, set_as_current=False)
+    app.conf.update(
+        once_beat_redis_url=system.store_url, task_default_queue=system.queue, once_beat_publish_timeout=1.0
+    )
+
+    @app.task(name="apps.keyed_app.mail", shared=False)
+    def mail(user: str) -> None:
+        pass
+
+    @app.task(name="apps.keyed_app.report", shared=False)
+    def report(users: list[str]) -> None:
+        window = Window("report", datetime(2026, 11, 21, 8, tzinfo=UTC), None)
+        for user in users:
+            mail.apply_once((user,), key=user, window=window)
+
+    app.finalize()
+    return app

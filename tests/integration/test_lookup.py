@@ -1,0 +1,208 @@
+"""What people are told of windows, entries and beats is what happened; what can't be read hides nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+
+from celery_once_beat.lookup import EntrySeen, Lookup
+from celery_once_beat.replies import BeatReport, Begun, Busy, Claimed, Closed
+from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+MARK = "fingerprint-1"
+
+
+class Teller:
+    """One entry whose windows are claimed and ended by hand, and who looks at it."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.store = Store(Settings(redis_url=url, **settings))
+        self.lookup = Lookup(self.store)
+        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.cursor = self.now().replace(microsecond=0) - timedelta(hours=1)
+        self.first = self.cursor
+        self.store.load_many(
+            [
+                LoadRequest(
+                    entry=name, beat="host:1:a", fingerprint=MARK, ttl=3600.0, max_attempts=3, recover=True, grace=None,
+                    known=self.cursor,
+                )
+                for name in ("nightly", "other")
+            ]
+        )  # fmt: skip
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+    def claim(self, minutes: float = 1.0, **given: Any) -> WindowKey:
+        window = WindowKey("nightly", self.cursor + timedelta(minutes=minutes))
+        (reply,) = self.store.claim_many("host:1:a", [ClaimRequest(window, self.cursor, MARK, **given)])
+        assert isinstance(reply, Claimed), reply
+        self.cursor = window.start
+        return window
+
+    def run(self, window: WindowKey, outcome: str = "done", owner: str = "w@far:1:2") -> Begun:
+        begun = self.store.begin(window, owner, 30.0)
+        assert isinstance(begun, Begun), begun
+        if outcome:
+            self.store.finish(window, owner, begun.fence, outcome)
+        return begun
+
+    def seen(self, name: str = "nightly", windows: int = 50) -> EntrySeen:
+        return self.lookup.entry(name, windows)
+
+
+@pytest.fixture
+def teller(redis_url: str) -> Iterator[Teller]:
+    told = Teller(redis_url)
+    yield told
+    told.store.close()
+    told.raw.close()
+
+
+def test_a_window_from_its_claim_to_its_end(teller: Teller) -> None:
+    """Published, running, overdue, done: the same window as it goes on; then its record with every moment."""
+    window = teller.claim()
+    assert [(story.start, story.state) for story in teller.seen().stories] == [(window.start, "published")]
+    before = teller.now()
+    begun = teller.run(window, "")
+    (story,) = teller.seen().stories
+    assert story.state == "running"
+    assert story.open is not None
+    assert (story.open.attempts, story.open.owner, story.open.beat) == (1, "w@far:1:2", "host:1:a")
+    assert abs(story.open.begun - before) < timedelta(seconds=30)
+    (key,) = [key for key in teller.raw.scan_iter("once:*:open") if teller.raw.zcard(key)]
+    teller.raw.zadd(key, {f"nightly@{teller.raw.zrange(key, 0, 0)[0].partition('@')[2]}": 1.0})
+    late = teller.seen()
+    assert [story.state for story in late.stories] == ["overdue"]
+    assert list(late.overdue) == [window.start]
+    teller.store.finish(window, "w@far:1:2", begun.fence, "done")
+    seen = teller.seen()
+    (story,) = seen.stories
+    past = story.past
+    assert past is not None
+    assert (past.start, past.outcome, past.attempts, past.missed) == (window.start, "done", 1, 0)
+    assert (past.beat, past.worker) == ("host:1", "w@far")
+    assert past.claimed <= past.begun <= past.closed
+    assert past.late == past.begun - window.start
+    assert timedelta(0) <= past.took < timedelta(seconds=30)
+    assert seen.last == story
+    assert not seen.overdue
+
+
+def test_windows_that_never_ran(teller: Teller) -> None:
+    """Missed ones stand as one record with their number; revoked before it began, it has no execution."""
+    missed = [teller.cursor + timedelta(minutes=n) for n in (1, 2, 3)]
+    last = teller.claim(4, missed=missed, missed_count=7)
+    assert isinstance(teller.store.close_window(last, "w@far:1", "revoked", 0), Closed)
+    revoked, passed = teller.seen().stories
+    assert (revoked.state, revoked.past.begun, revoked.past.late, revoked.past.took) == ("revoked", None, None, None)
+    assert revoked.past.attempts == 0
+    assert (passed.state, passed.start, passed.past.missed, passed.past.worker) == ("missed", missed[-1], 7, "")
+
+
+def test_a_start_with_a_fraction(teller: Teller) -> None:
+    """The record is short, and says the instant to the microsecond."""
+    window = teller.claim(0.502005)
+    assert window.start.microsecond == 120_300
+    teller.run(window, "failed")
+    assert [(story.start, story.state) for story in teller.seen().stories] == [(window.start, "failed")]
+
+
+def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
+    """Of the latest windows, as many as the history has; the entry's own count goes on."""
+    teller = Teller(redis_url, history_size=2)
+    windows = [teller.claim() for _ in range(4)]
+    for number, window in enumerate(windows):
+        teller.run(window)
+        for _ in range(number + 1):
+            assert isinstance(teller.store.begin(window, "late:1:1", 30.0), (Busy, Closed))
+    seen = teller.seen()
+    assert [(story.start, story.refused) for story in seen.stories] == [(windows[3].start, 4), (windows[2].start, 3)]
+    assert seen.account.refused == 10
+    assert teller.raw.hlen(teller.store.refused_key("nightly")) == 2
+    assert teller.raw.ttl(teller.store.refused_key("nightly")) > 0
+    none = Teller(redis_url, history_size=0, key_prefix="none:")
+    window = none.claim()
+    none.run(window)
+    none.store.begin(window, "late:1:1", 30.0)
+    assert not none.raw.exists(none.store.refused_key("nightly"))
+    assert none.seen().account.refused == 1
+
+
+def test_beats_and_what_they_say(teller: Teller) -> None:
+    """With its heartbeat a beat says how it is; one that leaves is gone with it; none that lives is hidden."""
+    report = BeatReport(offset=-0.25, lag=1.5, entries=12, untracked=3, version="0.1.0")
+    teller.store.overdue("one:1:a", teller.now(), 10, report=report.text)
+    teller.store.heartbeat("two:2:b")
+    found = {beat.name: beat for beat in teller.lookup.overview([]).beats}
+    assert found["one:1:a"].report == report
+    assert found["two:2:b"].report is None
+    assert all(0 <= beat.heard < 30 for beat in found.values())
+    teller.raw.hset(teller.store.beats_keys[1], "two:2:b", "what nobody understands")
+    assert {beat.name: beat.report for beat in teller.lookup.overview([]).beats} == {"one:1:a": report, "two:2:b": None}
+    teller.store.leave("one:1:a")
+    assert not teller.raw.hexists(teller.store.beats_keys[1], "one:1:a")
+    assert teller.raw.ttl(teller.store.beats_keys[1]) > 0
+
+
+def test_what_is_only_for_people_stops_no_beat_and_no_begin(teller: Teller) -> None:
+    """A foreign key in the place of reports or of refused copies: verbs go on."""
+    teller.raw.set(teller.store.beats_keys[1], "mine", ex=60)
+    teller.raw.set(teller.store.refused_key("nightly"), "mine", ex=60)
+    report = BeatReport(0.0, 0.0, 1, 0, "1").text
+    assert teller.store.overdue("one:1:a", teller.now(), 10, report=report).heartbeat.beats == ("one:1:a",)
+    teller.store.leave("one:1:a")
+    window = teller.claim()
+    teller.run(window)
+    assert teller.store.begin(window, "late:1:1", 30.0) == Closed()
+    teller.raw.delete(teller.store.beats_keys[1])
+    assert "holds a string, expected a hash" in teller.seen().trouble
+
+
+@pytest.mark.parametrize("what", ["entry", "history", "record", "open"])
+def test_a_foreign_key_is_trouble_of_its_entry_alone(teller: Teller, what: str) -> None:
+    """The line says which key; the other entry is told as ever."""
+    for window in (teller.claim(), teller.claim()):
+        teller.run(window)
+    store = teller.store
+    key = {
+        "entry": store.entry_key("nightly"),
+        "history": store.history_key("nightly"),
+        "record": store.history_key("nightly"),
+        "open": store.open_key(store.shard_of("nightly")),
+    }[what]
+    if what == "record":
+        teller.raw.lpush(key, "no record at all")
+    else:
+        teller.raw.delete(key)
+        teller.raw.set(key, "mine", ex=60)
+    overview = teller.lookup.overview(["nightly", "other"])
+    assert overview.entries["nightly"].trouble
+    assert ("nightly" if what == "record" else key) in overview.entries["nightly"].trouble
+    assert overview.entries["other"].account is not None
+    if store.shard_of("other") != store.shard_of("nightly"):
+        assert not overview.entries["other"].trouble
+    teller.raw.delete(key)
+
+
+def test_overdue_windows_of_no_entry_of_ours(teller: Teller) -> None:
+    """They are counted: their entry has left the schedule, or is another app's."""
+    store = teller.store
+    member = "gone@2026-01-01T00:00:00.000000Z"
+    key = store.open_key(store.shard_of("gone"))
+    teller.raw.zadd(key, {member: 1.0, "no member of ours": 1.0})
+    teller.raw.expire(key, 60)
+    assert teller.lookup.overview(["nightly"]).strangers == {"gone": 1}
+
+
+def test_an_unknown_entry(teller: Teller) -> None:
+    """Nothing is known, and nothing is wrong."""
+    seen = teller.seen("unheard of")
+    assert (seen.account, list(seen.stories), seen.trouble, seen.last) == (None, [], "", None)

@@ -1,0 +1,115 @@
+"""What a window does while another of its entry runs, and what becomes of one that failed: by task and by entry."""
+
+from __future__ import annotations
+
+import pytest
+from processes import wait_until
+from system import System
+
+LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}
+
+
+@pytest.mark.parametrize("by", ["task", "entry"])
+def test_skip(system: System, by: str) -> None:
+    """Of an entry's windows one runs at a time; those that come meanwhile are skipped, recorded, and the law holds."""
+    system.entries = {"tick": dict(LONG)}
+    if by == "task":
+        system.task = {"once_overlap": "skip"}
+    else:
+        system.entries["tick"]["options"] = {"once": {"overlap": "skip"}}
+    worker, beat = system.worker(concurrency=3).wait_ready(), system.beat()
+    wait_until(lambda: system.outcomes().get("skipped", 0) >= 4, "windows are skipped", 40)
+    system.settle([beat])
+    outcomes = system.outcomes()
+    assert set(outcomes) == {"done", "skipped"}
+    times = sorted(
+        (event["mono"], event["kind"]) for event in system.ledger.read() if event["kind"] in {"start", "finish"}
+    )
+    running = 0
+    for _, kind in times:
+        running += 1 if kind == "start" else -1
+        assert running <= 1, times
+    assert "is skipped: another window of its entry runs" in worker.log
+    system.check_conservation()
+
+
+def test_allow(system: System) -> None:
+    """By default all of them run, side by side; an entry may allow what its task would skip."""
+    system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "allow"}}}}
+    system.task = {"once_overlap": "skip"}
+    system.worker(concurrency=4).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: len(system.ledger.read("start")) >= len(system.ledger.read("finish")) + 2, "two run", 40)
+    system.settle([beat])
+    assert set(system.outcomes()) == {"done"}
+
+
+def test_a_crash_blocks_nobody(system: System) -> None:
+    """The worker that runs a window is killed: the next windows run as soon as its lease is over."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [60.0]}}
+    system.task = {"once_overlap": "skip"}
+    first, beat = system.worker("first", concurrency=1).wait_ready(), system.beat()
+    wait_until(lambda: system.ledger.read("start"), "one runs", 30)
+    first.kill()
+    system.worker("second", concurrency=1).wait_ready()
+    (blocked,) = system.ledger.read("start")
+    wait_until(lambda: len(system.ledger.read("start")) >= 2, "another one begins", 30)
+    assert system.ledger.read("start")[1]["mono"] > blocked["mono"]
+    system.check_law = False
+    beat.stop()
+
+
+@pytest.mark.parametrize("by", ["task", "entry"])
+def test_failed_windows_run_again(system: System, by: str) -> None:
+    """Up to max_attempts executions, each so much later; then it has failed."""
+    system.entries = {"tick": {"task": "apps.once_app.ending", "every": 3600.0 * 24, "args": ["fails"]}}
+    if by == "task":
+        system.task = {"once_retry_failed_after": 0.5, "once_max_attempts": 3}
+    else:
+        system.entries["tick"]["options"] = {"once": {"retry_failed_after": 0.5, "max_attempts": 3}}
+    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 20)
+    order(system)
+    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 30)
+    assert len(system.ledger.read("start")) == 3
+    assert len({event["start"] for event in system.ledger.read("start")}) == 1
+    assert worker.log.count("failed, runs again in 0.5 s") == 2
+    beat.stop()
+
+
+def test_an_entry_may_say_never(system: System) -> None:
+    """0 at the entry: its task's setting doesn't count; recover=False drops what died."""
+    system.entries = {
+        "tick": {
+            "task": "apps.once_app.ending",
+            "every": 3600.0 * 24,
+            "args": ["fails"],
+            "options": {"once": {"retry_failed_after": 0}},
+        },
+        "fragile": {
+            "task": "apps.once_app.deadly",
+            "every": 3600.0 * 24,
+            "options": {"once": {"recover": False}},
+        },
+    }
+    system.task = {"once_retry_failed_after": 0.5}
+    system.worker().wait_ready()
+    beat = system.beat()
+    for entry in system.entries:
+        wait_until(lambda entry=entry: system.store.account(entry), "it is loaded", 20)
+        order(system, entry)
+    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 30)
+    wait_until(lambda: system.account("fragile").apart == {"dropped": 1}, "it is dropped", 30)
+    assert len(system.ledger.read("start", entry="fragile")) == 1
+    beat.stop()
+
+
+def order(system: System, entry: str = "tick") -> None:
+    """``celery once run``."""
+    import subprocess
+    import sys
+
+    from processes import environ
+
+    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "run", entry]
+    subprocess.run(command, env=environ(system.env()), cwd=system.directory, check=True, capture_output=True)

@@ -1,0 +1,94 @@
+"""What a server's INFO, leases and names come to: ``ok``, to be known, or to be mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_once_beat.checks import address_findings, clock_findings, lease_findings, server_findings
+from celery_once_beat.settings import Settings
+
+WELL = {
+    "redis_version": "7.0.15",
+    "maxmemory_policy": "noeviction",
+    "maxmemory": 0,
+    "aof_enabled": 1,
+    "connected_slaves": 0,
+}
+
+
+def verdicts(info: dict[str, Any], **settings: Any) -> dict[str, str]:
+    return {finding.check: finding.verdict for finding in server_findings(info, Settings(**settings))}
+
+
+def test_a_server_that_is_set_up_well() -> None:
+    """Nothing to be done, and nothing advised."""
+    assert set(verdicts(WELL).values()) == {"ok"}
+    assert all(not finding.advice for finding in server_findings(WELL, Settings()))
+
+
+@pytest.mark.parametrize(
+    ("info", "settings", "check", "verdict"),
+    [
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": 1000}, {}, "eviction", "warn"),
+        ({"maxmemory_policy": "volatile-ttl", "maxmemory": "1000"}, {}, "eviction", "warn"),
+        ({"maxmemory_policy": "allkeys-lru"}, {}, "eviction", "note"),
+        ({"aof_enabled": 0}, {}, "persistence", "warn"),
+        ({"aof_enabled": "1"}, {}, "persistence", "ok"),
+        ({"redis_version": "5.0.14"}, {}, "server", "warn"),
+        ({"redis_version": "6.2.0"}, {}, "server", "ok"),
+        ({"redis_version": "10.1"}, {}, "server", "ok"),
+        ({"connected_slaves": 1}, {}, "replicas", "note"),
+        ({"connected_slaves": 1}, {"wait_replicas": 1}, "replicas", "ok"),
+        ({"connected_slaves": 1}, {"wait_replicas": 2}, "replicas", "warn"),
+    ],
+)
+def test_what_a_server_says(info: dict[str, Any], settings: dict[str, Any], check: str, verdict: str) -> None:
+    """Each by itself; the others stay as they are. What is to be done is said where something is."""
+    found = verdicts({**WELL, **info}, **settings)
+    assert found.pop(check) == verdict
+    assert set(found.values()) == {"ok"}
+    if verdict != "ok":
+        assert all(f.advice for f in server_findings({**WELL, **info}, Settings(**settings)) if f.check == check)
+
+
+def test_valkey_is_named_as_it_names_itself() -> None:
+    """It says the Redis version that it is compatible with, and its own."""
+    found = next(server_findings({**WELL, "server_name": "valkey", "valkey_version": "9.1.2"}, Settings()))
+    assert found.found == "valkey 9.1.2"
+
+
+def test_a_server_that_says_nothing() -> None:
+    """Some services answer INFO with a part: what isn't known isn't taken for good."""
+    assert verdicts({})["persistence"] == "warn"
+    assert verdicts({"redis_version": "7.0"})["eviction"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("transport", "options", "leases", "verdict"),
+    [
+        ("redis", {}, [("a", 30.0)], "ok"),
+        ("redis", {}, [("a", 30.0), ("b", 3600.0)], "warn"),
+        ("redis", {"visibility_timeout": 20}, [("a", 30.0)], "warn"),
+        ("sqs", {}, [("a", 1800.0)], "warn"),
+        ("amqp", {}, [("a", 1e6)], "ok"),
+    ],
+)
+def test_leases_and_the_visibility_timeout(
+    transport: str, options: dict[str, Any], leases: list[tuple[str, float]], verdict: str
+) -> None:
+    """A lease has to be shorter; brokers that have no such timeout don't care."""
+    (finding,) = lease_findings(transport, options, leases)
+    assert finding.verdict == verdict
+
+
+def test_addresses_and_clocks() -> None:
+    """Only what is wrong is named."""
+    assert not list(address_findings(["tick", "a at noon"]))
+    (finding,) = address_findings(["tick", "proj.add(<object at 0x7f12>)"])
+    assert "0x7f12" in finding.found
+    (finding,) = clock_findings([("one", 0.1), ("two", -3.0)])
+    assert (finding.verdict, finding.found) == ("warn", "from the server's: two -3.0 s")
+    (finding,) = clock_findings([("one", 0.1), ("two", -1.9)])
+    assert finding.verdict == "ok"

@@ -1,0 +1,73 @@
+"""How times and names look on a terminal."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import crontab, schedule, solar
+
+from celery_once_beat.cli.tables import local, plain, print_table, span
+from celery_once_beat.lineup import describe
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0.0 s"),
+        (1.24, "1.2 s"),
+        (-3, "-3.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (61, "1 min 01 s"),
+        (3599.7, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (86399.9, "1 d 0 h"),
+        (273600, "3 d 4 h"),
+    ],
+)
+def test_a_duration(seconds: float | None, text: str) -> None:
+    """In the two units that matter, rounded without a 60 in the smaller one."""
+    assert span(seconds) == text
+
+
+def test_local_time() -> None:
+    """In the zone that is asked for; the date only where it isn't today's there; a fraction where there is one."""
+    berlin = ZoneInfo("Europe/Berlin")
+    now = datetime(2026, 11, 21, 23, 30, tzinfo=timezone.utc)
+    assert local("2026-11-21T23:00:00.000000Z", berlin, now) == "00:00:00"
+    assert local("2026-11-21T22:59:59.500000Z", berlin, now) == "2026-11-21 23:59:59.5"
+    assert local("2026-11-21T23:00:00.000000Z", berlin) == "2026-11-22 00:00:00"
+    assert local(None, berlin) == "-"
+
+
+def test_a_name_from_outside_stays_on_its_line() -> None:
+    """What could move a cursor, clear a screen or break a table is written out."""
+    assert plain("nightly-report äöü 日本") == "nightly-report äöü 日本"
+    assert plain("a\x1b[2Jb\nc") == "'a\\x1b[2Jb\\nc'"
+    assert plain(None) == "-"
+
+
+def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns are as wide as they must be, and no line ends in blanks."""
+    print_table(["A", "LONGER", ""], [["one", "2", ""], ["t", "three", "x"]])
+    assert capsys.readouterr().out == "A    LONGER\none  2\nt    three   x\n"
+
+
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        (schedule(timedelta(seconds=30)), "every 30 s"),
+        (schedule(timedelta(minutes=90)), "every 90 min"),
+        (schedule(timedelta(hours=1)), "every 1 h"),
+        (schedule(timedelta(days=7)), "every 7 d"),
+        (schedule(timedelta(seconds=4.44)), "every 4.44 s"),
+        (crontab(minute="*/5", hour="1,3"), "*/5 1,3 * * *"),
+        (solar("sunset", 48.1, 11.6), "sunset at latitude 48.1, longitude: 11.6"),
+    ],
+)
+def test_a_schedule_in_words(when: object, text: str) -> None:
+    """As people write it."""
+    assert describe(when) == text
