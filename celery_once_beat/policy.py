@@ -42,16 +42,16 @@ class EntryPolicy:
     max_attempts: int
     #: False: a window whose execution died is dropped (``once_recover`` of the task).
     recover: bool
-    #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
-    retry_failed_after: float | None
-    #: ``allow`` or ``skip``; None: as its task says, in the worker.
-    overlap: str | None
-    #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
-    spread: float
     #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
     anchor: datetime | None
     #: Whether workers close the entry's windows; None: as the task says.
     tracked: bool | None
+    #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
+    retry_failed_after: float | None = None
+    #: ``allow`` or ``skip``; None: as its task says, in the worker.
+    overlap: str | None = None
+    #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
+    spread: float = 0.0
 
     @classmethod
     def of(cls, entry: str, once: object, task: object, settings: Settings) -> EntryPolicy:

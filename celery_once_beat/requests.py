@@ -47,15 +47,15 @@ class LoadRequest:
     max_attempts: int
     recover: bool
     grace: float | None
-    #: Seconds after which a window that failed runs again, 0: never; None: as the task says.
-    retry_failed_after: float | None = None
-    #: ``allow`` or ``skip``; None: as the task says.
-    overlap: str | None = None
     #: The beats alive; what vanished beats loaded doesn't count.
     alive: Sequence[str] = ()
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None
+    #: Seconds after which a window that failed runs again, 0: never; None: as the task says.
+    retry_failed_after: float | None = None
+    #: ``allow`` or ``skip``; None: as the task says.
+    overlap: str | None = None
 
 
 @dataclass(frozen=True)
