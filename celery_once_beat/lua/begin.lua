@@ -110,5 +110,8 @@ window.attempts = window.attempts + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
 window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, window.turn + 1
 redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
+if overlap == 'skip' then
+  redis.call('HSET', ENTRY, 'running', START)
+end
 write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 return {'begun', int(fence), window.attempts, entry.last_done or ''}

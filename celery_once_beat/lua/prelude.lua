@@ -18,6 +18,7 @@
 --   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
 --   refused       how many copies begin refused
+--   running       start of the last window that began; only where windows are skipped while another runs
 --   w:<start>     the account of an open window (NUMBERS, owner, beat)
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
@@ -273,18 +274,15 @@ local function limit_reached(window)
 end
 
 -- Whether another window of the entry is being executed, or waits for its retry: its deadline says that it isn't dead.
+-- Of an entry whose windows don't overlap, the last that began is the only one that can be.
 local function another_runs()
-  local entry_name = string.sub(MEMBER, 1, -(#START + 1))
-  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
-    local start = string.match(field, '^w:(.*)$')
-    if start and start ~= START then
-      local window, deadline = read_window(start), redis.call('ZSCORE', OPEN, entry_name .. start)
-      if window.fence > 0 and window.released <= TO_RETRY and deadline and tonumber(deadline) > NOW then
-        return true
-      end
-    end
+  local other = instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
+  if not other or other == START or redis.call('HEXISTS', ENTRY, 'w:' .. other) == 0 then
+    return false
   end
-  return false
+  local window = read_window(other)
+  local deadline = redis.call('ZSCORE', OPEN, string.sub(MEMBER, 1, -(#START + 1)) .. other)
+  return window.fence > 0 and window.released <= TO_RETRY and deadline and tonumber(deadline) > NOW
 end
 
 -- Any verb that meets an open window whose run key says done closes it as that says. Returns the run state.
