@@ -267,6 +267,9 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     assert store.claim_key(window, "two"), "the first couldn't publish it"
     assert store.confirm_key(window, "two", published=True)
     assert not store.claim_key(window, "three")
+    with redis.Redis.from_url(redis_url) as client:
+        (claim,) = client.keys("once:key:*claim:*")
+        assert client.ttl(claim) > 5, "remembered for the retention, not for the publish"
 
     begun = store.begin_now(window, "A", 30.0)
     assert isinstance(begun, Begun)
@@ -281,7 +284,9 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     begun = store.begin_now(window, "B", 30.0)
     store.finish(window, "B", begun.fence, "done", tracked=False)
     assert store.begin_now(window, "C", 30.0) == Closed()
-    assert not store.claim_key(KeyedWindow("key", window.start, window.end), "four")
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(*client.keys("once:key:*claim:*"))
+    assert not store.claim_key(window, "four"), "it has run: whoever published it died before the confirm"
     store.close()
 
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+
 import pytest
-from processes import wait_until
+import redis
+from processes import environ, wait_until
 from system import System
+
+from celery_once_beat.replies import Begun, Closed
+from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+from celery_once_beat.windows import format_instant
 
 LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}
 
@@ -42,6 +54,36 @@ def test_allow(system: System) -> None:
     wait_until(lambda: len(system.ledger.read("start")) >= len(system.ledger.read("finish")) + 2, "two run", 40)
     system.settle([beat])
     assert set(system.outcomes()) == {"done"}
+
+
+def test_who_counts_as_running(redis_url: str) -> None:
+    """A window that runs or waits for its retry; not one whose lease is over, that is to run again later, or is done."""
+    store = Store(Settings(redis_url=redis_url))
+    start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
+    load = LoadRequest("tick", "beat", "mark", 3600.0, 9, recover=True, grace=None, known=start)
+    store.load_many([load])
+    windows = [WindowKey("tick", start + timedelta(minutes=n)) for n in range(6)]
+    for before, window in itertools.pairwise(windows):
+        store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
+    _, first, second, third, fourth, fifth = windows
+
+    def begin(window: WindowKey, owner: str, retry: int = 0) -> object:
+        return store.begin(window, owner, 30.0, retry, skip=True)
+
+    fence = begin(first, "A").fence
+    assert begin(second, "B") == Closed("skipped")
+    assert begin(second, "B") == Closed("skipped"), "its reply was lost"
+    store.hand_over(first, "A", fence, 1, 60.0, 600.0)
+    assert begin(third, "C") == Closed("skipped"), "its retry is to come"
+    fence = begin(first, "A", 1).fence
+    with redis.Redis.from_url(redis_url) as client:
+        client.zadd(store.open_key(store.shard_of("tick")), {f"tick@{format_instant(first.start)}": 1.0})
+    fourth_fence = begin(fourth, "D").fence
+    assert fourth_fence > fence, "the first is overdue: it may be dead"
+    store.finish(fourth, "D", fourth_fence, "failed", 60.0)
+    assert isinstance(begin(fifth, "E"), Begun), "the fourth runs again in a minute"
+    assert store.account("tick").counts == {"skipped": 2}
+    store.close()
 
 
 def test_a_crash_blocks_nobody(system: System) -> None:
@@ -106,10 +148,5 @@ def test_an_entry_may_say_never(system: System) -> None:
 
 def order(system: System, entry: str = "tick") -> None:
     """``celery once run``."""
-    import subprocess
-    import sys
-
-    from processes import environ
-
     command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "run", entry]
     subprocess.run(command, env=environ(system.env()), cwd=system.directory, check=True, capture_output=True)
