@@ -20,7 +20,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test figures chaos failover leaks bench check lint types wheel coverage format clean
+.PHONY: help demo recording test figures chaos failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -56,7 +56,10 @@ leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=1
 bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=3; writes a report, plots and README's table
 	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS)
 
-check: lint types wheel coverage  ## all that is checked besides the tests
+docs: $(VENV)/.docs  ## the docs as a site, in build/site; a warning is an error
+	$(PY) tests/docs/doc_site.py
+
+check: lint types docs wheel coverage  ## all that is checked besides the tests
 
 lint: $(VENV)/.check  ## ruff's rules and format, and that imports point one way
 	$(PY) -m ruff check
@@ -88,7 +91,8 @@ $(VENV)/.demo: EXTRAS = demo
 $(VENV)/.test: EXTRAS = test
 $(VENV)/.check: EXTRAS = check,test
 $(VENV)/.bench: EXTRAS = bench
-$(VENV)/.demo $(VENV)/.test $(VENV)/.check $(VENV)/.bench: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.docs: EXTRAS = docs
+$(VENV)/.demo $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

@@ -1,7 +1,6 @@
 """Signals about windows. A receiver that raises is logged by Celery and stops nothing.
 
-Each is sent with ``sender`` (the scheduler or the task) and ``window``
-(a :class:`~celery_once_beat.windows.Window`); what more is named beside it.
+Each is sent with ``sender`` (the scheduler or the task) and ``window`` (a ``Window``); what more is named beside it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,223 @@
+"""docs/moving: the settings of each peer are those that its installed source has, all of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from celery.app.defaults import NAMESPACES
+from celery.beat import PersistentScheduler
+from doc_pages import ROOT
+from processes import Processes, wait_until
+from servers import RedisServer
+
+from celery_once_beat.windows import next_start
+
+
+def table_words(page: str) -> set[str]:
+    """What stands in backticks in the first cells of a page's tables."""
+    text = (ROOT / "docs/moving" / page).read_text()
+    rows = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"[A-Za-z_]\w+", " ".join(re.findall(r"`([^`]+)`", row)))}
+
+
+def sources(package: str) -> Iterator[ast.AST]:
+    spec = find_spec(package)
+    assert spec, f"{package} isn't installed"
+    for path in Path(spec.origin).parent.rglob("*.py"):
+        if "migrations" not in path.parts and "tests" not in path.parts:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of old ways to write a text
+                tree = ast.parse(path.read_text())
+            yield from ast.walk(tree)
+
+
+def texts(package: str, pattern: str) -> set[str]:
+    """String constants of a package's source that are like `pattern` as a whole."""
+    constants = (node.value for node in sources(package) if isinstance(node, ast.Constant))
+    return {text for text in constants if isinstance(text, str) and re.fullmatch(pattern, text)}
+
+
+def asked_for(package: str, *objects: str) -> set[str]:
+    """The keys for which a package's source asks these of its objects: ``settings.get("url")``, ``settings["url"]``."""
+    found = set()
+    for node in sources(package):
+        of = key = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
+            of, key = node.func.value, node.args[0]
+        elif isinstance(node, ast.Subscript):
+            of, key = node.value, node.slice
+        if of is not None and isinstance(key, ast.Constant) and ast.unparse(of) in objects:
+            found.add(key.value)
+    return found
+
+
+def test_stock_beat() -> None:
+    """Each setting of Celery's that begins with beat_, and nothing that Celery doesn't have."""
+    real = {f"beat_{name}" for name in NAMESPACES["beat"]}
+    documented = {word for word in table_words("stock.md") if word.startswith("beat_")}
+    newer = {"beat_enable_remote_control", "beat_remote_control_max_tick_age"}  # older releases of Celery lack them
+    assert documented - newer == real - newer
+    assert documented >= newer
+
+
+def test_redbeat() -> None:
+    """Each redbeat_… setting, each option that RedBeat keeps for itself, and the key of its default prefix."""
+    real = texts("redbeat", "redbeat_[a-z_]+") - {"redbeat_redis", "redbeat_sentinel", "redbeat_conf"}
+    assert len(real) >= 6
+    documented = table_words("redbeat.md")
+    assert {word for word in documented if word.startswith("redbeat_")} == real
+    from redbeat import schedulers
+
+    options = set(getattr(schedulers, "REDBEAT_INTERNAL_OPTIONS", ())) or {"retry_period", "sentinels"}
+    assert options <= documented
+
+
+def test_celery_once() -> None:
+    """Each key of ONCE and its settings, and each of a task's ``once``."""
+    of_app = asked_for("celery_once", "settings", "self.once_config['settings']", "config", "self.once_config")
+    of_task = asked_for("celery_once", "self.once", "once_options")
+    assert {"url", "backend", "settings"} <= of_app
+    assert {"graceful", "keys", "unlock_before_run", "timeout"} <= of_task
+    assert of_app | of_task <= table_words("celery-once.md")
+
+
+def test_celery_singleton() -> None:
+    """Each singleton_… setting and each attribute of its task."""
+    real = texts("celery_singleton", "singleton_[a-z_]+")
+    documented = table_words("celery-singleton.md")
+    assert {word for word in documented if word.startswith("singleton_")} == real
+    from celery_singleton import Singleton
+
+    attributes = {name for name, value in vars(Singleton).items() if value is None and not name.startswith("_")}
+    assert attributes == {"unique_on", "raise_on_duplicate", "lock_expiry"}
+    assert attributes <= documented
+
+
+def test_django_celery_beat() -> None:
+    """Each field of PeriodicTask and each setting of its own."""
+    fields = {
+        target.id
+        for node in sources("django_celery_beat")
+        if isinstance(node, ast.ClassDef) and node.name == "PeriodicTask"
+        for assigned in node.body
+        if isinstance(assigned, ast.Assign) and ast.unparse(assigned.value).startswith("models.")
+        for target in assigned.targets
+        if isinstance(target, ast.Name)
+    }
+    assert {"crontab", "one_off", "start_time"} <= fields
+    settings = texts("django_celery_beat", "DJANGO_CELERY_[A-Z_]+")
+    assert settings
+    assert fields | settings <= table_words("django-celery-beat.md")
+
+
+@pytest.mark.parametrize(
+    "page", ["stock.md", "redbeat.md", "celery-once.md", "celery-singleton.md", "django-celery-beat.md"]
+)
+def test_what_it_says_of_ours_is_there(page: str) -> None:
+    """Each once_… name on the page is a setting or a task's attribute."""
+    from celery_once_beat import OnceTask
+    from celery_once_beat.settings import Settings
+
+    names = set(re.findall(r"`[^`\n]*?\b(once_\w+)", (ROOT / "docs/moving" / page).read_text()))
+    known = {f"once_beat_{name}" for name in vars(Settings(redis_url="redis://localhost"))}
+    known |= {name for name in vars(OnceTask) if name.startswith("once_")}
+    assert names <= known, names - known
+
+
+# ------------------------------------------------------------------------------------- what the pages say of both
+
+
+LOCKED = """\
+from celery import Celery
+from {module} import {base}
+from celery_once_beat import OnceTask
+
+app = Celery("locked", broker="{url}")
+app.conf.ONCE = {{"backend": "celery_once.backends.Redis", "settings": {{"url": "{url}"}}}}
+app.conf.beat_schedule = {{
+    "sync": {{"task": "locked.sync", "schedule": 1.0, "options": {{"once": {{"tracked": False}}}}}}
+}}
+
+
+@app.task(base={base})
+def sync():
+    pass
+"""
+
+
+@pytest.mark.parametrize(("module", "base"), [("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")])
+def test_a_peers_task_under_these_beats(
+    module: str, base: str, procs: Processes, redis_server: RedisServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Its lock refuses what is due while one is queued, beat goes on; with a worker it runs again and again."""
+    (tmp_path / "locked.py").write_text(LOCKED.format(module=module, base=base, url=redis_url))
+    env = {"PYTHONPATH": str(tmp_path)}
+    beats = [procs.start_beat("locked", name=f"beat{n}", env=env) for n in (1, 2)]
+
+    def sent() -> int:
+        return sum(beat.log.count("Sending due task sync") for beat in beats)
+
+    wait_until(lambda: sent() >= 3, "it was due three times", 30)
+    with redis_server.client() as client:
+        assert client.llen("celery") == 1, "and sent once"
+    assert all(beat.alive for beat in beats)
+    refused = sum(beat.log.count("AlreadyQueued") for beat in beats)
+    assert (refused > 0) is (base == "QueueOnce"), "celery-singleton returns the other's result"
+
+    worker = procs.start_worker("locked", env=env, pool="solo")
+    wait_until(lambda: worker.log.count("succeeded") >= 3, "it runs again and again", 30)
+
+
+def test_redbeats_rrule() -> None:
+    """With a dtstart its windows are the rule's, whoever asks, and end with it."""
+    from redbeat.schedules import rrule
+
+    app = Celery("rrule", set_as_current=False)
+    begin = datetime(2026, 11, 21, 5, tzinfo=timezone.utc)
+    seven = rrule("MINUTELY", dtstart=begin, interval=7, app=app)
+    start = next_start(seven, begin + timedelta(minutes=20))
+    assert start == begin + timedelta(minutes=21)
+    assert next_start(seven, start) == begin + timedelta(minutes=28)
+
+
+def test_the_crontab_of_another_zone() -> None:
+    """django-celery-beat's own crontab, in code: in its zone, whatever the app's is."""
+    code = """\
+from datetime import datetime, timezone
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+
+settings.configure()
+from celery import Celery
+from django_celery_beat.tzcrontab import TzAwareCrontab
+from celery_once_beat.windows import next_start
+
+app = Celery("zones")
+app.conf.timezone = "Europe/Berlin"
+tokyo = TzAwareCrontab(minute="0", hour="9", tz=ZoneInfo("Asia/Tokyo"))
+assert next_start(tokyo, datetime(2026, 11, 21, 5, tzinfo=timezone.utc)) == datetime(2026, 11, 22, tzinfo=timezone.utc)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_back_to_stock_beat(tmp_path: Path) -> None:
+    """By an old celerybeat-schedule stock beat sends at once what is overdue; without one it counts from now."""
+    app = Celery("back", set_as_current=False)
+    app.conf.beat_schedule = {"hourly": {"task": "back.hourly", "schedule": 3600.0}}
+    file = str(tmp_path / "celerybeat-schedule")
+    old = PersistentScheduler(app, schedule_filename=file)
+    old.schedule["hourly"].last_run_at -= timedelta(hours=3)
+    old.close()
+    assert PersistentScheduler(app, schedule_filename=file).schedule["hourly"].is_due().is_due
+    assert not PersistentScheduler(app, schedule_filename=f"{file}-new").schedule["hourly"].is_due().is_due

@@ -1,0 +1,114 @@
+"""docs/redis.md: its users have the rights of its list, and its master, replica and sentinels run by its files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_pages import blocks_of, the_block
+from doc_runner import start_with
+from processes import Processes, wait_until
+from servers import RedisServer, free_port
+
+PAGE = "docs/redis.md"
+
+
+def test_the_user_is_the_one_of_the_list() -> None:
+    """The line in redis.conf gives what the list below it gives, which test_connections.py tests command by command."""
+    (line,) = re.findall(r"^user once (.*)$", the_block(PAGE, "redis.conf").text, re.MULTILINE)
+    (rights,) = [block.text.split() for block in blocks_of(PAGE) if block.comment == "acl"]
+    assert rights[0] == "~once:*"
+    assert line.split() == ["on", ">change-me-once", rights[0], "resetchannels", "-@all", *rights[1:]]
+
+
+class Sentinel(RedisServer):
+    """A sentinel by the page's file, which it writes to: each has its own."""
+
+    def _launch(self) -> None:
+        self._spawn([str(self.binary), str(self.directory / "sentinel.conf"), "--sentinel"], {})
+        self._wait_until_answers()
+
+
+class Watched:
+    """A master and its replica by redis.conf and replica.conf, three sentinels by sentinel.conf."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers: list[RedisServer] = []
+        (folder / "redis.conf").write_text(the_block(PAGE, "redis.conf").text)
+        (password,) = re.findall(r"^requirepass (\S+)$", the_block(PAGE, "redis.conf").text, re.MULTILINE)
+        self.password = password
+        self.master = self._keep(start_with(folder / "redis.conf"))
+        replica = the_block(PAGE, "replica.conf").text.replace(" 6379", f" {self.master.port}")
+        (folder / "replica.conf").write_text(replica)
+        more = ("--include", str(folder / "replica.conf"), "--repl-diskless-sync-delay", "0")
+        self.replica = self._keep(start_with(folder / "redis.conf", *more))
+        self.sentinels = [self._start_sentinel() for _ in range(3)]
+
+    def _keep(self, server: RedisServer) -> RedisServer:
+        self.servers.append(server)
+        return server
+
+    def _start_sentinel(self) -> RedisServer:
+        sentinel = Sentinel(self.master.binary)
+        sentinel.port = free_port()
+        conf = the_block(PAGE, "sentinel.conf").text
+        assert conf.count("port 26379\n") == conf.count(" 6379 ") == 1
+        conf = conf.replace("port 26379\n", f"port {sentinel.port}\nbind 127.0.0.1\n")
+        (sentinel.directory / "sentinel.conf").write_text(conf.replace(" 6379 ", f" {self.master.port} "))
+        self._keep(sentinel)
+        sentinel._launch()
+        return sentinel
+
+    def all_is_well(self) -> bool:
+        """Whether the replica follows, and each sentinel sees it and the two others."""
+        with self.master.client(password=self.password) as client:
+            if client.info("replication")["connected_slaves"] != 1:
+                return False
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                state = client.sentinel_master("mymaster")
+                if state["num-slaves"] != 1 or state["num-other-sentinels"] != 2 or not state["is_master"]:
+                    return False
+        return True
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched.__new__(Watched)
+    try:
+        watched.__init__(tmp_path)
+        yield watched
+    finally:
+        for server in watched.servers:
+            server.__exit__()
+
+
+def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
+    """A beat and a worker of the page's app find the master through its sentinels, and wait for its replica."""
+    wait_until(watched.all_is_well, "the sentinels see all well", 60)
+    text = the_block(PAGE, "proj.py", 1).text
+    for port, sentinel in zip((26379, 26380, 26381), watched.sentinels, strict=True):
+        assert text.count(f"@localhost:{port}") == 1
+        text = text.replace(f"@localhost:{port}", f"@127.0.0.1:{sentinel.port}")
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "proj.py").write_text(text)
+
+    def start(command: str, ready: str):
+        words = [sys.executable, "-m", "celery", "-A", "proj", command, "-l", "info"]
+        return procs.start(words, name=command, env={"PYTHONPATH": str(folder)}, ready=ready)
+
+    worker = start("worker", r" ready\.$").wait_ready()
+    beat = start("beat", "beat: Starting").wait_ready()
+    worker.wait_log(r"Task proj\.tick\[\S+\] succeeded", 30)
+    assert "can't be used" not in beat.log
+    with watched.replica.client(password=watched.password) as client:
+        assert client.exists("once:beats"), "the replica has what the master has"
+    for proc in (beat, worker):
+        proc.terminate()
+        assert proc.wait(30) == 0
+        assert "Traceback" not in proc.log
+        assert watched.password not in proc.log
