@@ -89,7 +89,7 @@ class OnceSchedulerMixin(Publishing):
             logger.critical("once: %s", exc, extra=about("setting_wrong"))
             raise SystemExit(os.EX_CONFIG) from None
         self._clock = ServerClock()
-        host = re.sub(r"\s", "_", socket.gethostname())[:60]
+        host = re.sub(r"\s", "_", socket.gethostname())[:64]  # Linux has no longer ones
         self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._recovery = Recovery(self._once, self._beat_id, self._clock, sender=self)
         super().setup_schedule()

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +23,11 @@ from servers import RedisServer, free_port
 KUBERNETES = "docs/kubernetes.md"
 SYSTEMD = "docs/systemd.md"
 UNITS = ["celery-beat.service", "celery-worker@.service"]
+
+#: As long as a pod's may be; a container has it as its host's name, and in HOSTNAME.
+POD = "beat-of-a-project-with-a-long-name-in-staging-02-7d4b9c6f5d-x2x"
+assert len(POD) == 63
+_SITECUSTOMIZE = "import os, socket\nsocket.gethostname = lambda: os.environ['HOSTNAME']\n"
 
 APP = """\
 from celery import Celery
@@ -54,11 +58,14 @@ class Machine:
     def __init__(self, procs: Processes, folder: Path, url: str) -> None:
         self.procs = procs
         self.folder = folder
+        site = folder.with_name("site")
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         self.env = {
             "CELERY_BROKER_URL": url,
-            "HOSTNAME": socket.gethostname(),
+            "HOSTNAME": POD,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(folder),
+            "PYTHONPATH": f"{site}{os.pathsep}{folder}",
         }
 
     def start(self, command: list[str], name: str, **env: str) -> Proc:
@@ -239,8 +246,8 @@ def test_the_units_commands(
         there = "import os, sys; os.chdir(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
         procs[name] = machine.start([sys.executable, "-c", there, unit["WorkingDirectory"], *command], name)
     beat, one, two = (procs[name].wait_ready() for name in enabled)
-    assert f"one@{socket.gethostname()} ready" in one.log
-    assert f"two@{socket.gethostname()} ready" in two.log
+    assert f"one@{POD} ready" in one.log
+    assert f"two@{POD} ready" in two.log
     wait_until(lambda: "succeeded" in one.log + two.log, "a window is executed", 30)
     for proc in (beat, one, two):
         proc.terminate()
