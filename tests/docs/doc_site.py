@@ -42,13 +42,14 @@ def read(path: Path) -> Reader:
 
 
 def main() -> None:
-    # Material's notice on the next MkDocs isn't about this build.
+    # Material's notice on the next MkDocs isn't about this build. Not --quiet: then no warning is counted.
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--quiet"], cwd=ROOT, env=env, check=False
+        command, cwd=ROOT, env=env, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     if built.returncode:
-        sys.exit(f"mkdocs build --strict: ended with {built.returncode}")
+        sys.exit(f"{built.stdout}\nmkdocs build --strict: ended with {built.returncode}")
     pages = sorted(SITE.rglob("*.html"))
     sources = sorted((ROOT / "docs").rglob("*.md"))
     missing = [str(s) for s in sources if not (SITE / s.relative_to(ROOT / "docs")).with_suffix(".html").exists()]
