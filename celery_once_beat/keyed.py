@@ -79,7 +79,7 @@ def once(
     body runs. A body that raises has failed, and isn't run again in this window, unless ``retry_failed_after`` says
     after how many seconds the next caller may.
 
-    As a context manager it yields the :class:`Window`, or None where another has it; a decorated function returns None
+    As a context manager it yields the ``Window``, or None where another has it; a decorated function returns None
     then. Raises SettingError at once for what can't be; StoreUnavailableError when entered while Redis doesn't answer,
     unless ``once_beat_run_without_store`` is set. SystemExit and KeyboardInterrupt aren't an end: the lease runs out,
     and the next caller begins.

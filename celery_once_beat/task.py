@@ -167,7 +167,7 @@ class OnceTask(_Task):
         """As ``apply_async``, but once for each ``key`` (a user's id, say) and window, whoever asks and how often.
 
         The window is that of another task (``window=self.window``: its children are sent once, also where it runs
-        again after a crash), or the present one of ``every`` (as :func:`celery_once_beat.once` takes it, with
+        again after a crash), or the present one of ``every`` (as ``celery_once_beat.once`` takes it, with
         ``tz``). Further ``options`` are those of ``apply_async``. Returns its AsyncResult, or None where another has
         published it. If this process dies before the message is out, the next who asks publishes it; after that it
         isn't recovered. Raises StoreUnavailableError where Redis doesn't answer, and what ``apply_async`` raises:

@@ -7,6 +7,7 @@ something, and a public name that the reference leaves out.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -60,6 +61,8 @@ def main() -> None:
     for sheet in SITE.rglob("*.css"):
         assert "url(http" not in sheet.read_text(), f"{sheet.relative_to(SITE)} loads something from elsewhere"
     check_reference(read(SITE / "reference.html").anchors)
+    roles = re.findall(r":\w+:<code>[^<]*", (SITE / "reference.html").read_text())
+    assert not roles, f"roles of Sphinx in the docstrings of public names, which show as they stand: {roles}"
     print(f"{len(pages)} pages in {SITE.relative_to(ROOT)}, none of which loads anything from elsewhere")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import doc_pages
 import pytest
 from doc_pages import ROOT, Block, blocks_of, pages
-from doc_runner import Page, agrees
+from doc_runner import Page, agrees, missing_words
 from processes import Processes
 from servers import RedisServer
 
@@ -166,6 +166,22 @@ def test_a_page_runs(path: str, procs: Processes, redis_server: RedisServer, red
 def test_output_is_compared(shown: str, real: str, agree: bool) -> None:
     """What differs is found; what may differ is marked."""
     assert agrees(shown, real) is agree
+
+
+@pytest.mark.parametrize(
+    ("shown", "real", "odd"),
+    [
+        ("ENTRY  OUTCOME\nsync  done\n", "ENTRY    OUTCOME\nother  done\nsync   done\n", []),
+        ("ENTRY  OUTCOME\nsync  done\n", "ENTRY  OUTCOME  LATE\nsync  done  0.1 s\n", ["ENTRY OUTCOME"]),
+        ("app:12:ab  4 s ago\n", "host:77:cd  11 s ago\n", []),
+        ("sync: resumed, 1 windows missed\n", "sync: resumed\n", []),
+        ("sync: resumed, 1 windows missed\n", "sync: paused\n", ["resumed"]),
+        ("", "A\n", ["A"]),
+    ],
+)
+def test_output_that_varies_is_compared_by_its_words(shown: str, real: str, odd: list[str]) -> None:
+    """A column or a word that a command doesn't print is found; figures and hosts may differ."""
+    assert missing_words(shown, real, ["windows", "missed"]) == odd
 
 
 _UNKNOWN_SETTING = """\

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doc_pages import blocks_of, the_block
+from doc_pages import ROOT, blocks_of, the_block
 from doc_runner import start_with
 from processes import Processes, wait_until
 from servers import RedisServer, free_port
@@ -112,3 +112,46 @@ def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
         assert proc.wait(30) == 0
         assert "Traceback" not in proc.log
         assert watched.password not in proc.log
+
+
+LOOKS = (["status"], ["history", "tick"], ["audit"], ["doctor"], ["ping"])
+
+
+def test_commands_that_look_need_some_more(procs: Processes, tmp_path: Path, beat_by_acl: RedisServer) -> None:
+    """With the rights of the page each of them works; without any one of those, one of them can't."""
+    (line,) = (line for line in (ROOT / PAGE).read_text().splitlines() if "<!-- acl-cli -->" in line)
+    (more,) = re.findall(r"<!-- acl-cli --> `([^`]*)`", line)
+
+    def refused(*rules: str) -> list[str]:
+        with beat_by_acl.client(password="change-me-admin") as client:
+            for rule in more.split():
+                client.execute_command("ACL", "SETUSER", "once", rule.replace("+", "-"))
+            client.execute_command("ACL", "SETUSER", "once", *rules)
+        found = []
+        for words in LOOKS:
+            command = [sys.executable, "-m", "celery", "-A", "proj", "once", *words]
+            proc = procs.start(command, name=words[0], env={"PYTHONPATH": str(tmp_path)})
+            status = proc.wait(30)
+            if status not in (0, 1) or "permission" in proc.log.lower():
+                found.append(words[0])
+        return found
+
+    assert refused(*more.split()) == []
+    for right in more.split():
+        assert refused(*(other for other in more.split() if other != right)), f"{right} isn't needed"
+
+
+@pytest.fixture
+def beat_by_acl(procs: Processes, tmp_path: Path) -> Iterator[RedisServer]:
+    """The page's server with a beat and a worker of the page's first app, of which a window is done."""
+    (tmp_path / "redis.conf").write_text(the_block(PAGE, "redis.conf").text)
+    with start_with(tmp_path / "redis.conf") as server:
+        text = the_block(PAGE, "proj.py").text
+        assert text.count('@localhost"') == 2
+        (tmp_path / "proj.py").write_text(text.replace('@localhost"', f'@127.0.0.1:{server.port}"'))
+        env = {"PYTHONPATH": str(tmp_path)}
+        worker = procs.start_worker("proj", env=env).wait_ready()
+        procs.start_beat("proj", env=env).wait_ready()
+        worker.wait_log("succeeded", 30)
+        yield server
+        procs.end()
