@@ -13,7 +13,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2]) -- the reply to this claim was lost
   return {'claimed'}
 end
-if redis.call('EXISTS', KEYS[2]) == 1 then
+if redis.call('GET', KEYS[2]) then
   return {'taken'}
 end
 return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and {'claimed'} or {'taken'}

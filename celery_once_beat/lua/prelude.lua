@@ -277,7 +277,7 @@ end
 -- Of an entry whose windows don't overlap, the last that began is the only one that can be.
 local function another_runs()
   local other = instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
-  if not other or other == START or redis.call('HEXISTS', ENTRY, 'w:' .. other) == 0 then
+  if not other or other == START or not redis.call('HGET', ENTRY, 'w:' .. other) then
     return false
   end
   local window = read_window(other)

@@ -57,7 +57,7 @@ def test_allow(system: System) -> None:
 
 
 def test_who_counts_as_running(redis_url: str) -> None:
-    """A window that runs or waits for its retry; not one whose lease is over, that is to run again later, or is done."""
+    """A window that runs or waits for its retry; not one whose lease is over, or that is to run again later."""
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
     load = LoadRequest("tick", "beat", "mark", 3600.0, 9, recover=True, grace=None, known=start)

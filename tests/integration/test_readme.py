@@ -73,7 +73,8 @@ def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) ->
     wait_until(lambda: len(reports()) >= 3, "reports go on without a beat that was killed", 40)
     for command in ONCE:
         said = run(command, folder, redis_url)
-        assert "report" in said.stdout or "beats: " in said.stdout, said
+        shows = {"status": "report ", "history": " done ", "audit": "report ", "doctor": "beats: "}
+        assert shows[command.split()[4]] in said.stdout, said
         assert not said.stderr, said
     assert set(reports().values()) == {1}
     for start_of in reports():
