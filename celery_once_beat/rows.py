@@ -185,7 +185,7 @@ class Rows:
         self._rows = {}
         self._size = len(schedule)
         for name, entry in list(schedule.items()):
-            row = self._make(name, entry)
+            row = self._make_or_name(name, entry)
             if row is None:
                 continue
             old = kept.get(name)
@@ -207,24 +207,29 @@ class Rows:
         self._unloaded = {row for row in self._rows.values() if row.cursor is None and row.name not in resting}
         self._name_untracked()
 
-    def _make(self, name: str, entry: Any) -> Row | None:
+    def make(self, name: str, entry: Any) -> Row:
+        """Return a new row; raises SettingError, or whatever a stranger's name, options or schedule raise."""
+        _check_names(name, entry.task)
+        task = self._tasks.get(entry.task)
+        policy = EntryPolicy.of(name, (entry.options or {}).get("once"), task, self._settings)
+        tracked = policy.tracked
+        if tracked is None:
+            tracked = getattr(task, "once_closes_windows", False) and not self._eager
+        mark = fingerprint(entry.task, entry.schedule, policy.anchor, policy.spread)
+        order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
+        return Row(name, entry, policy, mark, tracked, order, spread_offset(name, policy.spread))
+
+    def _make_or_name(self, name: str, entry: Any) -> Row | None:
         try:
-            _check_names(name, entry.task)
-            task = self._tasks.get(entry.task)
-            policy = EntryPolicy.of(name, (entry.options or {}).get("once"), task, self._settings)
-            tracked = policy.tracked
-            if tracked is None:
-                tracked = getattr(task, "once_closes_windows", False) and not self._eager
-            mark = fingerprint(entry.task, entry.schedule, policy.anchor, policy.spread)
-        except Exception as exc:  # noqa: BLE001  # whatever a stranger's name, options or schedule raise
+            row = self.make(name, entry)
+        except Exception as exc:  # noqa: BLE001  # one wrong entry must not stop the others
             why = str(exc) if isinstance(exc, OnceError) else shown(exc)
             if self._named_wrong.get(name) != why:
                 self._named_wrong[name] = why
                 logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))
             return None
         self._named_wrong.pop(name, None)
-        order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
-        return Row(name, entry, policy, mark, tracked, order, spread_offset(name, policy.spread))
+        return row
 
     def _name_untracked(self) -> None:
         self.untracked = sum(not row.tracked for row in self._rows.values())

@@ -154,8 +154,11 @@ class Settings:
     history_size: int = _setting(50, check_count(0))
 
     @classmethod
-    def from_app(cls, app: Celery) -> Settings:
-        """Read and validate the settings of ``app``; raises :class:`SettingError` for the first wrong one."""
+    def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:
+        """Read and validate the settings of ``app``; raises :class:`SettingError` for the first wrong one.
+
+        With ``connects=False`` nobody is going to ask Redis, and none has to be found.
+        """
         known = {f.name: f for f in fields(cls)}
         conf = app.conf
         _refuse_unknown(app, known)
@@ -167,7 +170,9 @@ class Settings:
         if "grace" not in values:
             deadline = check_seconds(0, optional=True)
             values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
-        if values.get("redis_url") is None:
+        if values.get("redis_url") is None and not connects:
+            values["redis_url"] = ""
+        elif values.get("redis_url") is None:
             values["redis_url"], found = _find_redis(app)
             values["redis_options"] = {**found, **values.get("redis_options", {})}
         return cls(**values)

@@ -15,6 +15,7 @@ import celery_once_beat
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask, Window, current_window
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.signals import window_missed, window_succeeded
+from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between
 
 app = Celery("proj", broker="redis://localhost", task_cls=OnceTask)
 
@@ -90,6 +91,22 @@ def on_missed(sender: object, window: Window, count: int, **_: object) -> None:
 
 def read() -> OnceError:
     return SettingError("once_beat_lease: …")
+
+
+# -- tests of its own
+
+
+def test_report() -> None:
+    with (
+        pinned_clock("2026-11-21T02:00Z") as clock,
+        executing(report, window("report", clock.now(), held=False)) as given,
+    ):
+        assert_type(given, Window)
+        report("2026-11-21")
+    with executing(unbound, window("report", 7)):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        unbound()
+    assert_type(windows_between(app, "2026-11-21T00:00Z", clock.now()), list[Window])
+    assert_type(starts_between(60, "2026-11-21T00:00Z", clock.now()), list[datetime])
 
 
 assert_type(celery_once_beat.__version__, str)

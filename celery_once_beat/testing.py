@@ -1,0 +1,276 @@
+"""For the tests of your own project: a task's body as for a window, which windows would run when, a clock that stands.
+
+Nothing here asks Redis or a broker. Instants may be aware datetimes in any zone, or their ISO 8601 text
+(``"2026-11-21T02:00Z"``); what is returned is in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import celery
+from celery._state import _task_stack  # type: ignore[attr-defined]  # celery-types lacks it
+from celery.app.task import Context
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, maybe_schedule
+
+from .clock import ServerClock
+from .errors import SettingError
+from .rows import Row, Rows
+from .settings import Settings
+from .starts import shown
+from .task import OnceTask
+from .windows import Window, next_start
+
+if TYPE_CHECKING:
+    from celery import Celery, Task
+
+__all__ = (
+    "PinnedClock",
+    "executing",
+    "pinned_clock",
+    "starts_between",
+    "window",
+    "windows_between",
+    "windows_caught_up",
+)
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+# -- a window for a task's body
+
+
+def window(
+    entry: str,
+    start: datetime | str,
+    end: datetime | str | None = None,
+    *,
+    attempt: int = 1,
+    fence: int | None = 1,
+    last_done: datetime | str | None = None,
+    held: bool | Callable[[], bool] = True,
+) -> Window:
+    """Return a window as an execution sees it, its lease held; see :class:`~celery_once_beat.Window`.
+
+    ``held`` may be a callable, asked each time: for a lease that is lost while the body runs. Raises ValueError for
+    what no window can be: an instant without a time zone, an end that isn't after the start, an attempt below 1.
+    """
+    begins = _instant("start", start)
+    ends = None if end is None else _instant("end", end)
+    if ends is not None and ends <= begins:
+        raise ValueError(f"end: found {shown(end)}, expected an instant after start, {shown(start)}")
+    if attempt < 1:
+        raise ValueError(f"attempt: found {attempt}, expected at least 1")
+    return Window(
+        entry,
+        begins,
+        ends,
+        attempt=attempt,
+        fence=fence,
+        last_done=None if last_done is None else _instant("last_done", last_done),
+        _held=held if callable(held) else lambda: held,
+    )
+
+
+class _Execution:
+    """As much of an execution as a task asks of its own; the store's part is left out."""
+
+    retry = 0
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+
+    def hand_over(self, options: dict[str, Any]) -> None:
+        """There is nobody to give it to."""
+
+
+class _Requests:
+    """A task's stack of requests; each one that is pushed is of the same execution."""
+
+    def __init__(self, stack: Any, execution: _Execution) -> None:
+        self._stack = stack
+        self._execution = execution
+
+    def push(self, request: Any) -> None:
+        request._once_execution = self._execution
+        self._stack.push(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stack, name)
+
+
+@contextmanager
+def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
+    """Let what ``task`` runs in a ``with`` block be the execution of ``window``; gives the window.
+
+    However the body is run: ``task()``, ``task.run()``, ``task.apply()``, or by ``delay()`` with
+    ``task_always_eager``. It is its ``self.window``, and ``current_window()`` while the body runs and in the block
+    itself. Nothing is begun or recorded, signals of windows aren't sent, and limits don't count. Another task that
+    the body runs has no window, as in a worker. Raises TypeError if ``task`` is no OnceTask.
+    """
+    of_proxy = getattr(type(task), "_get_current_object", None)
+    itself: Any = of_proxy(task) if of_proxy else task
+    if not isinstance(itself, OnceTask):
+        raise TypeError(f"task: found {shown(itself)}, expected an OnceTask: base=OnceTask, or task_cls=OnceTask")
+    requests = _Requests(itself.request_stack, _Execution(window))
+    with mock.patch.object(itself, "request_stack", requests):
+        _task_stack.push(itself)
+        requests.push(Context())
+        try:
+            yield window
+        finally:
+            requests.pop()
+            _task_stack.pop()
+
+
+# -- which windows would run
+
+
+def starts_between(
+    schedule: BaseSchedule | timedelta | float,
+    since: datetime | str,
+    until: datetime | str,
+    *,
+    anchor: datetime | str | None = None,
+) -> list[datetime]:
+    """Return when a schedule starts, from ``since`` on and before ``until``, in UTC and in order.
+
+    ``schedule`` is what an entry may have: a schedule, a timedelta or seconds. An app's zone counts where the
+    schedule has that app, else that of the current app. Raises ScheduleError if the schedule does, and ValueError for
+    an instant without a time zone.
+    """
+    first, last = _instant("since", since), _instant("until", until)
+    origin = None if anchor is None else _instant("anchor", anchor)
+    # It would take a schedule's own app from it.
+    when: Any = schedule if isinstance(schedule, BaseSchedule) else maybe_schedule(schedule)  # type: ignore[arg-type]
+    starts: list[datetime] = []
+    start = next_start(when, first - _MICROSECOND, anchor=origin)
+    if start != first:  # where a rule counts from what it is given, that is to be `since`
+        start = next_start(when, first, anchor=origin)
+    while start is not None and start < last:
+        starts.append(start)
+        start = next_start(when, start, anchor=origin)
+    return starts
+
+
+def windows_between(
+    app: Celery[Any], since: datetime | str, until: datetime | str, *, entry: str | None = None
+) -> list[Window]:
+    """Return the windows of an app that start from ``since`` on and before ``until``, in order.
+
+    These run, each at its start, while at least one beat runs; :func:`windows_caught_up` says which run after a time
+    without one. Entries are those of ``beat_schedule``, with what ``add_periodic_task`` has added, or only ``entry``.
+    Raises SettingError for a wrong entry or setting, ScheduleError for a schedule that fails, which a beat would leave
+    out, and ValueError for an instant without a time zone.
+    """
+    first, last = _instant("since", since), _instant("until", until)
+    windows = []
+    for row in _rows(app, entry):
+        row.move(first - _MICROSECOND)
+        if row.next != first:  # as in starts_between
+            row.move(first)
+        while row.next is not None and row.next < last:
+            windows.append(row.window(row.next))
+            row.move(row.next)
+    return sorted(windows, key=_order)
+
+
+def windows_caught_up(
+    app: Celery[Any], since: datetime | str, until: datetime | str, *, entry: str | None = None
+) -> list[Window]:
+    """Return the windows that run at ``until`` if no beat ran after ``since`` until then, in order.
+
+    ``since`` is the last instant that was claimed. ``catch_up``, ``max_catch_up``, ``grace`` and ``tolerance`` count,
+    of the entry, else of the settings; the other windows of that time are missed. Raises as :func:`windows_between`.
+    """
+    last, back = _instant("since", since), _instant("until", until)
+    windows = []
+    for row in _rows(app, entry):
+        row.move(last)
+        step = row.step(back)
+        while step is not None:
+            if step.run:
+                windows.append(row.window(step.start))
+            row.move(step.start)
+            step = row.step(back)
+    return sorted(windows, key=_order)
+
+
+def _order(window: Window) -> tuple[datetime, str]:
+    return window.start, window.entry
+
+
+def _rows(app: Celery[Any], only: str | None) -> list[Row]:
+    """Return what a beat of ``app`` would know of its entries."""
+    app.loader.import_default_modules()
+    app.finalize()
+    rows = Rows("", Settings.from_app(app, connects=False), app.tasks)
+    schedule = app.conf.beat_schedule
+    if only is not None and only not in schedule:
+        raise SettingError(f"entry: found {only!r}, expected one of {', '.join(map(repr, schedule)) or 'no entries'}")
+    return [rows.make(name, _entry(app, name, schedule[name])) for name in ([only] if only is not None else schedule)]
+
+
+def _entry(app: Celery[Any], name: str, entry: Any) -> ScheduleEntry:
+    if isinstance(entry, ScheduleEntry):
+        return entry
+    return ScheduleEntry(**{**entry, "name": name, "app": app})
+
+
+# -- a clock that stands
+
+
+class PinnedClock:
+    """What the time is, until it is moved."""
+
+    def __init__(self, at: datetime | str) -> None:
+        self._now = _instant("at", at)
+
+    def now(self) -> datetime:
+        """Aware, in UTC."""
+        return self._now
+
+    def move(self, by: timedelta | float) -> None:
+        """Go on by a timedelta or by seconds, back if it is negative."""
+        self._now += by if isinstance(by, timedelta) else timedelta(seconds=by)
+
+    def move_to(self, at: datetime | str) -> None:
+        """Show another time."""
+        self._now = _instant("at", at)
+
+
+@contextmanager
+def pinned_clock(at: datetime | str) -> Iterator[PinnedClock]:
+    """Let it be ``at`` in a ``with`` block, for whatever decides about windows; gives the clock, to be moved.
+
+    Seen by: ``app.now()``, so by the ``now()`` of Celery's schedules and of your own; and by the schedulers of this
+    package, which think that a window is due when this clock says so. Not by ``datetime.now()`` and ``time.time()``,
+    nor by Redis: for those there are freezegun, time-machine and libfaketime.
+    """
+    clock = PinnedClock(at)
+
+    def apps_now(app: Any) -> datetime:
+        return clock.now().astimezone(app.timezone)
+
+    def beats_now(_: ServerClock) -> datetime:
+        return clock.now()
+
+    with mock.patch.object(celery.Celery, "now", apps_now), mock.patch.object(ServerClock, "now", beats_now):
+        yield clock
+
+
+def _instant(name: str, given: datetime | str) -> datetime:
+    """Return an instant in UTC; raises ValueError naming the argument."""
+    expected = "expected a datetime with a time zone, or its ISO 8601 text like '2026-11-21T02:00+00:00'"
+    try:
+        instant = given if isinstance(given, datetime) else datetime.fromisoformat(given.replace("Z", "+00:00"))
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"{name}: found {shown(given)}, {expected}") from None
+    if instant.utcoffset() is None:
+        raise ValueError(f"{name}: found {shown(given)}, {expected}")
+    return instant.astimezone(timezone.utc)

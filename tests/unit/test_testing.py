@@ -1,0 +1,422 @@
+"""What users test their projects with: windows for bodies, which windows would run, a clock that stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery, Task, shared_task
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, crontab, schedule
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_once_beat import OnceTask, Window, current_window
+from celery_once_beat.clock import ServerClock
+from celery_once_beat.errors import ScheduleError, SettingError
+from celery_once_beat.testing import (
+    executing,
+    pinned_clock,
+    starts_between,
+    window,
+    windows_between,
+    windows_caught_up,
+)
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (DOCS / "testing.md").read_text(), re.MULTILINE | re.DOTALL)
+TWO = window("report", "2026-11-21T02:00Z", "2026-11-22T02:00Z")
+HOUR = timedelta(hours=1)
+
+
+def known() -> None:
+    """A task that no test runs."""
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An app whose broker and Redis aren't there: what asks for them fails."""
+    with Celery("tests", broker="redis://127.0.0.1:1/0", set_as_current=False, task_cls=OnceTask) as app:
+        app.conf.broker_connection_retry = False
+        yield app
+
+
+# -- a window
+
+
+def test_a_window_of_ones_own() -> None:
+    """It has what an execution's has, in UTC, whatever zone it was told in."""
+    berlin = datetime(2026, 11, 21, 3, tzinfo=ZoneInfo("Europe/Berlin"))
+    made = window("report", berlin, berlin + HOUR, attempt=2, fence=7, last_done="2026-11-20T02:00Z")
+    assert made == Window(
+        "report", utc("2026-11-21T02:00"), utc("2026-11-21T03:00"), 2, fence=7, last_done=utc("2026-11-20T02:00")
+    )
+    assert made.start.tzinfo is timezone.utc
+    assert made.held
+
+
+def test_a_lease_that_is_lost() -> None:
+    """At once, or while the body looks at it."""
+    assert not window("report", "2026-11-21T02:00Z", held=False).held
+    answers = iter([True, False])
+    losing = window("report", "2026-11-21T02:00Z", held=lambda: next(answers))
+    assert [losing.held, losing.held] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start": datetime(2026, 11, 21)}, "start: found datetime.* with a time zone"),
+        ({"start": "2026-11-21T02:00"}, "start: found '2026-11-21T02:00', expected a datetime with a time zone"),
+        ({"start": "soon"}, "start: found 'soon'"),
+        ({"start": 7}, "start: found 7"),
+        ({"end": "2026-11-21T02:00Z"}, "end: found .*, expected an instant after start"),
+        ({"last_done": "never"}, "last_done: found 'never'"),
+        ({"attempt": 0}, "attempt: found 0, expected at least 1"),
+    ],
+)
+def test_what_no_window_can_be(arguments: dict[str, Any], message: str) -> None:
+    """The argument is named, with what was found and expected."""
+    with pytest.raises(ValueError, match=message):
+        window(**{"entry": "report", "start": "2026-11-21T02:00Z", **arguments})
+
+
+# -- a body
+
+
+RUNS: dict[str, Callable[[Any], Any]] = {
+    "call": lambda task: task(),
+    "run": lambda task: task.run(),
+    "apply": lambda task: task.apply(throw=True).get(),
+    "delay": lambda task: task.delay().get(),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_body_has_the_window(app: Celery, run: Callable[[Any], Any], *, bound: bool) -> None:
+    """However it is run, within the block and not after it, and without Redis."""
+    app.conf.task_always_eager = True
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> Any:
+        return self.window
+
+    @app.task(shared=False)
+    def unbound() -> Any:
+        return current_window()
+
+    task = report if bound else unbound
+    with executing(task, TWO) as given:
+        assert given is TWO
+        assert current_window() is TWO
+        assert run(task) is TWO
+    assert run(task) is None
+    assert current_window() is None
+
+
+def test_a_body_that_raises_leaves_nothing_behind(app: Celery) -> None:
+    """The block is left, and with it the window."""
+
+    @app.task(bind=True, shared=False)
+    def failing(self) -> None:
+        raise RuntimeError(self.window.entry)
+
+    with pytest.raises(RuntimeError, match="report"), executing(failing, TWO):
+        failing()
+    assert failing.window is None
+    assert current_window() is None
+
+
+def test_a_retry_has_the_window_too(app: Celery) -> None:
+    """Eagerly, as apply() runs it: the same window in each try."""
+    seen = []
+
+    @app.task(bind=True, max_retries=3, shared=False)
+    def flaky(self) -> None:
+        seen.append((self.window, self.request.retries))
+        if self.request.retries < 2:
+            raise self.retry(countdown=0)
+
+    with executing(flaky, TWO):
+        flaky.apply()
+    assert seen == [(TWO, 0), (TWO, 1), (TWO, 2)]
+
+
+def test_another_task_that_the_body_runs_has_none(app: Celery) -> None:
+    """A window is one task's; within a block of its own the other has another."""
+    seen = []
+
+    @app.task(shared=False)
+    def inner() -> None:
+        seen.append(current_window())
+
+    @app.task(shared=False)
+    def outer() -> None:
+        inner()
+        with executing(inner, window("other", "2026-11-21T02:00Z")) as others:
+            inner()
+            assert seen[-1] is others
+        inner()
+        seen.append(current_window())
+
+    with executing(outer, TWO):
+        outer()
+    assert seen[0] is None
+    assert seen[2:] == [None, TWO]
+
+
+def test_any_kind_of_once_task(app: Celery) -> None:
+    """A class with a __call__ of its own, and a shared task of the current app."""
+
+    class Base(OnceTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return ["in context", self.run(*args, **kwargs)]
+
+    @app.task(base=Base, bind=True, shared=False)
+    def contextual(self, number: int) -> Any:
+        return self.window, number
+
+    with executing(contextual, TWO):
+        assert contextual(7) == ["in context", (TWO, 7)]
+
+    app.set_current()
+    shared = shared_task(current_window, name="tests.shared", base=OnceTask)
+    with executing(shared, TWO):
+        assert shared() is TWO
+
+
+def test_a_plain_task_has_no_window(app: Celery) -> None:
+    """It is said what was expected, instead of a body that sees None."""
+
+    @app.task(base=Task, shared=False)
+    def plain() -> None: ...
+
+    with pytest.raises(TypeError, match=r"task: found <@task: .*plain.*>, expected an OnceTask"):
+        executing(plain, TWO).__enter__()
+
+
+# -- which windows would run
+
+
+def starts_of(windows: list[Window]) -> list[tuple[str, str]]:
+    return [(each.entry, f"{each.start:%d %H:%M}") for each in windows]
+
+
+def test_all_entries_of_an_app(app: Celery) -> None:
+    """In order of time, each with its end; from the first instant on and before the last; by the app's zone."""
+    app.conf.timezone = "Europe/Berlin"
+    app.conf.beat_schedule = {
+        "nightly": {"task": "tests.known", "schedule": crontab(hour=2, minute=0)},
+        "often": {"task": "tests.unknown", "schedule": 6 * 3600},
+        "made": ScheduleEntry(name="made", task="tests.known", schedule=crontab(hour=3, minute=0, app=app), app=app),
+    }
+
+    app.task(known, name="tests.known", shared=False)
+    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z")
+    assert starts_of(found) == [
+        ("often", "21 00:00"),
+        ("nightly", "21 01:00"),
+        ("made", "21 02:00"),
+        ("often", "21 06:00"),
+        ("often", "21 12:00"),
+        ("often", "21 18:00"),
+    ]
+    assert found[1] == Window("nightly", utc("2026-11-21T01:00"), utc("2026-11-22T01:00"))
+    assert {each.entry: each.tracked for each in found} == {"often": False, "nightly": True, "made": True}
+    assert windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z", entry="nightly") == [found[1]]
+
+
+def test_entries_that_are_added(app: Celery) -> None:
+    """add_periodic_task's, also those of on_after_finalize."""
+    task = app.task(known, name="tests.known", shared=False)
+    app.add_periodic_task(crontab(minute=30), task.s(), name="early")
+
+    @app.on_after_finalize.connect
+    def add(sender: Celery, **_: Any) -> None:
+        sender.add_periodic_task(crontab(minute=40), task.s(), name="late")
+
+    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T01:00Z")
+    assert starts_of(found) == [("early", "21 00:30"), ("late", "21 00:40")]
+
+
+def test_an_entrys_anchor_counts(app: Celery) -> None:
+    """Intervals lie on it."""
+    anchor = utc("2026-01-01T00:07")
+    app.conf.beat_schedule = {"tick": {"task": "t", "schedule": 3600, "options": {"once": {"anchor": anchor}}}}
+    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T02:07Z")
+    assert starts_of(found) == [("tick", "21 00:07"), ("tick", "21 01:07")]
+
+
+def test_daylight_saving() -> None:
+    """Each night once, when the clock goes back too."""
+    app = Celery("tests", set_as_current=False, timezone="Europe/Berlin")
+    nightly = crontab(hour=2, minute=30, app=app)
+    found = starts_between(nightly, "2026-10-24T00:00+02:00", "2026-10-27T00:00+01:00")
+    assert [f"{start:%d %H:%M}" for start in found] == ["24 00:30", "25 00:30", "26 01:30"]
+
+
+def test_no_redis_has_to_be_known() -> None:
+    """A test's conf may have a broker in memory, and tasks that run eagerly."""
+    app = Celery("tests", broker="memory://", set_as_current=False, task_cls=OnceTask)
+    app.conf.update(task_always_eager=True, beat_schedule={"tick": {"task": "tests.tick", "schedule": 60}})
+    app.task(known, name="tests.tick", shared=False)
+    (found,) = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T00:01Z")
+    assert found.tracked
+
+
+@given(st.lists(st.integers(0, 4 * 3600), min_size=3, max_size=3, unique=True), st.booleans())
+def test_times_side_by_side_add_up(seconds: list[int], when: bool) -> None:
+    """What starts between a and c is what starts between a and b and between b and c."""
+    a, b, c = (utc("2026-10-24T23:00") + timedelta(seconds=second) for second in sorted(seconds))
+    schedules = crontab(minute="*/7"), schedule(4.44)
+    whole = starts_between(schedules[when], a, c)
+    assert starts_between(schedules[when], a, b) + starts_between(schedules[when], b, c) == whole
+    assert all(a <= start < c for start in whole)
+
+
+class FromLastRun(BaseSchedule):
+    """An hour after the last run, whenever that was."""
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        return last_run_at + HOUR - self.now()
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        raise NotImplementedError
+
+
+class Broken(BaseSchedule):
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        raise RuntimeError("no idea")
+
+
+def test_a_schedule_that_counts_from_its_last_run(app: Celery) -> None:
+    """Its last run is the first of the two instants, to the microsecond."""
+    first = utc("2026-11-21T00:10")
+    assert starts_between(FromLastRun(), first, first + 2 * HOUR) == [first + HOUR]
+    app.conf.beat_schedule = {"own": {"task": "t", "schedule": FromLastRun()}}
+    assert [each.start for each in windows_between(app, first, first + 2 * HOUR)] == [first + HOUR]
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "message"),
+    [
+        (
+            {"task": "t", "schedule": 60, "options": {"once": {"gracee": 1}}},
+            SettingError,
+            "'tick'.*did you mean 'grace'",
+        ),
+        ({"task": "t", "schedule": Broken()}, ScheduleError, "no idea"),
+        ({"task": None, "schedule": 60}, SettingError, "task: found None"),
+        ({"task": "t", "schedule": timedelta(microseconds=1)}, ScheduleError, "at least 1 ms"),
+    ],
+)
+def test_an_entry_that_a_beat_would_leave_out_is_an_error(
+    app: Celery, entry: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """A test is to find it."""
+    app.conf.beat_schedule = {"tick": entry}
+    with pytest.raises(error, match=message):
+        windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z")
+
+
+def test_an_entry_that_isnt_there_is_an_error(app: Celery) -> None:
+    """It is said which there are; and a wrong setting is named."""
+    app.conf.beat_schedule = {"nightly": {"task": "t", "schedule": 60}}
+    with pytest.raises(SettingError, match=r"entry: found 'nightli', expected one of 'nightly'"):
+        windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z", entry="nightli")
+    app.conf.once_beat_graze = 7
+    with pytest.raises(SettingError, match="once_beat_graze"):
+        windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("once", "runs"),
+    [
+        ({}, ["23 02:00"]),
+        ({"catch_up": "all"}, ["21 02:00", "22 02:00", "23 02:00"]),
+        ({"catch_up": "all", "max_catch_up": 2}, ["22 02:00", "23 02:00"]),
+        ({"catch_up": "all", "grace": 2 * 86_400}, ["22 02:00", "23 02:00"]),
+        ({"catch_up": "none"}, []),
+        ({"grace": 3600}, []),
+    ],
+)
+def test_what_runs_after_a_time_without_a_beat(app: Celery, once: dict[str, Any], runs: list[str]) -> None:
+    """From Friday's window, which was the last, to Monday morning, as the entry's limits say."""
+    entry = {"task": "t", "schedule": crontab(hour=2, minute=0, app=app), "options": {"once": once}}
+    app.conf.beat_schedule = {"nightly": entry}
+    found = windows_caught_up(app, "2026-11-20T02:00Z", "2026-11-23T08:00Z", entry="nightly")
+    assert [start for _, start in starts_of(found)] == runs
+
+
+def test_a_short_time_without_a_beat_loses_nothing(app: Celery) -> None:
+    """Windows at most ``tolerance`` late run, all of them, however many there are."""
+    app.conf.beat_schedule = {"often": {"task": "t", "schedule": 0.1}}
+    found = windows_caught_up(app, "2026-11-21T00:00Z", "2026-11-21T00:01Z")
+    assert len(found) == 600
+    assert len({each.start for each in found}) == 600
+
+
+# -- a clock that stands
+
+
+def test_a_pinned_clock(app: Celery) -> None:
+    """The app, its schedules and the clock of a beat show it, and show the real time again after the block."""
+    app.conf.timezone = "Europe/Berlin"
+    beats = ServerClock()
+    with pinned_clock("2026-11-21T02:00Z") as clock:
+        assert app.now() == schedule(60, app=app).now() == beats.now() == clock.now() == utc("2026-11-21T02:00")
+        assert app.now().utcoffset() == HOUR
+        clock.move(90)
+        clock.move(timedelta(minutes=-1))
+        assert app.now() == beats.now() == utc("2026-11-21T02:00:30")
+        clock.move_to("2027-01-01T00:00+01:00")
+        assert beats.now() == utc("2026-12-31T23:00")
+    assert abs(app.now() - datetime.now(timezone.utc)) < HOUR
+    assert abs(beats.now() - datetime.now(timezone.utc)) < HOUR
+
+
+def test_a_clock_needs_a_time_zone() -> None:
+    """As any instant."""
+    with pytest.raises(ValueError, match="at: found datetime"), pinned_clock(datetime(2026, 1, 1)):
+        pass
+
+
+# -- docs
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_docs_are_right(tmp_path: Path, block: str) -> None:
+    """Each block of docs/testing.md runs as it stands, and its tests pass."""
+    (tmp_path / "test_docs.py").write_text(block)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_docs.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert re.search(rf"^{block.count('def test_')} passed", ran.stdout, re.MULTILINE), ran.stdout
+
+
+def test_the_docs_have_all_names() -> None:
+    """Whoever looks for one finds it."""
+    text = (DOCS / "testing.md").read_text()
+    for name in ("window", "executing", "windows_between", "windows_caught_up", "starts_between", "pinned_clock"):
+        assert f"`{name}" in text
