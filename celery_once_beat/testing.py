@@ -55,7 +55,7 @@ def window(
     last_done: datetime | str | None = None,
     held: bool | Callable[[], bool] = True,
 ) -> Window:
-    """Return a window as an execution sees it, its lease held; see :class:`~celery_once_beat.Window`.
+    """Return a window as an execution sees it, its lease held; see ``celery_once_beat.Window``.
 
     ``held`` may be a callable, asked each time: for a lease that is lost while the body runs. Raises ValueError for
     what no window can be: an instant without a time zone, an end that isn't after the start, an attempt below 1.
@@ -110,8 +110,9 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
 
     However the body is run: ``task()``, ``task.run()``, ``task.apply()``, or by ``delay()`` with
     ``task_always_eager``. It is its ``self.window``, and ``current_window()`` while the body runs and in the block
-    itself. Nothing is begun or recorded, signals of windows aren't sent, and limits don't count. Another task that
-    the body runs has no window, as in a worker. Raises TypeError if ``task`` is no OnceTask.
+    itself. Nothing is begun or recorded, signals of windows aren't sent, and limits don't count; ``once`` and
+    ``apply_once`` in a body ask Redis as ever. Another task that the body runs has no window, as in a worker. Raises
+    TypeError if ``task`` is no OnceTask.
     """
     of_proxy = getattr(type(task), "_get_current_object", None)
     itself: Any = of_proxy(task) if of_proxy else task
@@ -163,7 +164,7 @@ def windows_between(
 ) -> list[Window]:
     """Return the windows of an app that start from ``since`` on and before ``until``, in order.
 
-    These run, each at its start, while at least one beat runs; :func:`windows_caught_up` says which run after a time
+    These run, each at its start, while at least one beat runs; ``windows_caught_up`` says which run after a time
     without one. Entries are those of ``beat_schedule``, with what ``add_periodic_task`` has added, or only ``entry``.
     Raises SettingError for a wrong entry or setting, ScheduleError for a schedule that fails, which a beat would leave
     out, and ValueError for an instant without a time zone.
@@ -186,7 +187,7 @@ def windows_caught_up(
     """Return the windows that run at ``until`` if no beat ran after ``since`` until then, in order.
 
     ``since`` is the last instant that was claimed. ``catch_up``, ``max_catch_up``, ``grace`` and ``tolerance`` count,
-    of the entry, else of the settings; the other windows of that time are missed. Raises as :func:`windows_between`.
+    of the entry, else of the settings; the other windows of that time are missed. Raises as ``windows_between``.
     """
     last, back = _instant("since", since), _instant("until", until)
     windows = []

@@ -305,13 +305,15 @@ class Processes:
         extra_args: Sequence[str] = (),
         faketime: float | str | None = None,
         loglevel: str = "INFO",
+        run_by: Sequence[str] = (),
     ) -> Proc:
         """``celery beat`` for the app of *app_module*, in a directory of its own. Doesn't wait for it.
 
         *faketime*: its wall clock is so many seconds (``7``, ``"+7s"``, ``"-5s"``) from the real one.
+        *run_by*: a command that is given this one.
         """
         command = [
-            sys.executable, "-m", "celery", "-A", app_module, "beat", "-S", scheduler, "-l", loglevel,
+            *run_by, sys.executable, "-m", "celery", "-A", app_module, "beat", "-S", scheduler, "-l", loglevel,
             "--pidfile=", *extra_args,
         ]  # fmt: skip
         return self.start(command, name=name, env=env, faketime=faketime, ready=r"beat: Starting\.\.\.")
@@ -329,10 +331,11 @@ class Processes:
         scheduler: str = "once",
         faketime: float | str | None = None,
         loglevel: str = "INFO",
+        run_by: Sequence[str] = (),
     ) -> Proc:
         """``celery worker`` for the app of *app_module*; with *beat* it embeds one (``-B``). Doesn't wait."""
         command = [
-            sys.executable, "-m", "celery", "-A", app_module, "worker", "-l", loglevel, "-n", f"{name}@%h",
+            *run_by, sys.executable, "-m", "celery", "-A", app_module, "worker", "-l", loglevel, "-n", f"{name}@%h",
             "-P", pool, "-c", str(concurrency), "--without-gossip", "--without-mingle", "--without-heartbeat",
         ]  # fmt: skip
         if beat:

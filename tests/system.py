@@ -6,9 +6,9 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ class System:
         self.queue = f"once-{uuid.uuid4().hex[:8]}"
         self.entries: dict[str, Any] = EVERY_SECOND
         self.settings: dict[str, Any] = {}
+        self.app = "apps.once_app"
+        #: A command that runs theirs, as ``ddtrace-run``.
+        self.run_by: Sequence[str] = ()
         self.task: dict[str, Any] = {}
         self.kill_point = ""
         self.result_url: str | None = None
@@ -73,11 +76,11 @@ class System:
         return env
 
     def beat(self, name: str = "beat", faketime: Any = None, **env: Any) -> Proc:
-        return self.procs.start_beat("apps.once_app", name=name, env=self.env(**env), faketime=faketime)
+        return self.procs.start_beat(self.app, name=name, env=self.env(**env), faketime=faketime, run_by=self.run_by)
 
     def worker(self, name: str = "worker", *, env: Mapping[str, Any] | None = None, **options: Any) -> Proc:
         options.setdefault("concurrency", 1)
-        return self.procs.start_worker("apps.once_app", name=name, env=self.env(**(env or {})), **options)
+        return self.procs.start_worker(self.app, name=name, env=self.env(**(env or {})), run_by=self.run_by, **options)
 
     def pair(self, **worker: Any) -> tuple[list[Proc], list[Proc]]:
         """Two beats and two workers, all ready."""
@@ -126,13 +129,18 @@ class System:
     def starts(self, entry: str = "tick") -> list[str]:
         """The windows that the schedule defines between the first cursor and the present one."""
         account = self.account(entry)
-        return [format_instant(s) for s in starts_after(self.schedule(entry), account.since, account.cursor)]
+        starts = starts_after(self.schedule(entry), account.since, account.cursor, anchor=self.anchor(entry))
+        return [format_instant(start) for start in starts]
 
     def schedule(self, entry: str) -> Any:
         definition = self.entries[entry]
         if "cron" in definition:
             return crontab.from_string(definition["cron"])
         return schedule(timedelta(seconds=definition["every"]))
+
+    def anchor(self, entry: str) -> datetime | None:
+        text = self.entries[entry].get("anchor")
+        return parse_instant(text) if text else None
 
     def check_each_once(self, entry: str = "tick", *, body_again: int = 0) -> None:
         """Each window that the schedule defines is done, recorded once, and its body came to its end once.
@@ -167,7 +175,7 @@ class System:
                 continue
             account = self.store.account(entry)
             if account is not None:
-                result = balance(entry, self.schedule(entry), account)
+                result = balance(entry, self.schedule(entry), account, anchor=self.anchor(entry))
                 assert result.even, result
 
     @contextmanager

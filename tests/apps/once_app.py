@@ -1,6 +1,7 @@
 """The app of the integration tests: what it schedules and how it is set up comes from the environment.
 
-``ENTRIES`` is a JSON object: entry name → {"task", "every" (seconds) or "cron" (five fields), "options", "args"}.
+``ENTRIES`` is a JSON object: entry name → {"task", "every" (seconds) or "cron" (five fields), "options", "args",
+"anchor" (an instant's text)}.
 ``SETTINGS`` and ``TASK`` are JSON objects: settings of the app, attributes of its tasks.
 """
 
@@ -21,7 +22,7 @@ from ledger import Ledger
 
 from celery_once_beat import OnceTask, current_window
 from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import format_instant, parse_instant
 
 install()
 
@@ -58,12 +59,19 @@ def make_schedule(entry):
     return timedelta(seconds=entry["every"])
 
 
+def make_options(entry):
+    options = entry.get("options", {})
+    if "anchor" in entry:
+        options["once"] = {**options.get("once", {}), "anchor": parse_instant(entry["anchor"])}
+    return options
+
+
 app.conf.beat_schedule = {
     name: {
         "task": entry["task"],
         "schedule": make_schedule(entry),
         "args": entry.get("args", ()),
-        "options": entry.get("options", {}),
+        "options": make_options(entry),
     }
     for name, entry in json.loads(os.environ["ENTRIES"]).items()
 }

@@ -67,12 +67,12 @@ def main() -> None:
 
 
 def check_reference(anchors: set[str]) -> None:
-    """Every public name is there: of the package, of its signals, of its errors."""
+    """Every public name is there: of the package, of its signals, of its errors, of what users test with."""
     import celery_once_beat
-    from celery_once_beat import errors, signals
+    from celery_once_beat import errors, signals, testing
 
     public = {f"celery_once_beat.{name}" for name in celery_once_beat.__all__}
-    for module in (signals, errors):
+    for module in (signals, errors, testing):
         public |= {f"{module.__name__}.{name}" for name in module.__all__}
     assert public <= anchors, f"not in the reference: {sorted(public - anchors)}"
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.clock import ServerClock
 from celery_once_beat.errors import ScheduleError, SettingError
+from celery_once_beat.policy import spread_offset
 from celery_once_beat.testing import (
     executing,
     pinned_clock,
@@ -260,6 +261,20 @@ def test_an_entrys_anchor_counts(app: Celery) -> None:
     app.conf.beat_schedule = {"tick": {"task": "t", "schedule": 3600, "options": {"once": {"anchor": anchor}}}}
     found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T02:07Z")
     assert starts_of(found) == [("tick", "21 00:07"), ("tick", "21 01:07")]
+
+
+def test_a_spread_counts(app: Celery) -> None:
+    """Entries that are spread start when a beat would publish them; the times' ends count for that."""
+    entry = {"task": "t", "schedule": 3600, "options": {"once": {"spread": 600}}}
+    app.conf.beat_schedule = {f"tick{n}": entry for n in range(5)}
+    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T01:00Z")
+    assert [each.start for each in found] == [
+        utc("2026-11-21T00:00") + offset for offset in sorted(spread_offset(each.entry, 600) for each in found)
+    ]
+    assert len({each.start for each in found}) == 5
+    (last,) = found[-1:]
+    assert windows_between(app, "2026-11-21T00:00Z", last.start) == found[:-1]
+    assert windows_between(app, last.start, "2026-11-21T01:00Z") == [last]
 
 
 def test_daylight_saving() -> None:
