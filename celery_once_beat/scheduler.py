@@ -69,6 +69,9 @@ class OnceSchedulerMixin(Publishing):
 
     #: Tells others in the process (see ``task``) that this scheduler isn't a stock one.
     claims_windows = True
+    #: celery-redbeat asks the scheduler of every beat for it, where it is imported: by a project that has moved, or by
+    #: Sentry's SDK, which does if it can. No such lock here.
+    lock_key: str | None = None
     _heap: list[Any] | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

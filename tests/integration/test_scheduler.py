@@ -15,6 +15,7 @@ from celery import Celery, beat
 from celery.app.task import Context
 from celery.schedules import crontab, schedule
 from processes import wait_until
+from redbeat.schedulers import acquire_distributed_beat_lock
 from servers import RedisServer, free_port
 
 from celery_once_beat import OnceScheduler, OnceTask
@@ -79,6 +80,14 @@ def test_a_lazy_scheduler_does_no_io() -> None:
         scheduler = OnceScheduler(app, lazy=True)
         assert "once -> redis://:**@127.0.0.1" in scheduler.info
         assert "secret" not in scheduler.info + repr(scheduler)
+        scheduler.close()
+
+
+def test_redbeat_may_be_imported() -> None:
+    """What it does at the start of any beat finds that there is no lock here; Sentry's SDK imports it where it can."""
+    with Celery("tests", broker="memory://", set_as_current=False) as app:
+        scheduler = OnceScheduler(app, lazy=True)
+        acquire_distributed_beat_lock(sender=beat.Service(app, scheduler_cls=lambda **_: scheduler))
         scheduler.close()
 
 
