@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from celery_once_beat.windows import Window, format_instant, parse_instant
 
-__all__ = ("Event", "Ledger", "WindowKey")
+__all__ = ("Event", "Ledger", "Lines", "WindowKey")
 
 
 class WindowKey(NamedTuple):
@@ -65,13 +65,41 @@ class Event:
         return (self.window, self.who, self.pid, self.attempt) == (other.window, other.who, other.pid, other.attempt)
 
 
-class Ledger:
+class Lines:
     """A file of JSON lines, to which any number of processes append."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._read = 0
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        """Append a line. Once this returns it is there as a whole, whatever becomes of the process."""
+        # One write to a file opened for appending: the kernel keeps the lines of several writers apart.
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, json.dumps(fields).encode() + b"\n")
+        finally:
+            os.close(file)
+
+    def unread(self) -> list[dict[str, Any]]:
+        """The lines since the last call, in the order in which they were written."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]  # a line without its end is still being written
+        self._read += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class Ledger:
+    """What the beats and workers of the demo do, in the file at ``path``."""
 
     def __init__(self, path: str | os.PathLike[str], who: str = "?") -> None:
         self.path = Path(path)
         self.who = who
-        self._read = 0
+        self._lines = Lines(path)
 
     def write(self, kind: str, window: Window, **fields: Any) -> None:
         """Append an event. Once this returns the line is there as a whole, whatever becomes of the process."""
@@ -85,12 +113,7 @@ class Ledger:
             "attempt": window.attempt,
             **fields,
         }
-        # One write to a file opened for appending: the kernel keeps the lines of several writers apart.
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(file, json.dumps(event).encode() + b"\n")
-        finally:
-            os.close(file)
+        self._lines.append(event)
 
     @contextmanager
     def execution(self, window: Window) -> Iterator[None]:
@@ -101,11 +124,4 @@ class Ledger:
 
     def news(self) -> list[Event]:
         """The events since the last call, in the order in which they were written."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]  # a line without its end is still being written
-        self._read += len(whole)
-        return [Event(**json.loads(line)) for line in whole.splitlines()]
+        return [Event(**line) for line in self._lines.unread()]

@@ -47,13 +47,24 @@ class Process:
         if self._popen.poll() is None:
             self._popen.terminate()
 
+    def pause(self) -> None:
+        """Freeze it and all its children (SIGSTOP), as a machine that is suspended."""
+        self._signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._signal_group(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL to it and all its children; returns once it is gone. Again: does nothing."""
         self._kill_group()
         self._popen.wait()
 
     def _kill_group(self) -> None:
+        self._signal_group(signal.SIGKILL)
+        self._over = True
+
+    def _signal_group(self, number: int) -> None:
         if not self._over:
-            self._over = True
             with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody, or only the dead, in it
-                os.killpg(self._popen.pid, signal.SIGKILL)
+                os.killpg(self._popen.pid, number)
