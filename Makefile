@@ -28,6 +28,10 @@ help:  ## what there is
 demo: $(VENV)/.demo  ## two beats and two workers, one of each killed
 	$(PY) -m examples.ha_pair
 
+.PHONY: examples  # there is a folder of that name
+examples: $(VENV)/.demo  ## six ways to run a job on one of many nodes: how each goes wrong, and the same here
+	$(PY) -m examples.ways
+
 recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 	$(PY) -m examples.ha_pair --record docs/demo.svg
 

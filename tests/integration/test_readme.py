@@ -25,7 +25,7 @@ from celery_once_beat.windows import Window, encode_headers
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("README.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 APP, ELSEWHERE = PYTHON.findall(README)
 (ADOPTED,) = PYTHON.findall((ROOT / "docs" / "adopting.md").read_text())

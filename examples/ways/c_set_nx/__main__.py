@@ -1,0 +1,23 @@
+"""Way C: ``python -m examples.ways.c_set_nx``."""
+
+from __future__ import annotations
+
+import sys
+
+from examples.ways.command import main
+from examples.ways.story import Kill, StandStill, Way, plain
+
+from . import EVERY, JOBS
+
+WAY = Way(
+    "C",
+    "SET NX EX",
+    "examples.ways.c_set_nx",
+    every=EVERY,
+    acts=[StandStill(0, seconds=2.5), Kill(2, entry="export")],
+    entries=[(job, EVERY) for job in JOBS],
+    once=plain,
+)
+
+if __name__ == "__main__":
+    sys.exit(main([WAY]))

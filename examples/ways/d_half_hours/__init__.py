@@ -1,0 +1,11 @@
+"""Way D: users choose at which half hours they get a mail; who has sent it last, and when, stands in their row."""
+
+import sqlite3
+
+#: Seconds, instead of half an hour.
+HALF_HOUR = 5
+
+
+def choosers(db: sqlite3.Connection, start: float) -> list[str]:
+    """The users who chose the half hour that starts then (Unix time), by name."""
+    return [name for (name,) in db.execute("SELECT name FROM users WHERE ? % every = at", (start // HALF_HOUR,))]

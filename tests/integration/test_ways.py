@@ -1,0 +1,285 @@
+"""The ways of ``examples/ways``: by its own method each goes wrong, by celery-once-beat none; both are counted."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from processes import Processes, environ, wait_until
+
+from examples.ways import command
+from examples.ways.a_lock_row.__main__ import WAY
+from examples.ways.command import faults, main, table
+from examples.ways.f_one_beat import REDBEAT
+from examples.ways.ledger import Event, Ledger
+from examples.ways.node import timer
+from examples.ways.story import OURS, OWN
+from examples.ways.verdict import Owed, Verdict, judge, windows_of
+
+pytestmark = pytest.mark.xdist_group("ways")
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^([A-F])  \S.*?  (its own|celery-once-beat) +(\d+) +(\d+) +(\d+) +(\d+)$", re.MULTILINE)
+#: What each way's own method does wrong.
+WEAKNESSES = {
+    "A": {"twice", "lost"},
+    "B": {"lost"},
+    "C": {"twice", "lost"},
+    "D": {"twice", "lost"},
+    "E": {"lost"},
+    "F": {"lost"},
+}
+
+
+def processes_in(directory: Path) -> list[str]:
+    """The processes that work below this directory, also where it has been removed, as the nodes and servers do."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (path / "cwd").readlink().is_relative_to(directory):
+                found.append(path.name)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ all of them
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str, Path]]:
+    """Exit status and output of all ways, and the directory of their temporary files. They take a good minute."""
+    directory = tmp_path_factory.mktemp("ways")
+    env = environ({"TMPDIR": str(directory), "PYTHONPATH": str(ROOT)})
+    with (directory.parent / "ways.log").open("w+") as log:
+        ways = subprocess.Popen(
+            [sys.executable, "-m", "examples.ways"], env=env, stdout=log, stderr=subprocess.STDOUT, cwd=directory.parent
+        )
+        try:
+            code = ways.wait(timeout=240)
+        finally:
+            if ways.poll() is None:
+                ways.terminate()
+                ways.wait(timeout=30)
+        log.seek(0)
+        yield code, log.read(), directory
+
+
+def test_all_ways_end_well(played: tuple[int, str, Path]) -> None:
+    """The command says so, and leaves neither files nor processes behind."""
+    code, text, directory = played
+    assert code == 0, text
+    assert "celery-once-beat: each window was executed once" in text
+    assert "logs and ledgers" not in text
+    assert [row[:2] for row in ROW.findall(text)] == [(way, method) for way in "ABCDEF" for method in (OWN, OURS)]
+    assert list(directory.iterdir()) == []
+    assert processes_in(directory) == []
+
+
+@pytest.mark.parametrize("letter", list("ABCDEF"))
+def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
+    """Its own method shows its weakness on three nodes, of which one dies; on the same, here, no window does."""
+    _, text, _ = played
+    figures = {
+        row[1]: dict(zip(("windows", "once", "twice", "lost"), map(int, row[2:]), strict=True))
+        for row in ROW.findall(text)
+        if row[0] == letter
+    }
+    ours, own = figures[OURS], figures[OWN]
+    assert ours["windows"] == own["windows"] >= 4
+    assert ours == {"windows": ours["windows"], "once": ours["windows"], "twice": 0, "lost": 0}
+    assert {kind for kind in ("twice", "lost") if own[kind]} == WEAKNESSES[letter]
+    assert own["once"] < own["windows"]
+
+    (story,) = re.findall(rf"^{letter}  [^\n]*\n   its own\n(.*?)\n(?=\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    for of_method in story.split("\n   celery-once-beat\n"):
+        assert "node-1, node-2, node-3 are ready" in of_method
+        assert len(re.findall(r"node-3 stands still \(SIGSTOP\)", of_method)) == 1
+        assert len(re.findall(r"KILLED node-\d \(SIGKILL\)", of_method)) == 1
+
+
+def test_what_failed_is_tried_again_once_a_window(played: tuple[int, str, Path]) -> None:
+    """Way B: however many nodes and beats there are."""
+    own, ours = re.findall(
+        r"windows that failed at first: (\d); so often each was tried again: (.*)$", played[1], re.MULTILINE
+    )
+    assert own[0] < ours[0], "a dead node's share isn't even tried"
+    assert ours == ("4", "1, 1, 1, 1")
+
+
+def test_keys_expire_by_themselves(played: tuple[int, str, Path]) -> None:
+    """Way E: a table keeps every key, Redis those of the last seconds."""
+    assert int(re.findall(r"(\d+) keys are in the table", played[1])[0]) >= 16
+    ((left, windows),) = re.findall(r"(\d+) keys are left of (\d+) windows that had 2 each; all keys expire", played[1])
+    assert int(left) < int(windows)
+
+
+def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
+    """Way F: RedBeat's where that is installed."""
+    assert f"with a lock of {'RedBeat' if REDBEAT else 'this example'}'s" in played[1]
+
+
+@pytest.mark.skipif(not REDBEAT, reason="has been played with the others: RedBeat isn't installed")
+def test_a_lock_of_the_examples_own(procs: Processes, tmp_path: Path) -> None:
+    """Way F where RedBeat isn't installed."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    env = {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory), "WAYS_LOCK": "own"}
+    way = procs.start([sys.executable, "-m", "examples.ways.f_one_beat"], name="way", env=env)
+    try:
+        code = way.wait(timeout=150)
+    finally:
+        way.signal(signal.SIGTERM, main_only=True)  # whatever went wrong: its nodes are in sessions of their own
+        way.wait(timeout=20)
+    assert code == 0, way.log
+    assert "with a lock of this example's" in way.log
+    own, ours = (tuple(map(int, row[2:])) for row in ROW.findall(way.log))
+    assert own[3] >= 2
+    assert ours == (8, 8, 0, 0)
+
+
+def test_a_way_that_is_interrupted_leaves_nothing_behind(procs: Processes, tmp_path: Path) -> None:
+    """SIGTERM while a node stands still: it ends all nodes and the server, and says that it was interrupted."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    way = procs.start(
+        [sys.executable, "-m", "examples.ways.c_set_nx"],
+        name="way",
+        env={"PYTHONPATH": str(ROOT), "TMPDIR": str(directory)},
+    )
+    try:
+        wait_until(lambda: "stands still" in way.log, "a node stands still", 40)
+        started = processes_in(directory)
+    finally:
+        way.signal(signal.SIGTERM, main_only=True)  # whatever went wrong: its nodes are in sessions of their own
+        code = way.wait(timeout=20)
+    assert len(started) == 4
+    assert code == 130
+    assert "interrupted" in way.log
+    assert list(directory.iterdir()) == []
+    wait_until(lambda: not processes_in(directory), "every process has ended", 10)
+
+
+# --------------------------------------------------------------------------------------------- how it is judged
+
+TEN, ELEVEN, TWELVE = 36000.0, 39600.0, 43200.0
+OWED = [Owed("job", ELEVEN, TEN), Owed("job", TWELVE, ELEVEN)]
+
+
+def done(start: float, since: float | None = None, **more: Any) -> Event:
+    return Event(
+        **{"kind": "done", "who": "node-1", "at": start, "entry": "job", "start": start, "since": since, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "once", "twice", "lost", "unasked"),
+    [
+        ([], 0, [], OWED, []),
+        ([done(ELEVEN), done(TWELVE)], 2, [], [], []),
+        ([done(ELEVEN), done(ELEVEN)], 0, OWED[:1], OWED[1:], []),
+        ([done(ELEVEN), done(TWELVE, kind="start")], 1, [], OWED[1:], []),
+        ([done(ELEVEN), done(TWELVE, kind="failed")], 1, [], OWED[1:], []),
+        ([done(ELEVEN), done(TWELVE, entry="another")], 1, [], OWED[1:], []),
+        ([done(ELEVEN), done(TWELVE), done(ELEVEN + 1)], 2, [], [], [("job", ELEVEN + 1)]),
+        ([done(ELEVEN), done(TWELVE), done(TEN), done(TWELVE + 1)], 2, [], [], []),
+        # Ranges of time: a hole, a seam, an overlap, and both in one window.
+        ([done(TWELVE, TEN)], 2, [], [], []),
+        ([done(ELEVEN, 0.0), done(TWELVE, ELEVEN)], 2, [], [], []),
+        ([done(ELEVEN, TEN + 60), done(TWELVE, ELEVEN)], 1, [], OWED[:1], []),
+        ([done(ELEVEN + 60, TEN), done(TWELVE, ELEVEN)], 1, OWED[1:], [], []),
+        ([done(ELEVEN), done(TWELVE, ELEVEN + 60), done(TWELVE, ELEVEN + 90)], 1, OWED[1:], OWED[1:], []),
+        ([done(ELEVEN, TEN), done(ELEVEN), done(TWELVE, ELEVEN)], 1, OWED[:1], [], []),
+    ],
+)
+def test_the_verdict(
+    events: list[Event], once: int, twice: list[Owed], lost: list[Owed], unasked: list[tuple[str, float]]
+) -> None:
+    """What was done, counted against what was owed; only what came to its end counts."""
+    assert judge(events, OWED) == Verdict(2, once, tuple(twice), tuple(lost), tuple(unasked))
+
+
+RIGHT = judge([done(ELEVEN), done(TWELVE)], OWED)
+WRONG = judge([done(ELEVEN), done(ELEVEN)], OWED)
+ASTRAY = judge([done(ELEVEN), done(TWELVE), done(ELEVEN + 1)], OWED)
+NOTHING = judge([], [])
+
+
+@pytest.mark.parametrize(
+    ("own", "ours", "said"),
+    [
+        (WRONG, RIGHT, []),
+        (RIGHT, RIGHT, ["A: its own method showed no weakness: nothing to compare with"]),
+        (WRONG, WRONG, ["A: job 12:00:00 is lost", "A: job 11:00:00 was executed twice"]),
+        (WRONG, ASTRAY, ["A: job was executed for 39601.000, not a window of its"]),
+        (WRONG, NOTHING, ["A: no window was owed"]),
+    ],
+)
+def test_a_wrong_verdict_is_seen(
+    own: Verdict, ours: Verdict, said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each fault is named and ends the command with status 1; so does a weakness that didn't show."""
+    verdicts = {OWN: own, OURS: ours}
+    assert faults(WAY, verdicts) == said
+    monkeypatch.setattr(command, "_play_all", lambda *_: [verdicts])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert main([WAY], []) == bool(said)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    printed = capfd.readouterr().out
+    for fault in said or ["celery-once-beat: each window was executed once"]:
+        assert f"\n{fault}\n" in printed
+    assert ROW.findall(printed) == ROW.findall("\n".join(table([WAY], [verdicts])))
+    assert len(ROW.findall(printed)) == 2
+
+
+def test_windows_that_are_owed_are_the_schedules() -> None:
+    """Whole multiples of the interval, after one time and up to another, each with the start before it."""
+    assert list(windows_of("job", 3600, TEN, TWELVE)) == OWED
+    assert list(windows_of("job", 3600, TEN - 0.5, ELEVEN - 0.5)) == [Owed("job", TEN, TEN - 3600)]
+    assert str(OWED[0]) == "job 11:00:00"
+
+
+# --------------------------------------------------------------------------------------------- what a node has
+
+
+def test_a_ledger_keeps_what_each_node_wrote(tmp_path: Path) -> None:
+    """Of each writer in order, whole lines only, nothing twice."""
+    reader = Ledger(tmp_path / "ledger")
+    assert reader.news() == []
+    for who in ("node-1", "node-2"):
+        Ledger(tmp_path / "ledger", who).write("done", "job", ELEVEN, None)
+    with (tmp_path / "ledger").open("ab") as file:
+        file.write(b'{"kind": "sta')
+    news = reader.news()
+    assert [(event.who, event.entry, event.start, event.since) for event in news] == [
+        ("node-1", "job", ELEVEN, None),
+        ("node-2", "job", ELEVEN, None),
+    ]
+    assert reader.news() == []
+
+
+def test_a_timer_yields_whole_multiples(capsys: pytest.CaptureFixture[str]) -> None:
+    """None of them twice or early; those that pass meanwhile are left out."""
+    times = timer(0.2)
+    first = next(times)
+    assert time.time() >= first
+    second = next(times)
+    assert second > first + 0.1
+    time.sleep(0.5)
+    third = next(times)
+    assert third > second + 0.5
+    for due in (first, second, third):
+        assert due / 0.2 == pytest.approx(round(due / 0.2))
+    assert capsys.readouterr().out == "node ready.\n"
