@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,11 +226,17 @@ NOTHING = judge([], [])
     ],
 )
 def test_a_wrong_verdict_is_seen(
-    own: Verdict, ours: Verdict, said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    own: Verdict,
+    ours: Verdict,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Each fault is named and ends the command with status 1; so does a weakness that didn't show."""
     verdicts = {OWN: own, OURS: ours}
     assert faults(WAY, verdicts) == said
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(command, "_play_all", lambda *_: [verdicts])
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -237,6 +244,7 @@ def test_a_wrong_verdict_is_seen(
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    assert bool(list(tmp_path.iterdir())) == bool(said), "logs are kept where something is wrong"
     printed = capfd.readouterr().out
     for fault in said or ["celery-once-beat: each window was executed once"]:
         assert f"\n{fault}\n" in printed
