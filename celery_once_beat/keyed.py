@@ -13,14 +13,17 @@ What if the process dies, or sleeps for an hour:
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import inspect
 import logging
 import os
 import re
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cached_property, lru_cache, wraps
@@ -31,12 +34,12 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedule
 
 from . import signals
-from .errors import OnceError, SettingError, StoreUnavailableError
+from .errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of, tell
 from .logs import about
-from .replies import Begun, Elsewhen, Stale
+from .replies import Begun, Busy, Claimed, Closed, Elsewhen, Stale
 from .requests import KeyedWindow
-from .settings import check_seconds
+from .settings import Settings, check_seconds
 from .starts import latest_start, shown
 from .store import Store, store_of
 from .windows import Window, encode_headers, format_instant, next_start, task_id
@@ -112,14 +115,24 @@ class Once:
         self._again: float | None = check_seconds(0.001, optional=True)(
             f"once({key!r}), retry_failed_after", retry_failed_after
         )
-        self._turns = threading.local()
+        if url is not None:
+            Settings.from_app(carrier)  # what is wrong with it is said here, not at night
 
     @cached_property
     def _store(self) -> Store:
         return store_of(self._app)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """Run ``function`` only where the window is this caller's; else return None."""
+        """Run ``function`` only where the window is this caller's; else return None.
+
+        Raises SettingError for one whose body runs after its call: a coroutine, a generator.
+        """
+        later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if any(is_so(function) for is_so in later):
+            raise SettingError(
+                f"once({self._key!r}): found {function.__qualname__}, whose body runs after its call, expected a plain "
+                "function; use 'with once(…)' within it"
+            )
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -131,33 +144,33 @@ class Once:
     def __enter__(self) -> Window | None:
         """Return the window if it is this caller's to run, else None."""
         turn = self._begin()
-        self._stack.append(turn)
+        _entered.set((*_entered.get(), (self, turn)))
         return None if turn is None else turn.window
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Record how the body ended."""
-        turn = self._stack.pop()
-        if turn is None or turn.lease is None:
+        entered = _entered.get()
+        position = max(n for n, (whose, _) in enumerate(entered) if whose is self)
+        turn = entered[position][1]
+        _entered.set(entered[:position] + entered[position + 1 :])
+        if turn is None or (error is not None and not isinstance(error, Exception)):
+            if turn is not None and turn.lease is not None:
+                leases_of(self._store).release(turn.lease)
+            return
+        lease = turn.lease or self._begin_afterwards(turn)
+        if lease is None:
             return
         try:
-            if error is None or isinstance(error, Exception):
-                self._end(turn, turn.lease, error)
+            self._end(turn, lease, error)
         finally:
-            leases_of(self._store).release(turn.lease)
-
-    @property
-    def _stack(self) -> list[_Turn | None]:
-        if not hasattr(self._turns, "stack"):
-            self._turns.stack = []
-        stack: list[_Turn | None] = self._turns.stack
-        return stack
+            leases_of(self._store).release(lease)
 
     def _begin(self) -> _Turn | None:
         settings = self._store.settings
         length = self._lease or settings.lease
-        owner = f"{_host()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        owner = _new_owner()
         now = datetime.now(timezone.utc)
         for _ in range(_TRIES):
             window = _window_at(self._schedule, self._key, now)
@@ -165,7 +178,7 @@ class Once:
                 return None
             sent = time.monotonic()
             try:
-                reply = self._store.begin_now(_keyed(window), owner, length)
+                reply = self._ask(window, owner, length)
             except StoreUnavailableError as exc:
                 if not settings.run_without_store:
                     raise
@@ -177,7 +190,37 @@ class Once:
                 return None
             elif time.monotonic() < sent + length:
                 return self._own(window, owner, reply, length, sent)
-        raise StoreUnavailableError(f"once({self._key!r}): Redis answers later than the lease of {length:g} s runs out")
+        raise StoreUnavailableError(
+            f"once({self._key!r}): Redis answers too late: after the lease of {length:g} s, or in another window"
+        )
+
+    def _ask(self, window: Window, owner: str, length: float) -> Begun | Busy | Closed | Elsewhen:
+        """Begin; where too few replicas have it, ask again for half the lease, then give the window back."""
+        give_up = time.monotonic() + length / 2
+        while True:
+            try:
+                return self._store.begin_now(_keyed(window), owner, length)
+            except UncertainWriteError:
+                if time.monotonic() > give_up:
+                    with contextlib.suppress(OnceError):
+                        # Failed, to run again at once: the next caller may begin.
+                        self._store.finish(_keyed(window), owner, 0, "failed", 0.001, tracked=False)
+                    raise
+            time.sleep(0.1)
+
+    def _begin_afterwards(self, turn: _Turn) -> Lease | None:
+        """Take the window of a body that ran without the store, if Redis answers by now and nobody else has it."""
+        length, owner = self._lease or self._store.settings.lease, _new_owner()
+        keyed, sent = _keyed(turn.window), time.monotonic()
+        try:
+            reply = self._store.begin(keyed, owner, length, tracked=False)
+        except OnceError as exc:
+            self._log(logger.warning, "window_unrecorded", turn, f"ran without the store, end not recorded: {exc}")
+            return None
+        if not isinstance(reply, Begun):
+            self._log(logger.warning, "window_unrecorded", turn, "ran without the store, and another ran it too")
+            return None
+        return Lease(keyed, owner, reply.fence, length, sent, tracked=False, attempt=1)
 
     def _own(self, window: Window, owner: str, reply: Begun, length: float, sent: float) -> _Turn:
         lease = Lease(_keyed(window), owner, reply.fence, length, sent, tracked=False, attempt=1)
@@ -222,6 +265,10 @@ class _Turn:
         self.lease = lease
 
 
+#: What this thread, or this task of asyncio, has entered and not left.
+_entered: ContextVar[tuple[tuple[Once, _Turn | None], ...]] = ContextVar("once_entered", default=())
+
+
 # -- child tasks
 
 
@@ -240,21 +287,26 @@ def publish_once(  # noqa: PLR0913  # apply_once tells it all that it was told
     name = f"{task.name}:{_check_key(key if isinstance(key, str) else str(key))}"
     if (window is None) == (every is None):
         raise SettingError(f"{name}: give window= or every=, one of the two")
+    store, claimant = store_of(task.app), uuid.uuid4().hex
+    child: Window | None
     if window is not None:
         child = Window(name, window.start, window.end, tracked=False, keyed=True)
     else:
         assert every is not None
-        found = _window_at(_schedule(name, every, tz, task.app), name, datetime.now(timezone.utc))
-        if found is None:
-            return None
-        child = found
-    store, keyed, claimant = store_of(task.app), _keyed(child), uuid.uuid4().hex
+        when = _schedule(name, every, tz, task.app)
+        child = _window_at(when, name, datetime.now(timezone.utc))
     try:
-        if not store.claim_key(keyed, claimant):
-            return None
+        reply = store.claim_key(_keyed(child), claimant, now=window is None) if child else None
+        if isinstance(reply, Elsewhen):  # the server's clock counts
+            child = _window_at(when, name, reply.now)
+            reply = store.claim_key(_keyed(child), claimant) if child else None
     except StoreUnavailableError:
         if not store.settings.publish_without_store:
             raise
+        reply = Claimed(0, None)
+    if child is None or not isinstance(reply, Claimed):
+        return None
+    keyed = _keyed(child)
     options = {**options, "headers": {**(options.get("headers") or {}), **encode_headers(child)}}
     options.setdefault("task_id", task_id(store.settings.key_prefix, f"key:{name}", child.start))
     try:
@@ -278,7 +330,8 @@ def _confirm(store: Store, window: KeyedWindow, claimant: str, *, published: boo
 
 
 def _check_key(key: object) -> str:
-    if not isinstance(key, str) or not 0 < len(key.encode()) <= _MAX_KEY:
+    # Half of a surrogate pair is no text, and has no bytes.
+    if not isinstance(key, str) or not 0 < len(key.encode(errors="ignore")) <= _MAX_KEY or not key.isprintable():
         raise SettingError(f"key: found {shown(key)}, expected a text of 1 to {_MAX_KEY} bytes")
     return key
 
@@ -286,12 +339,15 @@ def _check_key(key: object) -> str:
 def _schedule(name: str, every: timedelta | str | BaseSchedule, tz: tzinfo | str | None, app: Celery) -> BaseSchedule:
     carrier = app if tz is None else _app_in(_zone(name, tz))
     if isinstance(every, BaseSchedule):
+        every = copy.copy(every)  # the caller's may stand in a beat schedule too
+        every.__dict__.pop("tz", None)
         if tz is not None or every._app is None:  # type: ignore[attr-defined]  # noqa: SLF001  # .app: whichever is current
             every.app = carrier
         return every
     if isinstance(every, str):
         match = _EVERY.fullmatch(every.strip())
-        every = timedelta(seconds=float(match[1]) * _UNITS[match[2]]) if match else every
+        with contextlib.suppress(OverflowError):
+            every = timedelta(seconds=float(match[1]) * _UNITS[match[2]]) if match else every
     if not isinstance(every, timedelta) or every < timedelta(milliseconds=1):
         raise SettingError(f"{name}, every: found {shown(every)}, expected {_AN_EVERY}")
     return schedule(every, app=carrier)
@@ -331,5 +387,6 @@ def _keyed(window: Window) -> KeyedWindow:
     return KeyedWindow(window.entry, window.start, window.end)
 
 
-def _host() -> str:
-    return re.sub(r"\s", "_", socket.gethostname())[:60]
+def _new_owner() -> str:
+    host = re.sub(r"\s", "_", socket.gethostname())[:64]
+    return f"{host}:{os.getpid()}:{uuid.uuid4().hex[:12]}"

@@ -28,6 +28,7 @@ __all__ = (
     "read_finish",
     "read_hand_over",
     "read_heartbeat",
+    "read_key_claim",
     "read_load",
     "read_members",
     "read_past",
@@ -100,6 +101,15 @@ def read_begin(reply: list[Any]) -> r.Begun | r.Busy | r.Closed:
     return r.Busy(reply[1])
 
 
+def read_key_claim(reply: list[Any]) -> r.Claimed | r.Unchanged | r.Elsewhen:
+    match reply[0]:
+        case "claimed":
+            return r.Claimed(0, None)
+        case "elsewhen":
+            return r.Elsewhen(_at(reply[1]))
+    return r.Unchanged(read_word(reply))
+
+
 def read_renew(reply: list[Any]) -> r.Renewed | r.Stale:
     return r.Renewed() if reply[0] == "renewed" else r.Stale()
 
@@ -137,7 +147,7 @@ def read_account(fields: dict[str, str]) -> r.EntryAccount:
     """Read an entry's hash."""
 
     def counted(prefix: str) -> dict[str, int]:
-        return {name[2:]: int(value) for name, value in fields.items() if name.startswith(prefix)}
+        return {_outcome(name[2:]): int(value) for name, value in fields.items() if name.startswith(prefix)}
 
     return r.EntryAccount(
         cursor=parse_instant(fields["cursor"]),
@@ -177,7 +187,7 @@ def read_past(text: str) -> r.Past:
     ran = outcome != "missed" and int(number) > 0
     return r.Past(
         start=parse_instant(f"{whole}.{fraction:0<6}Z"),
-        outcome=outcome,
+        outcome=_outcome(outcome),
         claimed=claimed,
         begun=claimed + timedelta(milliseconds=int(begun_after)) if ran else None,
         closed=claimed + timedelta(milliseconds=int(closed_after)),
@@ -228,6 +238,13 @@ def _read_member(member: str) -> WindowKey | None:
         return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
     except ValueError:
         return None
+
+
+def _outcome(text: str) -> str:
+    """An outcome, which people are shown: a stranger's text would move their cursor."""
+    if not (text.isascii() and text.isalpha()):
+        raise ValueError(f"found {text!r:.40}, expected an outcome")
+    return text
 
 
 def _at(ms: str | int) -> datetime:

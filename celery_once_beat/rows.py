@@ -162,6 +162,11 @@ class Rows:
         """How many there are."""
         return len(self._rows)
 
+    @property
+    def tasks(self) -> set[str]:
+        """Names of the tasks that the entries send."""
+        return {row.entry.task for row in self._rows.values()}
+
     def __iter__(self) -> Iterator[Row]:
         """All rows, in the schedule's order."""
         return iter(self._rows.values())

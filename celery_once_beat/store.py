@@ -381,14 +381,19 @@ class Store:
 
     # -- keys of the user's own -------------------------------------------------------------------------------
 
-    def claim_key(self, window: KeyedWindow, claimant: str) -> bool:
-        """Take the right to publish the message of ``window``; returns whether it is the claimant's.
+    def claim_key(
+        self, window: KeyedWindow, claimant: str, *, now: bool = False
+    ) -> r.Claimed | r.Unchanged | r.Elsewhen:
+        """Take the right to publish the message of ``window``; see ``lua/key_claim.lua``.
 
-        ``claimant`` is a name used for this claim alone. See ``lua/key_claim.lua``.
+        ``claimant`` is a name used for this claim alone. Returns :class:`Claimed` (publish it, and confirm),
+        :class:`Unchanged` (another has), or with ``now`` :class:`Elsewhen` where the server's time lies outside of it.
         """
         keys = [self._key_of(window, "claim"), self._key_of(window, "run")]
-        arguments = [claimant, _ms(self.settings.publish_timeout)]
-        return self._trip.one(Call("key_claim", keys, arguments, reading.read_word)) == "claimed"
+        arguments: list[object] = [claimant, _ms(self.settings.publish_timeout)]
+        if now:
+            arguments += [_epoch_ms(window.start), 0 if window.end is None else _epoch_ms(window.end)]
+        return self._trip.one(Call("key_claim", keys, arguments, reading.read_key_claim))
 
     def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
         """Say whether the message of a claimed ``window`` went out; returns whether the claim was still the claimant's.
@@ -443,7 +448,7 @@ class Store:
             return None
         try:
             return reading.read_account(fields)
-        except (ValueError, IndexError, KeyError) as exc:
+        except (ValueError, IndexError, KeyError, OverflowError) as exc:
             raise StoreDataError(f"the key {key!r} is no account of an entry: {exc}") from exc
 
     # -- the round trip ---------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@
 --
 -- returns {'begun', fence, attempt, last_done}   run it; last_done is '' where there is none
 --         {'busy', reason}      refuse this copy, which is counted: 'running', 'waiting for retry <n>', 'waiting to
---                               run again', or 'handed over to retry <n>' where this copy is an older one
+--                               run again', 'another window of its entry runs', or 'handed over to retry <n>' where
+--                               this copy is an older one
 --         {'closed', outcome}   this begin closed it, since a limit was reached: abandoned, dropped, expired, missed,
 --                               or since another window of its entry runs: skipped
 --         {'closed', ''}        it was closed before; refuse this copy, which is counted
@@ -99,7 +100,13 @@ if RETRY < window.retry then
 end
 local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[10]))
 local overlap = (entry.overlap or '-') == '-' and ARGV[11] or entry.overlap
-if not outcome and overlap == 'skip' and another_runs() then
+local until_free = not outcome and overlap == 'skip' and another_runs()
+if until_free and (window.attempts > 0 or window.backfill == 1) then
+  -- One that has begun before, or was ordered, waits for the other: it is published again when that may be over.
+  write_window(window, until_free + MARGIN)
+  return refuse('busy', 'another window of its entry runs')
+end
+if until_free then
   outcome = 'skipped'
 end
 if outcome then

@@ -273,18 +273,6 @@ local function limit_reached(window)
   return nil
 end
 
--- Whether another window of the entry is being executed, or waits for its retry: its deadline says that it isn't dead.
--- Of an entry whose windows don't overlap, the last that began is the only one that can be.
-local function another_runs()
-  local other = instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
-  if not other or other == START or not redis.call('HGET', ENTRY, 'w:' .. other) then
-    return false
-  end
-  local window = read_window(other)
-  local deadline = redis.call('ZSCORE', OPEN, string.sub(MEMBER, 1, -(#START + 1)) .. other)
-  return window.fence > 0 and window.released <= TO_RETRY and deadline and tonumber(deadline) > NOW
-end
-
 -- Any verb that meets an open window whose run key says done closes it as that says. Returns the run state.
 local function settle()
   local kind, owner, number = run_state()
@@ -311,8 +299,21 @@ local function is_owner(holder, owner, fence)
   return holder == owner or fence == '0' and string.sub(holder, 1, #owner + 1) == owner .. ':'
 end
 
+-- Of an entry whose windows don't overlap: the deadline of the other window that is being executed, or waits for its
+-- retry, nil where there is none. It is the last that began; its deadline says that it isn't dead.
+local function another_runs()
+  local other = instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
+  if not other or other == START or not redis.call('HGET', ENTRY, 'w:' .. other) then
+    return nil
+  end
+  local window = read_window(other)
+  local deadline = tonumber(redis.call('ZSCORE', OPEN, string.sub(MEMBER, 1, -(#START + 1)) .. other) or 0)
+  return window.fence > 0 and window.released <= TO_RETRY and deadline > NOW and deadline or nil
+end
+
 -- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is
--- stale. One whose lease ran out has it again as long as nobody began since. `fence` is '0' where the caller doesn't
+-- stale. One whose lease ran out has it again as long as nobody began since: neither it nor, where windows don't
+-- overlap, another of its entry that runs. `fence` is '0' where the caller doesn't
 -- know it: then only the run key counts. The rest is what run_state() said.
 local function hold(owner, fence, tracked, kind, holder, number)
   if kind == 'run' then
@@ -329,7 +330,13 @@ local function hold(owner, fence, tracked, kind, holder, number)
   end
   if is_open() then
     local window = read_window()
-    return window.owner == owner and int(window.fence) == fence and window.released == HELD and 'run' or nil
+    if window.owner ~= owner or int(window.fence) ~= fence or window.released ~= HELD or another_runs() then
+      return nil
+    end
+    if redis.call('HGET', ENTRY, 'running') then
+      redis.call('HSET', ENTRY, 'running', START) -- it may not be the last that began
+    end
+    return 'run'
   end
   -- Nobody has it and nothing is known of it: where the run key alone decides, its last owner has it again.
   return fence ~= '0' and (not tracked or not passed()) and 'run' or nil

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -15,12 +16,12 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
 from processes import Proc, wait_until
-from servers import free_port
+from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat import OnceTask, Window, once
-from celery_once_beat.errors import SettingError, StoreUnavailableError
-from celery_once_beat.replies import Begun, Busy, Closed, Elsewhen
+from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
 from celery_once_beat.requests import KeyedWindow
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, store_of
@@ -100,6 +101,81 @@ def test_two_round_trips(redis_url: str, raw: redis.Redis) -> None:
     sent("first")  # the scripts are known from the first call on
     assert sent("second") == 2
     assert sent("second") == 1
+
+
+def test_what_runs_after_its_call_is_refused(redis_url: str) -> None:
+    """A coroutine or a generator would be done before it has begun; within one, a with block does it."""
+
+    async def coroutine() -> None:
+        pass
+
+    def generator() -> Iterator[None]:
+        yield
+
+    for function in (coroutine, generator):
+        with pytest.raises(SettingError, match="whose body runs after its call, expected a plain function"):
+            once("later", **YEARLY, url=redis_url)(function)
+
+
+def test_tasks_of_asyncio_that_take_turns(redis_url: str, raw: redis.Redis) -> None:
+    """Two that share the object and are entered at once: each ends its own, as it ended."""
+    shared = {key: once(key, **YEARLY, url=redis_url) for key in ("fails", "works")}
+
+    async def job(key: str) -> None:
+        with shared[key] as window:
+            assert window is not None
+            with shared[key] as inner:
+                assert inner is None
+            await asyncio.sleep(0.05)
+            if key == "fails":
+                raise ZeroDivisionError
+
+    async def both() -> None:
+        await asyncio.gather(job("fails"), job("works"), return_exceptions=True)
+
+    asyncio.run(both())
+    found = {key.split(":")[4]: raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")}
+    assert found == {"fails": "failed", "works": "done"}
+
+
+def test_a_schedule_object_stays_the_callers(redis_url: str) -> None:
+    """One that stands in a beat schedule too, or in two zones, isn't changed, nor seen in the other's zone."""
+    from celery_once_beat.keyed import _window_at
+
+    at_two = crontab(hour=2, minute=0)
+    app = Celery("owner", set_as_current=False)
+    at_two.app = app
+    assert str(at_two.tz) == "UTC"
+    now = datetime(2026, 7, 2, 12, tzinfo=UTC)
+    starts = [
+        _window_at(once("job", every=at_two, tz=tz, url=redis_url)._schedule, "job", now).start.hour
+        for tz in ("Europe/Berlin", "America/New_York")
+    ]
+    assert starts == [0, 6]
+    assert at_two.app is app
+    assert str(at_two.tz) == "UTC"
+
+
+def test_what_ran_without_redis_is_recorded_if_it_is_back(start_redis: Callable[..., RedisServer]) -> None:
+    """Asked once, at the end: then the next caller doesn't run it again."""
+    server = start_redis(appendonly=True)
+    app = Celery("away", broker=server.url(), set_as_current=False)
+    app.conf.once_beat_run_without_store = True
+    server.kill()
+    with once("away", **YEARLY, app=app) as window:
+        assert window is not None
+        server.restart()
+    with once("away", **YEARLY, app=app) as again:
+        assert again is None
+
+
+def test_a_begin_that_no_replica_has(redis_url: str, raw: redis.Redis) -> None:
+    """It isn't run on, and the window is given back: the next caller isn't told that another has it."""
+    app = Celery("lonely", broker=redis_url, set_as_current=False)
+    app.conf.once_beat_wait_replicas = 1
+    with pytest.raises(UncertainWriteError), once("lonely", **YEARLY, app=app, lease=0.5):
+        pytest.fail("it ran")
+    wait_until(lambda: not raw.keys("once:*run:lonely:*"), "it is given back", 2)
 
 
 def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis) -> None:
@@ -259,14 +335,15 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
         reply = store.begin_now(other, "A", 30.0)
         assert isinstance(reply, Elsewhen)
         assert abs((reply.now - now).total_seconds()) < 30
-    assert store.claim_key(window, "one")
-    assert store.claim_key(window, "one"), "its reply was lost"
-    assert not store.claim_key(window, "two")
+        assert isinstance(store.claim_key(other, "one", now=True), Elsewhen)
+    assert store.claim_key(window, "one") == Claimed(0, None)
+    assert store.claim_key(window, "one") == Claimed(0, None), "its reply was lost"
+    assert store.claim_key(window, "two") == Unchanged("taken")
     assert not store.confirm_key(window, "two", published=True)
     assert store.confirm_key(window, "one", published=False)
-    assert store.claim_key(window, "two"), "the first couldn't publish it"
+    assert store.claim_key(window, "two", now=True) == Claimed(0, None), "the first couldn't publish it"
     assert store.confirm_key(window, "two", published=True)
-    assert not store.claim_key(window, "three")
+    assert store.claim_key(window, "three") == Unchanged("taken")
     with redis.Redis.from_url(redis_url) as client:
         (claim,) = client.keys("once:key:*claim:*")
         assert client.ttl(claim) > 5, "remembered for the retention, not for the publish"
@@ -286,7 +363,9 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     assert store.begin_now(window, "C", 30.0) == Closed()
     with redis.Redis.from_url(redis_url) as client:
         client.delete(*client.keys("once:key:*claim:*"))
-    assert not store.claim_key(window, "four"), "it has run: whoever published it died before the confirm"
+    assert store.claim_key(window, "four") == Unchanged("taken"), (
+        "it has run: whoever published it died before the confirm"
+    )
     store.close()
 
 
@@ -364,7 +443,7 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     mail = app.tasks["apps.keyed_app.mail"]
     store = store_of(app)
     keyed = KeyedWindow("apps.keyed_app.mail:ann", window.start, None)
-    assert store.claim_key(keyed, "somebody who died")
+    assert store.claim_key(keyed, "somebody who died") == Claimed(0, None)
     assert mail.apply_once(("ann",), key="ann", window=window) is None
     wait_until(lambda: mail.apply_once(("ann",), key="ann", window=window), "the claim has run out", 10)
     assert mail.apply_once(("ann",), key="ann", window=window) is None

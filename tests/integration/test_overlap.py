@@ -12,8 +12,8 @@ import redis
 from processes import environ, wait_until
 from system import System
 
-from celery_once_beat.replies import Begun, Closed
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Renewed, Stale
+from celery_once_beat.requests import ClaimRequest, LoadRequest, Renewal, WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant
@@ -83,6 +83,36 @@ def test_who_counts_as_running(redis_url: str) -> None:
     store.finish(fourth, "D", fourth_fence, "failed", 60.0)
     assert isinstance(begin(fifth, "E"), Begun), "the fourth runs again in a minute"
     assert store.account("tick").counts == {"skipped": 2}
+    store.close()
+
+
+def test_who_waits_and_who_comes_back(redis_url: str) -> None:
+    """One that died, or was ordered, waits instead. One that was out of contact isn't let in beside another."""
+    store = Store(Settings(redis_url=redis_url))
+    start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
+    store.load_many([LoadRequest("tick", "beat", "mark", 3600.0, 9, recover=True, grace=None, known=start)])
+    first, second, third = (WindowKey("tick", start + timedelta(minutes=n)) for n in (1, 2, 3))
+    for before, window in itertools.pairwise([WindowKey("tick", start), first, second, third]):
+        store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
+    key, member = store.open_key(store.shard_of("tick")), f"tick@{format_instant(first.start)}"
+    with redis.Redis.from_url(redis_url) as client:
+        fence = store.begin(first, "A", 30.0, skip=True).fence
+        client.delete(*client.keys("once:*run:tick:*"))  # its lease runs out
+        client.zadd(key, {member: 1.0})
+        other = store.begin(second, "B", 30.0, skip=True)
+        assert isinstance(other, Begun)
+        assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Stale()]
+        assert store.begin(first, "C", 30.0, skip=True) == Busy("another window of its entry runs")
+        assert client.zscore(key, member) > client.zscore(key, f"tick@{format_instant(second.start)}")
+        store.finish(second, "B", other.fence, "done")
+        assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Renewed()], "nobody began since"
+        assert store.begin(third, "D", 30.0, skip=True) == Closed("skipped"), "it runs again, so it blocks again"
+        store.finish(first, "A", fence, "done")
+    assert isinstance(store.backfill(second, "order-1"), Claimed)
+    assert isinstance(store.backfill(third, "order-2"), Claimed)
+    assert isinstance(store.begin(second, "E", 30.0, skip=True), Begun)
+    assert store.begin(third, "F", 30.0, skip=True) == Busy("another window of its entry runs")
+    assert store.account("tick").counts == {"done": 2, "skipped": 1}
     store.close()
 
 
