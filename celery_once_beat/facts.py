@@ -53,7 +53,7 @@ def status_facts(overview: Overview, lineup: Lineup) -> dict[str, Any]:
     """Everything that ``celery once status`` shows; entries that need attention come first."""
     entries = [entry_facts(row, overview.entries[row.name], overview) for row in lineup.rows]
     entries += [
-        {**_NO_ENTRY, "entry": name, **_attention([_Worry(8, f"left out: {why}", setup=True)])}
+        {**_NO_ENTRY, "entry": str(name), **_attention([_Worry(8, f"left out: {why}", setup=True)])}
         for name, why in lineup.rows.wrong.items()
     ]
     entries += [
@@ -139,7 +139,7 @@ def story_facts(story: Story) -> dict[str, Any]:
         "took": _seconds(past.took if past else None),
         "missed": past.missed if past else 0,
         "refused": story.refused,
-        "backfill": bool(still_open and still_open.backfill),
+        "backfill": still_open.backfill if still_open else None,
     }
 
 

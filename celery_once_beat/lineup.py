@@ -59,7 +59,11 @@ def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Li
         raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
     rows = Rows("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
     with _silence():  # what a beat logs of its entries, the caller shows
-        rows.refresh(_entries(app, cls))
+        try:
+            entries = _entries(app, cls)
+        except Exception as exc:
+            raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}: {exc}") from exc
+        rows.refresh(entries)
     return Lineup(rows, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
 
 

@@ -130,14 +130,14 @@ class Publishing(Scheduler):
             ]
         )
 
-    def publish_by_order(self, row: Row, start: datetime, turn: int) -> bool:
-        """Publish a window that was opened by order, and confirm it; returns whether its message went out."""
+    def publish_by_order(self, row: Row, start: datetime, turn: int) -> int:
+        """Publish a window that was opened by order, and confirm it; returns as :meth:`_send`."""
         window = row.window(start)
         published = self._send(row.entry, window, Job(row, start, turn, None, again=True))
         if published == 1:
             signals.window_published.send(sender=self, window=window, again=True)
         self._confirm([Confirmation(WindowKey(row.name, start), turn, published, self._start_timeout(row))])
-        return published == 1
+        return published
 
     def _confirm(self, confirmations: list[Confirmation]) -> None:
         """Confirm as far as the store answers.

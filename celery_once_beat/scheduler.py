@@ -163,10 +163,15 @@ class OnceSchedulerMixin(Publishing):
         """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
         if self._checked:
             return
-        self._checked = True
+        settings, conf = self._once.settings, self.app.conf
         info, trouble = Lookup(self._once).server()
-        findings = [] if trouble else list(checks.server_findings(info, self._once.settings))
+        self._checked = True
+        findings = [] if trouble else list(checks.server_findings(info, settings))
         findings += checks.address_findings(row.name for row in self._rows)
+        leases = {task: getattr(self.app.tasks.get(task), "once_lease", None) for task in self._rows.tasks}
+        known = [("once_beat_lease", settings.lease), *((task, lease) for task, lease in leases.items() if lease)]
+        transport = str(self.connection.transport_cls)
+        findings += checks.lease_findings(transport, conf.broker_transport_options or {}, known)
         wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
         if wrong:
             logger.warning(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone, tzinfo
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from celery_once_beat.errors import OnceError, SettingError, StoreDataError
+from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
+
+from .tables import plain
 
 if TYPE_CHECKING:
     from celery_once_beat.lineup import Lineup
@@ -33,17 +37,20 @@ class OnceGroup(click.Group):
         """As click's; without colours where Celery's -C or NO_COLOR says so."""
         if ctx.obj.no_color:
             ctx.color = False
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # where a name has no place in the terminal's encoding
         try:
             return super().invoke(ctx)
         except OnceError as exc:
-            click.echo(f"once: {exc}", err=True)
+            click.echo(f"once: {plain(str(exc))}", err=True)
             ctx.exit(_status(exc))
 
 
 def _status(error: OnceError) -> int:
-    if isinstance(error, SettingError):
+    if isinstance(error, (SettingError, ScheduleError)):
         return os.EX_CONFIG
-    return os.EX_DATAERR if isinstance(error, StoreDataError) else os.EX_UNAVAILABLE
+    return os.EX_DATAERR if isinstance(error, (StoreDataError, NewerVersionError)) else os.EX_UNAVAILABLE
 
 
 class Desk:
@@ -72,6 +79,10 @@ class Desk:
 
         return line_up(self.app, self.settings, self._scheduler)
 
+    def read_again(self) -> None:
+        """Have the schedule read once more when it is asked for next: a database's may have changed."""
+        self.__dict__.pop("lineup", None)
+
     @property
     def zone(self) -> tzinfo:
         """The app's time zone: of times that name none, and of those that are shown."""
@@ -97,9 +108,9 @@ class Desk:
             return datetime.now(timezone.utc)
         try:
             instant = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-        except ValueError:
+            return (instant if instant.tzinfo else instant.replace(tzinfo=self.zone)).astimezone(timezone.utc)
+        except (ValueError, OverflowError):
             fail(f"{name}: found {text!r}, expected a time like 2026-11-21T02:00 ({self.zone}) or 2026-11-21T01:00Z")
-        return (instant if instant.tzinfo else instant.replace(tzinfo=self.zone)).astimezone(timezone.utc)
 
 
 class WrongUsageError(click.ClickException):

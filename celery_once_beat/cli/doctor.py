@@ -59,9 +59,14 @@ def _findings(desk: Desk) -> Iterator[Finding]:
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
     leases = [("once_beat_lease", settings.lease)]
-    leases += [(row.entry.task, float(lease)) for row in lineup.rows if (lease := _lease(desk, row.entry.task))]
-    transport = app.connection_for_write().transport_cls
-    yield from checks.lease_findings(str(transport), app.conf.broker_transport_options or {}, leases)
+    tasks = dict.fromkeys(row.entry.task for row in lineup.rows)
+    leases += [(task, float(lease)) for task in tasks if (lease := _lease(desk, task))]
+    try:
+        transport = str(app.connection_for_write().transport_cls)
+    except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
+        yield checks.Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
+    else:
+        yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
     yield from _beats(desk, [beat.name for beat in overview.beats])
     yield from _entries(desk, overview)
 

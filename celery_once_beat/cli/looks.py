@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import time
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ __all__ = ("history", "next_windows", "ping", "status", "watch")
 
 @click.command()
 @click.option("--beat", metavar="ID", help="This beat: its ID, or the host name that its ID begins with.")
+@as_json
 @click.pass_context
-def ping(ctx: click.Context, beat: str | None) -> None:
+def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FBT001
     """Exit with 0 where a beat lives, with 1 where none does: for probes.
 
     A beat lives if Redis has heard of it in the last 15 seconds. It is for a beat's own container to ask for
@@ -32,11 +34,15 @@ def ping(ctx: click.Context, beat: str | None) -> None:
     with at_desk(ctx) as desk:
         alive = desk.store.beats()
     found = [name for name in alive if beat is None or name == beat or name.startswith(f"{beat}:")]
-    if not found:
+    if json_:
+        print_json({"alive": bool(found), "beats": found})
+    elif found:
+        click.echo("\n".join(map(plain, found)))
+    else:
         whose = "no beat lives" if beat is None else f"no beat {beat} lives"
-        click.echo(f"{whose}; alive: {', '.join(alive) or 'none'}", err=True)
+        click.echo(f"{whose}; alive: {', '.join(map(plain, alive)) or 'none'}", err=True)
+    if not found:
         ctx.exit(1)
-    click.echo("\n".join(found))
 
 
 # -- status -----------------------------------------------------------------------------------------------------
@@ -64,14 +70,14 @@ def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
     """Show the status again and again, until Ctrl-C. It goes on when Redis comes back."""
     from celery_once_beat.errors import StoreUnavailableError
 
-    with at_desk(ctx, scheduler) as desk:
-        _ = desk.lineup  # a wrong schedule ends it at once
+    with at_desk(ctx, scheduler) as desk, contextlib.suppress(KeyboardInterrupt):
         while True:
+            desk.read_again()
             try:
                 facts = _status(desk)
             except StoreUnavailableError as exc:
                 click.clear()
-                click.secho(f"once: {exc}", fg="red")
+                click.secho(f"once: {plain(str(exc))}", fg="red")
             else:
                 click.clear()
                 _print_status(facts, desk.zone)
@@ -167,6 +173,8 @@ def next_windows(
     with at_desk(ctx, scheduler) as desk:
         after = desk.instant(since, "--from")
         rows = list(desk.lineup.rows) if entry is None else [desk.row(entry)]
+        for name, why in desk.lineup.rows.wrong.items() if entry is None else ():
+            click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
         found = islice(heapq.merge(*(_coming(row, after) for row in rows)), number)
         windows: list[dict[str, Any]] = []
         for start, name in found:

@@ -16,6 +16,7 @@ from .desk import Desk, at_desk, entry_argument, fail, scheduler_option
 from .tables import plain
 
 if TYPE_CHECKING:
+    from celery_once_beat.lookup import Story
     from celery_once_beat.rows import Row
     from celery_once_beat.scheduler import OnceScheduler
 
@@ -52,7 +53,7 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
             click.echo(f"once: window {format_instant(start)} of {entry!r} still owes its outcome", err=True)
             ctx.exit(1)
         click.echo(f"{format_instant(start)} {task_id(desk.settings.key_prefix, entry, start)}")
-        _say_unpublished(done)
+        _end_unpublished(ctx, done)
 
 
 @click.command()
@@ -92,7 +93,7 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
         with click.progressbar(length=len(starts), label=plain(entry)) as bar:
             done = _order(desk, row, starts, _publisher(desk), bar.update)
         click.echo(f"{done['published']} published" + (f", {done['open']} open meanwhile" if done["open"] else ""))
-        _say_unpublished(done)
+        _end_unpublished(ctx, done)
 
 
 def _tracked(desk: Desk, entry: str) -> Row:
@@ -134,21 +135,24 @@ def _starts(row: Row, after: datetime, until: datetime) -> list[datetime]:
 def _to_backfill(
     desk: Desk, row: Row, since: datetime, until: datetime, *, again: bool
 ) -> tuple[list[datetime], Counter[str]]:
-    """Return the starts to run, and in words how many are not, and why."""
+    """Return the starts to run, and in words how many are not, and why. What hasn't begun yet isn't spoken of."""
     now = desk.store.look().now
     if until < since:
         fail("TO lies before FROM")
+    if since > now:
+        fail("FROM lies in the future: no window has begun since")
     seen = desk.lookup.entry(row.name, desk.settings.history_size or 1)
-    known = {story.start: story for story in seen.stories}
+    known: dict[datetime, Story] = {}
+    for story in seen.stories:  # of those with one start the newest record comes first
+        if story.open is not None or story.start not in known:
+            known[story.start] = story
     counts: Counter[str] = Counter()
     starts = []
-    for start in _starts(row, since - timedelta(microseconds=1), until):
-        story = known.get(start)
-        if start > now:
-            counts["not begun yet, skipped"] += 1
-        elif story is not None and story.open is not None:
+    for start in _starts(row, since - timedelta(microseconds=1), min(until, now)):
+        found = known.get(start)
+        if found is not None and found.open is not None:
             counts["open, skipped"] += 1
-        elif story is not None and story.state == "done" and not again:
+        elif found is not None and found.state == "done" and not again:
             counts["done, skipped"] += 1
         else:
             starts.append(start)
@@ -157,12 +161,16 @@ def _to_backfill(
 
 def _publisher(desk: Desk) -> OnceScheduler:
     """A beat's way of publishing, for an order. It checks the broker before a window is opened."""
-    from celery_once_beat.errors import StoreUnavailableError
+    from celery_once_beat.errors import SettingError, StoreUnavailableError
     from celery_once_beat.scheduler import OnceScheduler
 
     _ = desk.lineup  # the app's modules are there
     publisher = OnceScheduler(desk.app)
-    if not publisher.broker_ready():
+    try:
+        ready = publisher.broker_ready()
+    except Exception as exc:
+        raise SettingError(f"broker_url: can't be used: {type(exc).__name__}: {exc}") from exc
+    if not ready:
         raise StoreUnavailableError("the broker doesn't answer: nothing was ordered")
     return publisher
 
@@ -186,16 +194,22 @@ def _order(
             fail(f"the store doesn't know {row.name!r}: start a beat first, which loads it")
         if isinstance(reply, Claimed):
             published = publisher.publish_by_order(row, start, reply.turn)
-            done["published" if published else "unpublished"] += 1
+            done[{1: "published", 0: "unpublished", -1: "unpublishable"}[published]] += 1
         else:
             done["open"] += 1
         step(1)
     return done
 
 
-def _say_unpublished(done: Counter[str]) -> None:
+def _end_unpublished(ctx: click.Context, done: Counter[str]) -> None:
+    """Say what wasn't published, and end with that."""
+    if done["unpublishable"]:
+        words = "can't be published: is there something in the entry's args that can't be serialized?"
+        click.echo(f"once: {done['unpublishable']} {words}", err=True)
+        ctx.exit(1)
     if done["unpublished"]:
         click.echo(f"once: {done['unpublished']} not published, the broker failed; a beat publishes them", err=True)
+        ctx.exit(os.EX_UNAVAILABLE)
 
 
 def _said(start: datetime, desk: Desk) -> str:
@@ -258,4 +272,4 @@ def _pass_over(desk: Desk, name: str) -> int:
         raise reply
     if not isinstance(reply, Claimed):
         fail(f"{name!r} changed meanwhile ({type(reply).__name__.lower()}): ask again")
-    return len(starts)
+    return reply.missed  # not those that ran all the same, by order

@@ -45,7 +45,7 @@ def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 def painted(state: str) -> str:
     """A window's outcome or state in its colour."""
-    return click.style(state, fg=_COLOURS[state]) if state in _COLOURS else state
+    return click.style(state, fg=_COLOURS[state]) if state in _COLOURS else plain(state)
 
 
 def plain(text: str | None) -> str:

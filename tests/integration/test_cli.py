@@ -211,10 +211,9 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     assert "is no window of 'hourly'; see: once next --from" in odd.log
 
     since = (earlier + timedelta(minutes=1)).isoformat()
-    shown = once("backfill", "hourly", since, (newest + timedelta(hours=2)).isoformat(), "--dry-run")
+    shown = once("backfill", "hourly", since, "9999-12-31", "--dry-run")
     assert [line.split(maxsplit=1) for line in shown.log.splitlines()] == [
         ["1", "done, skipped"],
-        ["2", "not begun yet, skipped"],
         ["4", "to run"],
     ]
     refused = once("backfill", "hourly", since, newest.isoformat(), typed="n\n")
@@ -235,6 +234,8 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     once("run", "hourly")
     still = once("run", "hourly")
     assert (still.exit_code, still.log) == (1, f"once: window {start} of 'hourly' still owes its outcome\n")
+    future = once("backfill", "hourly", "2999-01-01", "2999-01-02")
+    assert (future.exit_code, future.log) == (2, "once: FROM lies in the future: no window has begun since\n")
     backwards = once("backfill", "hourly", "now", "2020-01-01")
     assert (backwards.exit_code, backwards.log) == (2, "once: TO lies before FROM\n")
     system.worker("other", pool="solo").wait_ready()
@@ -369,6 +370,13 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
         assert "geheim" not in said.log
     wrong = once("status", settings={"once_beat_lease": "soon"})
     assert (wrong.exit_code, wrong.log.count("\n")) == (os.EX_CONFIG, 1)
+    for text in ("0001-01-01T00:00", "soon"):
+        odd = once("next", "--from", text, settings={"timezone": "Asia/Tokyo"})
+        assert (odd.exit_code, odd.log.count("\n")) == (2, 1)
+    broken = once("doctor", BROKER_URL="nonsense://here")
+    assert "warn  broker: can't be used: KeyError" in broken.log
+    broken = once("run", "tick", BROKER_URL="nonsense://here")
+    assert (broken.exit_code, broken.log.count("\n")) == (os.EX_CONFIG, 1)
     none = once("status", "-S", "nowhere:Scheduler")
     assert none.exit_code == os.EX_CONFIG
     assert none.log.startswith("once: beat_scheduler: found 'nowhere:Scheduler', expected a scheduler's class:")
@@ -381,6 +389,36 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
         assert status.exit_code == 0
         assert "holds a string, expected a hash" in status.log
         client.delete(system.store.entry_key("tick"))
+
+
+def test_a_message_that_can_not_be_made(system: System, once: Once) -> None:
+    """Its order ends with 1 and says why, not that the broker failed; the window fails after max_attempts publishes."""
+    system.entries = {"bad": {"task": "apps.once_app.no_arguments", "cron": "0 * * * *", "args": [1]}}
+    system.check_law = False
+    beat = system.beat()
+    wait_until(lambda: system.store.account("bad"), "it is loaded", 20)
+    said = once("run", "bad")
+    assert said.exit_code == 1
+    assert "once: 1 can't be published:" in said.log
+    beat.stop()
+
+
+def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once) -> None:
+    """A beat's name, an outcome in a history and a counter's name that nobody of ours wrote are written out."""
+    system.check_law = False
+    beat = system.beat()
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 20)
+    beat.stop()
+    with system.client() as client:
+        client.zadd("once:beats", {"a\x1b[2J:1:b": 1e15})
+        client.expire("once:beats", 60)
+        client.lpush(system.store.history_key("tick"), "2026-11-21T00:00:00 do\x1b[2Jne 1 0 0 1 a:1 b")
+        client.expire(system.store.history_key("tick"), 60)
+        for command in (["ping"], ["status"], ["history", "tick"], ["audit"], ["ping", "--json"]):
+            assert "\x1b" not in once(*command).log, command
+        assert json.loads(once("ping", "--json").log)["alive"]
+        client.hset(system.store.entry_key("tick"), "c:\x1b[2J", 1)
+        assert "\x1b" not in once("audit").log
 
 
 def test_colours_on_a_terminal_alone(system: System) -> None:
@@ -429,5 +467,5 @@ def test_watch_shows_the_status_until_it_is_stopped(system: System) -> None:
     beat = system.beat()
     watch.wait_log(rf"{HOST}:{beat.pid}", 30)
     watch.signal(signal.SIGINT)
-    watch.wait(20)
+    assert watch.wait(20) == 0
     assert "Traceback" not in watch.log
