@@ -102,6 +102,11 @@ class OnceTask(_Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; for a window of its own only if that is this delivery's to execute."""
+        request: Any = self.request_stack.top
+        if request is not None and request.is_eager and not request._protected:
+            # Its own request: Celery 5.4 would put an empty one on top, as on a direct call, and lose the retry.
+            request._protected = 1
+            return self.run(*args, **kwargs)
         return self._begin_and_call(partial(super().__call__, *args, **kwargs))
 
     def _begin_and_call(self, call: Callable[[], Any]) -> Any:

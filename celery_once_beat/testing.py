@@ -100,6 +100,9 @@ class _Requests:
         request._once_execution = self._execution
         self._stack.push(request)
 
+    def __len__(self) -> int:
+        return len(self._stack)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stack, name)
 

@@ -59,3 +59,23 @@ def test_without_store_and_broker_the_message_stays_with_the_broker() -> None:
         with pytest.raises(Reject) as caught:
             put_back(task, request, StoreUnavailableError("away"))
     assert caught.value.requeue is True
+
+
+def test_an_eager_run_has_its_own_request() -> None:
+    """With its id and its retries, as a plain task's; a call of the task within it is a direct one."""
+    seen: list[tuple[str | None, int]] = []
+    with Celery("tests", broker="memory://", set_as_current=False, task_cls=OnceTask) as app:
+
+        @app.task(bind=True, max_retries=3, shared=False)
+        def flaky(self, nested: bool = False) -> str:
+            if nested:
+                return "nested"
+            assert self(nested=True) == "nested"
+            seen.append((self.request.id, self.request.retries))
+            if self.request.retries < 2:
+                raise self.retry(countdown=0)
+            return "done"
+
+        result = flaky.apply()
+    assert (result.state, result.get()) == ("SUCCESS", "done")
+    assert seen == [(result.id, 0), (result.id, 1), (result.id, 2)]
