@@ -94,7 +94,7 @@ def run(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[str
 
 def test_what_runs_once_elsewhere(procs: Processes, redis_url: str, folder: Path) -> None:
     """README's other block, on two machines at once: one of them cleans up, and each user gets one mail."""
-    users = "users = lambda: ['ann', 'bob']\n\n\n@app.task\ndef mail(user): print('mail to', user)\n\n\n"
+    users = "users = lambda: ['ann', 'bob']\n\n\n@app.task\ndef mail(user): print(f'mail to {user}')\n\n\n"
     (folder / "proj.py").write_text(APP + users + ELSEWHERE.replace("redis://localhost", redis_url))
     (folder / "machine.py").write_text(
         "import proj\nfrom celery_once_beat.testing import executing, window\n"
