@@ -14,9 +14,10 @@ from .lineup import Lineup, describe
 from .lookup import BeatSeen, EntrySeen, Overview, Story
 from .replies import OpenWindow, Past
 from .rows import Row
-from .windows import format_instant
+from .starts import shown
+from .windows import format_instant, task_id
 
-__all__ = ("beat_facts", "entry_facts", "status_facts", "story_facts")
+__all__ = ("beat_facts", "entry_facts", "status_facts", "story_facts", "window_facts")
 
 #: After a start, the time within which a beat that lives has claimed it, or something is wrong.
 _CLAIMED_WITHIN = timedelta(seconds=15)
@@ -50,16 +51,25 @@ class _Worry(NamedTuple):
 
 
 def status_facts(overview: Overview, lineup: Lineup) -> dict[str, Any]:
-    """Everything that ``celery once status`` shows; entries that need attention come first."""
+    """Everything that ``celery once status`` shows; entries that need attention come first.
+
+    An entry's ``kind`` is ``scheduled``, ``left out`` (as wrong) or ``stranger`` (in no schedule of ours).
+    """
     entries = [entry_facts(row, overview.entries[row.name], overview) for row in lineup.rows]
     entries += [
-        {**_NO_ENTRY, "entry": str(name), **_attention([_Worry(8, f"left out: {why}", setup=True)])}
+        {
+            **_NO_ENTRY,
+            "entry": name if isinstance(name, str) else shown(name),  # what is no name is left out too
+            "kind": "left out",
+            **_attention([_Worry(8, f"left out: {why}", setup=True)]),
+        }
         for name, why in lineup.rows.wrong.items()
     ]
     entries += [
         {
             **_NO_ENTRY,
             "entry": name,
+            "kind": "stranger",
             "overdue": number,
             **_attention([_Worry(2, f"{number} overdue, and not in this schedule", setup=True)]),
         }
@@ -105,6 +115,7 @@ def entry_facts(row: Row, seen: EntrySeen, overview: Overview) -> dict[str, Any]
     last = seen.last
     return {
         "entry": row.name,
+        "kind": "scheduled",
         "task": row.entry.task,
         "schedule": describe(row.entry.schedule),
         "tracked": row.tracked,
@@ -141,6 +152,11 @@ def story_facts(story: Story) -> dict[str, Any]:
         "refused": story.refused,
         "backfill": still_open.backfill if still_open else None,
     }
+
+
+def window_facts(prefix: str, entry: str, story: Story) -> dict[str, Any]:
+    """As :func:`story_facts`, and whose window it is; ``task_id`` is that of its task, by ``prefix``, the keys'."""
+    return {"entry": entry, **story_facts(story), "task_id": task_id(prefix, entry, story.start)}
 
 
 def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:

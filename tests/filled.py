@@ -1,0 +1,75 @@
+"""Entries with a past, for what looks at it: made by the store's own verbs, as a beat and a worker use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+
+from celery_once_beat import replies
+from celery_once_beat.lineup import Lineup
+from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
+from celery_once_beat.rows import Row
+from celery_once_beat.store import Store
+
+__all__ = ("BEAT", "beat_lives", "execute", "fill", "load")
+
+BEAT = "host-a:17:beatbeat"
+
+
+def beat_lives(store: Store, *beats: str) -> None:
+    """Say that beats live, as their heartbeats do; it holds for 15 seconds."""
+    for beat in beats or (BEAT,):
+        store.overdue(beat, datetime.now(timezone.utc), 0, report="3 12 5 0 0.1.0")
+
+
+def load(store: Store, rows: Sequence[Row], ago: timedelta) -> None:
+    """Load entries, so that their windows of the time since ``ago`` are still to be claimed."""
+    known = datetime.now(timezone.utc) - ago
+    limits = {"ttl": 30 * 86400, "max_attempts": 3, "recover": True, "grace": None}
+    loaded = store.load_many(
+        LoadRequest(row.name, BEAT, row.fingerprint, known=known, alive=(BEAT,), **limits) for row in rows
+    )
+    for row, reply in zip(rows, loaded, strict=True):
+        assert isinstance(reply, replies.Loaded), reply
+        row.cursor = reply.cursor
+
+
+def claim(store: Store, rows: Sequence[Row]) -> list[WindowKey]:
+    """Claim and publish the next window of each."""
+    now = datetime.now(timezone.utc)
+    due = [(row, start) for row in rows if (start := row.after(row.cursor)) is not None and start <= now]
+    answers = store.claim_many(
+        BEAT, [ClaimRequest(WindowKey(row.name, start), row.cursor, row.fingerprint) for row, start in due]
+    )
+    windows = []
+    for (row, start), answer in zip(due, answers, strict=True):
+        assert isinstance(answer, replies.Claimed), answer
+        row.cursor = start
+        windows.append(WindowKey(row.name, start))
+    store.confirm_many(Confirmation(window, 1, 1, 600.0) for window in windows)
+    return windows
+
+
+def execute(store: Store, windows: Sequence[WindowKey], outcome: str = "done", worker: str = "host-b") -> None:
+    """Begin windows and finish them, as a worker of that host does; many at once."""
+    for chunk in _chunks(windows, 200):
+        for window in chunk:
+            owner = f"{worker}:1:delivery/1"
+            begun = store.begin(window, owner, 30.0)
+            assert isinstance(begun, replies.Begun), begun
+            store.finish(window, owner, begun.fence, outcome)
+
+
+def fill(store: Store, lineup: Lineup, windows: int, ago: timedelta, outcomes: Sequence[str] = ("done",)) -> None:
+    """Let ``windows`` windows of each entry, of the time since ``ago``, end with ``outcomes`` in turn."""
+    rows = list(lineup.rows)
+    load(store, rows, ago)
+    for number in range(windows):
+        execute(store, claim(store, rows), outcomes[number % len(outcomes)])
+
+
+def _chunks(windows: Sequence[WindowKey], size: int) -> Iterator[list[WindowKey]]:
+    rest = iter(windows)
+    while chunk := list(islice(rest, size)):
+        yield chunk

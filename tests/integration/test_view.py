@@ -1,0 +1,155 @@
+"""What board and metrics look at: an app's schedule and store, again and again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import filled
+import pytest
+import redis
+from celery import Celery
+from celery.beat import Scheduler
+
+from celery_once_beat import OnceTask, view
+from celery_once_beat.errors import SettingError
+from celery_once_beat.lineup import line_up
+from celery_once_beat.settings import Settings
+from celery_once_beat.view import View
+
+HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    app = Celery("viewed", broker=redis_url, set_as_current=False, task_cls=OnceTask)
+
+    @app.task(name="proj.task", shared=False)
+    def task() -> None: ...
+
+    app.conf.beat_schedule = {name: dict(HOUR) for name in ("a", "b", "c")}
+    return app
+
+
+@pytest.fixture
+def views(app: Celery) -> Iterator[Any]:
+    made: list[View] = []
+
+    def make(**options: Any) -> View:
+        made.append(View(app, Settings.from_app(app), **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def fill(app: Celery, made: View, windows: int) -> None:
+    lineup = line_up(app, Settings.from_app(app))
+    filled.fill(made._store, lineup, windows, timedelta(hours=windows, minutes=1))
+
+
+def test_histories_are_read_where_something_happened(app: Celery, views: Any, redis_url: str) -> None:
+    """A look reads the newest window of each entry, and more of those alone that changed; the others' stay the same."""
+    made = views(windows=10)
+    fill(app, made, 4)
+    first = made.look()
+    assert {name: len(stories) for name, stories in first.stories.items()} == {"a": 4, "b": 4, "c": 4}
+
+    def read() -> int:
+        with redis.Redis.from_url(redis_url) as client:
+            return int(client.info("commandstats")["cmdstat_lrange"]["calls"])
+
+    before = read()
+    same = made.look()
+    assert read() - before == 3
+    assert all(same.stories[name] is first.stories[name] for name in "abc")
+    with redis.Redis.from_url(redis_url) as client:
+        client.hincrby(made._store.entry_key("b"), "refused", 1)
+    before = read()
+    changed = made.look()
+    assert read() - before == 4
+    assert [changed.stories[name] is first.stories[name] for name in "abc"] == [True, False, True]
+
+
+def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
+    """A window that is opened once more is there once: open, then as it ended the second time."""
+    made = views(windows=10)
+    lineup = line_up(app, Settings.from_app(app))
+    rows = list(lineup.rows)
+    filled.load(made._store, rows, timedelta(minutes=61))
+    windows = filled.claim(made._store, rows)
+    filled.execute(made._store, windows, "failed")
+    (window,) = [window for window in windows if window.entry == "a"]
+    made._store.backfill(window, "order")
+    (story,) = made.look().stories["a"]
+    assert (story.state, story.open is not None) == ("published", True)
+    filled.execute(made._store, [window], "done")
+    (story,) = made.look().stories["a"]
+    assert story.state == "done"
+
+
+def test_an_older_record_that_cant_be_read(app: Celery, views: Any, redis_url: str) -> None:
+    """It is a trouble of its entry, as long as it is among those that are shown."""
+    made = views(windows=10)
+    fill(app, made, 2)
+    with redis.Redis.from_url(redis_url) as client:
+        client.rpush(made._store.history_key("b"), "garbage")
+    for _ in range(2):
+        entries = {entry["entry"]: entry for entry in made.look().facts["entries"]}
+        assert [bool(entries[name]["attention"]) for name in "abc"] == [False, True, False]
+        assert "can't be read" in entries["b"]["attention"][0]
+
+
+class FromDatabase(Scheduler):
+    """A scheduler whose entries come from elsewhere, as a database's do."""
+
+    entries: Any = ()
+
+    def all_as_schedule(self) -> dict[str, Any]:
+        if isinstance(self.entries, Exception):
+            raise self.entries
+        return {name: self.Entry(name=name, task="proj.task", schedule=HOUR["schedule"], app=self.app)
+                for name in self.entries}  # fmt: skip
+
+
+def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Entries of a database come and go; while it is away the last ones are shown, and that is logged once."""
+    monkeypatch.setattr(view, "_SCHEDULE_LASTS", 0.0)
+    made = views(scheduler=f"{__name__}:FromDatabase")
+
+    def names() -> set[str]:
+        return {entry["entry"] for entry in made.look().facts["entries"]}
+
+    assert names() == {"a", "b", "c"}
+    monkeypatch.setattr(FromDatabase, "entries", {"new"})
+    assert names() == {"a", "b", "c", "new"}
+    monkeypatch.setattr(FromDatabase, "entries", RuntimeError("can't connect with password s3cret"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert names() == {"a", "b", "c", "new"}
+    lines = [record for record in caplog.records if getattr(record, "action", "") == "schedule_unreadable"]
+    assert len(lines) == 1
+    assert "s3cret" not in caplog.text
+    monkeypatch.setattr(FromDatabase, "entries", ())
+    assert names() == {"a", "b", "c"}
+
+
+def test_names_that_are_none(app: Celery, views: Any) -> None:
+    """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
+    app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
+    facts = views().look().facts
+    json.dumps(facts)
+    assert {entry["entry"]: entry["kind"] for entry in facts["entries"]} == {
+        **dict.fromkeys("abc", "scheduled"),
+        **dict.fromkeys(("5", "None", "half \udcff", "('a',)"), "left out"),
+    }
+
+
+def test_a_scheduler_that_isnt_there(views: Any) -> None:
+    """It is said at the start."""
+    with pytest.raises(SettingError, match="found 'nowhere:Scheduler'"):
+        views(scheduler="nowhere:Scheduler")
