@@ -13,6 +13,7 @@ from .desk import OnceGroup
 from .doctor import doctor
 from .looks import history, next_windows, ping, status, watch
 from .orders import backfill, pause, resume, run
+from .serve import dashboard, metrics
 
 __all__ = ("once",)
 
@@ -28,5 +29,19 @@ def once() -> None:
     """
 
 
-for command in (status, watch, next_windows, history, audit, doctor, ping, run, backfill, pause, resume):
+for command in (
+    status,
+    watch,
+    next_windows,
+    history,
+    audit,
+    doctor,
+    ping,
+    run,
+    backfill,
+    pause,
+    resume,
+    dashboard,
+    metrics,
+):
     once.add_command(command)

@@ -20,6 +20,9 @@ PAGES = {
 #: Blocks that another test runs, by the file that they are or the comment above them. Of several with one name, all
 #: but the first are.
 BLOCKS = {
+    ("docs/board.md", "served"): "tests/board/test_board_docs.py",
+    ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
+    ("docs/metrics.md", "served"): "tests/board/test_board_docs.py",
     ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/redis.md", "acl"): "tests/integration/test_connections.py",
     ("docs/redis.md", "proj.py"): "tests/docs/test_doc_redis.py",

@@ -215,7 +215,7 @@ def test_the_benchmarks_are_those_of_the_report() -> None:
 def test_every_line_of_the_logs_is_documented() -> None:
     """docs/logs.md has each ``action`` that the package logs, and no other."""
     package = Path(celery_once_beat.__file__).parent
-    source = "".join(path.read_text() for path in package.glob("*.py"))
+    source = "".join(path.read_text() for path in package.rglob("*.py"))
     call = r'(?:\babout\(\s*|\baction(?:: str)? ?= ?|\b_log\([\w.]+, )"([a-z_]+)"( \+)?'
     found = {action for action, more in re.findall(call, source) if not more}
     found |= {"broker_away"} | {f"entry_{news}" for news in ("new", "changed")}

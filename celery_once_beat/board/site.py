@@ -1,0 +1,187 @@
+"""What the board answers: the page, a window's story, the news, metrics, and its own few files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import tzinfo
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from . import words
+from .feed import Feed
+from .guard import Guard
+from .page import Line
+
+__all__ = ("MOST_VIEWERS", "make_site")
+
+Expose = Callable[[dict[str, Any] | None, str], tuple[str, bytes]]
+
+#: Viewers at a time who are told what changes; others see the page as it was when they opened it.
+MOST_VIEWERS = 64
+#: Seconds within which a viewer has to take what it is sent.
+_PATIENCE = 20.0
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def make_site(
+    feed: Feed,
+    *,
+    title: str,
+    zone: tzinfo,
+    prefix: str,
+    token: str | None = None,
+    closing: Callable[[], bool] = lambda: False,
+    expose: Expose | None = None,
+) -> ASGIApp:
+    """Return the board as an ASGI application.
+
+    ``prefix`` is that of the keys, from which the ids of tasks are made; ``expose`` returns content type and text of
+    the metrics, in the form that an Accept header asks for; ``closing`` says that the server wants to end.
+    """
+    site = _Site(feed, title, zone, prefix, closing, expose)
+    compressed = [Middleware(GZipMiddleware, compresslevel=4)]
+    app = Starlette(
+        routes=[
+            Route("/", site.page, middleware=compressed),
+            Route("/window/{line}/{start}", site.window),
+            Route("/events", site.events),
+            Route("/metrics", site.metrics, middleware=compressed),
+            Route("/static/{name}", site.static),
+        ],
+        exception_handlers={HTTPException: site.error, 500: site.error},
+    )
+    return Guard(app, token)
+
+
+class _Site:
+    def __init__(
+        self,
+        feed: Feed,
+        title: str,
+        zone: tzinfo,
+        prefix: str,
+        closing: Callable[[], bool],
+        expose: Expose | None,
+    ) -> None:
+        self._feed = feed
+        self._zone = zone
+        self._prefix = prefix
+        self._closing = closing
+        self._expose = expose
+        templates = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
+        templates.globals.update(title=words.plain(title), states=words.STATES)
+        self._templates = templates
+        self._rows: dict[str, tuple[Line, Markup]] = {}
+        static = files(__package__) / "static"
+        self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
+
+    def _html(self, template: str, status: int = 200, **values: Any) -> Response:
+        return HTMLResponse(self._templates.get_template(template).render(values), status)
+
+    async def page(self, request: Request) -> Response:
+        page = await self._feed.fresh()
+        only = request.query_params.get("only") == "attention"
+        self._rows = {line.id: self._row(line) for line in page.lines.values()}
+        rows = [row for _, row in self._rows.values()]
+        return self._html("board.html", root="", page=page, rows=rows, position=self._feed.position, only=only)
+
+    def _row(self, line: Line) -> tuple[Line, Markup]:
+        """Render one entry; what was rendered is kept while it is the same, since there may be thousands."""
+        known = self._rows.get(line.id)
+        if known is not None and known[0] is line:
+            return known
+        return line, Markup(self._templates.get_template("row.html").render(line=line))  # noqa: S704  # it escaped
+
+    async def window(self, request: Request) -> Response:
+        page = await self._feed.fresh()
+        line, start = request.path_params["line"], request.path_params["start"]
+        window = page.window(line, start, self._prefix)
+        if window is None:
+            raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
+        story = list(words.story_words(window, self._zone))
+        return self._html("window.html", root="../../", name=page.lines[line].name, state=window["state"], story=story)
+
+    async def events(self, request: Request) -> Response:
+        headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
+        if request.method == "HEAD":
+            return Response(headers=headers)
+        if self._feed.viewers >= MOST_VIEWERS:
+            raise HTTPException(503, f"{MOST_VIEWERS} look already", {"retry-after": "30"})
+        position = request.headers.get("last-event-id") or request.query_params.get("since", "")
+        return _News(self._feed, position, self._closing, headers)
+
+    async def metrics(self, request: Request) -> Response:
+        if self._expose is None:
+            raise HTTPException(404, "For metrics install celery-once-beat[metrics]")
+        await self._feed.fresh()
+        media_type, text = self._expose(self._feed.facts, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": media_type})
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._static:
+            raise HTTPException(404)
+        return Response(self._static[name], media_type=_TYPES[name.rpartition(".")[2]])
+
+    async def error(self, request: Request, exc: Exception) -> Response:
+        status, text, headers = 500, "The board failed: its log says why", None
+        if isinstance(exc, HTTPException):
+            status, text, headers = exc.status_code, exc.detail, exc.headers
+        if "text/html" not in request.headers.get("accept", ""):
+            return PlainTextResponse(f"{text}.\n", status, headers)
+        root = "../" * max(request.url.path.count("/") - 1, 0)
+        answer = self._html("error.html", status, root=root, text=text)
+        answer.headers.update(headers or {})
+        return answer
+
+
+class _News(Response):
+    """The stream of one viewer; ends when it goes, takes nothing for too long, or the server wants to end."""
+
+    def __init__(self, feed: Feed, position: str, closing: Callable[[], bool], headers: dict[str, str]) -> None:
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._feed = feed
+        self._position = position
+        self._closing = closing
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """Send until the viewer goes."""
+        self._feed.viewers += 1
+        tasks = [asyncio.create_task(self._tell(send)), asyncio.create_task(_gone(receive))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._feed.viewers -= 1
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for text in self._feed.follow(self._position):
+            if self._closing():
+                break
+            if text:
+                await asyncio.wait_for(
+                    send({"type": "http.response.body", "body": text.encode(), "more_body": True}), _PATIENCE
+                )
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

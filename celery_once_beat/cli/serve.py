@@ -1,0 +1,90 @@
+"""The commands that serve: ``dashboard`` and ``metrics``. They need extras, and write nothing."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from .desk import at_desk, fail, scheduler_option
+
+__all__ = ("dashboard", "metrics")
+
+_PORT = click.IntRange(0, 65535)
+
+
+@click.command()
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that others reach needs a token."
+)
+@click.option("--port", type=_PORT, default=5566, show_default=True, help="0: a free one.")
+@click.option(
+    "--token",
+    envvar="ONCE_BOARD_TOKEN",
+    help="What viewers have to know. Set ONCE_BOARD_TOKEN instead: everybody on the machine sees options, in ps.",
+)
+@click.option(
+    "--windows", type=click.IntRange(1, 200), default=24, show_default=True, help="How many of each entry are shown."
+)
+@scheduler_option
+@click.pass_context
+def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windows: int, scheduler: str | None) -> None:
+    """Serve a page that shows each entry's recent windows, live, and /metrics. It only reads.
+
+    Without a token it is for this machine alone.
+    """
+    try:
+        from celery_once_beat.board.server import listen, serve
+    except ModuleNotFoundError as exc:
+        _not_installed("dashboard", exc)
+    from celery_once_beat.view import View
+
+    with at_desk(ctx, scheduler) as desk:
+        view = View(desk.app, desk.settings, scheduler, windows=windows)
+        listener = listen(host, port, token)
+        click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
+        serve(desk.app, desk.settings, view, listener, token)
+
+
+@click.command()
+@click.option("--port", type=_PORT, help="Serve /metrics on this port, to this machine, instead; 0: a free one.")
+@click.option(
+    "--entries",
+    type=click.IntRange(0, 10_000),
+    default=200,
+    show_default=True,
+    help="How many entries have series of their own; the others are summed.",
+)
+@scheduler_option
+@click.pass_context
+def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str | None) -> None:
+    """Print what Prometheus reads: windows by outcome, how late, how long, what is overdue, which beats live."""
+    try:
+        from celery_once_beat.exporter import serve
+        from celery_once_beat.metrics import expose
+    except ModuleNotFoundError as exc:
+        _not_installed("metrics", exc)
+    from celery_once_beat.loopback import bind
+    from celery_once_beat.view import View
+
+    with at_desk(ctx, scheduler) as desk:
+        view = View(desk.app, desk.settings, scheduler)
+        if port is None:
+            _, text = expose(view.look().facts, entries=entries)
+            view.close()
+            click.echo(text, nl=False)
+            return
+        listener = bind("127.0.0.1", port)
+        click.echo(f"once: the metrics are at {_url(listener.getsockname())}/metrics")
+        serve(view, listener, entries)
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _not_installed(extra: str, exc: ModuleNotFoundError) -> NoReturn:
+    if (exc.name or "").startswith("celery_once_beat"):
+        raise exc
+    fail(f"{extra} needs an extra: pip install 'celery-once-beat[{extra}]' ({exc})")

@@ -1,0 +1,68 @@
+"""What the board's tests ask for: a board in a process of its own, and a real Chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from boards import Board, find_chromium, start_board
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
+from servers import missing
+from system import System
+
+#: What a page may complain of: that a connection was cut by the test.
+_CUT = re.compile(r"net::ERR_")
+
+
+@pytest.fixture
+def board(system: System) -> Callable[..., Board]:
+    """Start a board for the system's app, with these options of the command, and this environment."""
+    return partial(start_board, system)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """One browser a session."""
+    executable = find_chromium()
+    if executable is None:
+        missing("Chromium isn't installed (package chromium)")
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    expect.set_options(timeout=20_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=[*root, "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Open a page as one viewer; an error of its script, a breach of its policy or an alert fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not _CUT.search(message.text):
+            complaints.append(f"{message.type}: {message.text}")
+
+    def alerted(dialog: Dialog) -> None:
+        complaints.append(f"alert: {dialog.message}")
+        dialog.dismiss()
+
+    def open_page(url: str, **options: Any) -> Page:
+        contexts.append(chromium.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", alerted)
+        page.on("console", said)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints, complaints

@@ -1,0 +1,212 @@
+"""The board for everybody: rules of accessibility, colours and shapes, phones, no script, a thousand entries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import filled
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from boards import Board, lineup_of
+from playwright.sync_api import Page, expect
+from system import System
+
+from celery_once_beat.board.words import STATES
+
+pytestmark = pytest.mark.xdist_group("chromium")
+
+Start = Callable[..., Board]
+Visit = Callable[..., Page]
+
+WORK = "apps.once_app.work"
+#: All rules, the best practices and those that come with WCAG 2.2 too.
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+LONG = "a-name-without-a-single-space-that-is-longer-than-any-phone-is-wide-" * 3
+
+
+@pytest.fixture
+def varied(system: System) -> System:
+    """Entries in several states."""
+    system.check_law = False
+    system.entries = {
+        "nightly-report": {"task": WORK, "every": 600.0},
+        "failing": {"task": WORK, "every": 600.0},
+        LONG: {"task": WORK, "every": 600.0},
+        "new": {"task": WORK, "cron": "30 2 29 2 *"},
+        "wrong": {"task": WORK, "every": 600.0, "options": {"once": {"grce": 1}}},
+    }
+    rows = {row.name: row for row in lineup_of(system).rows}
+    store = system.store
+    filled.load(store, [rows[name] for name in ("nightly-report", "failing", LONG)], timedelta(hours=3, minutes=31))
+    (last,) = filled.claim(store, [rows["nightly-report"]])
+    while claimed := filled.claim(store, [rows["nightly-report"]]):
+        filled.execute(store, [last])
+        (last,) = claimed
+    store.begin(last, "host-b:1:delivery/1", 600.0)
+    for _ in range(18):
+        filled.execute(store, filled.claim(store, [rows[LONG]]))
+    filled.claim(store, [rows[LONG]])
+    filled.execute(store, filled.claim(store, [rows["failing"]]), "failed")
+    filled.beat_lives(system.store)
+    return system
+
+
+def check(page: Page) -> None:
+    results = Axe().run(page, options=RULES)
+    assert results.violations_count == 0, results.generate_report()
+    assert len(results.response["passes"]) > 15, "the rules were tried"
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_rules_of_accessibility(varied: System, board: Start, visit: Visit, scheme: str, width: int) -> None:
+    """axe-core finds nothing: the page, filtered, a story in it and by itself, an error; light, dark, on a phone."""
+    page = visit(board().url, color_scheme=scheme, viewport={"width": width, "height": 800})
+    expect(page.locator("#connection")).to_have_text("live")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+    check(page)
+    page.locator(".cells .failed").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    check(page)
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Show only what needs attention").click()
+    check(page)
+    address = page.locator(".cells .failed").get_attribute("href")
+    page.goto(f"{page.url.partition('?')[0]}{address}")
+    check(page)
+
+
+def test_a_rule_that_is_broken_is_found(varied: System, board: Start, visit: Visit) -> None:
+    """The rules are tried indeed: a link without a name is a violation."""
+    page = visit(board().url)
+    page.evaluate("document.querySelector('.cells a').removeAttribute('aria-label')")
+    broken = {violation["id"] for violation in Axe().run(page, options=RULES).response["violations"]}
+    assert "link-name" in broken
+
+
+LOOKS = """() => Object.fromEntries([...document.querySelectorAll('#legend i')].map(icon => {
+    const look = getComputedStyle(icon, '::before');
+    const colour = look.borderTopWidth === '0px' ? look.backgroundColor : look.borderTopColor;
+    return [icon.className, {colour, shape: [look.clipPath, look.borderRadius, look.borderTopWidth].join()}];
+}))"""
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG defines it."""
+    channels = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_shapes_tell_states_apart(varied: System, board: Start, visit: Visit, scheme: str) -> None:
+    """Each state has a shape of its own, whoever sees no colours, and each stands out from its ground by 3:1."""
+    page = visit(board().url, color_scheme=scheme)
+    looks: dict[str, Any] = page.evaluate(LOOKS)
+    assert set(looks) == set(STATES)
+    assert len({look["shape"] for look in looks.values()}) == len(STATES)
+    ground = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    for state, look in looks.items():
+        lighter, darker = sorted((luminance(look["colour"]), ground), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 3, (state, look)
+
+
+def test_without_colours_of_its_own(varied: System, board: Start, visit: Visit) -> None:
+    """Where the system forces its colours, shapes stay; where less motion is asked for, nothing moves."""
+    there = board()
+    forced = visit(there.url, forced_colors="active")
+    looks: dict[str, Any] = forced.evaluate(LOOKS)
+    assert len({look["shape"] for look in looks.values()}) == len(STATES)
+    text = forced.evaluate("getComputedStyle(document.body).color")
+    assert {look["colour"] for look in looks.values()} == {text}
+    moves = "getComputedStyle(document.querySelector('.cells .running'), '::before').animationName"
+    assert visit(there.url, reduced_motion="no-preference").evaluate(moves) == "breathe"
+    assert visit(there.url, reduced_motion="reduce").evaluate(moves) == "none"
+
+
+def test_on_a_phone(varied: System, board: Start, visit: Visit) -> None:
+    """At 360 pixels nothing is wider than the screen, every window is there, and a finger hits what it means."""
+    page = visit(board().url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
+    expect(page.locator("#connection")).to_have_text("live")
+    width = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
+    assert page.evaluate(width) == 360
+    sizes = page.locator(".cells a").evaluate_all("links => links.map(link => link.getBoundingClientRect().toJSON())")
+    assert len(sizes) > 38
+    for size in sizes:
+        assert size["width"] >= 24
+        assert size["height"] >= 24
+        assert 0 <= size["left"] <= size["right"] <= 360
+    page.locator(".cells .failed").tap()
+    story = page.get_by_role("dialog")
+    expect(story).to_contain_text("failed: ")
+    box = story.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    page.get_by_role("button", name="Close").tap()
+    expect(story).to_be_hidden()
+
+
+def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
+    """The page shows everything of its moment; filter and stories are links. It doesn't say that it is live."""
+    page = visit(board().url, java_script_enabled=False)
+    expect(page.locator("#connection")).to_have_text("not live")
+    expect(page.locator("[role=row]")).to_have_count(5)
+    expect(page.locator(".cells .done").nth(37)).to_be_attached()
+    expect(page.get_by_role("searchbox")).to_be_hidden()
+    expect(page.locator("#beats")).to_contain_text(filled.BEAT)
+    page.get_by_role("link", name="Show only what needs attention").click()
+    expect(page.locator("[role=row]:visible")).to_have_count(4)
+    expect(page.get_by_text("nightly-report", exact=True)).to_be_hidden()
+    expect(page.locator("[role=row]:visible").filter(has_text="failing")).to_have_count(1)
+    page.locator(".cells .failed").click()
+    expect(page.get_by_role("heading")).to_have_text("failing")
+    expect(page.get_by_text("failed: its task failed, after its own retries")).to_be_visible()
+    page.get_by_role("link", name="All entries").click()
+    expect(page.locator("[role=row]")).to_have_count(5)
+
+
+def test_a_thousand_entries(system: System, board: Start, visit: Visit) -> None:
+    """All are there with their windows; what changes costs what changed; finding, filtering and moving work."""
+    system.check_law = False
+    system.entries = {f"entry-{n:04}": {"task": WORK, "every": 600.0} for n in range(1000)}
+    lineup = lineup_of(system)
+    filled.fill(system.store, lineup, 3, timedelta(minutes=45))
+    page = visit(board().url)
+    expect(page.locator("#connection")).to_have_text("live")
+    assert page.locator(".cells a").count() == 3000
+    painted = page.evaluate(
+        """[...document.querySelectorAll('[role=row]')]
+            .filter(row => row.firstElementChild.checkVisibility({contentVisibilityAuto: true})).length"""
+    )
+    assert painted < 100, "those out of sight cost nothing"
+    page.evaluate(
+        """() => {
+            window.changed = 0;
+            new MutationObserver(changes => { window.changed += changes.length; })
+                .observe(document.getElementById('grid'), {subtree: true, childList: true, attributes: true,
+                                                           characterData: true});
+        }"""
+    )
+    some = [row for row in lineup.rows if row.name in ("entry-0007", "entry-0500", "entry-0999")]
+    filled.execute(system.store, filled.claim(system.store, some), "failed")
+    for name in ("entry-0007", "entry-0500", "entry-0999"):
+        row = page.locator("[role=row]").filter(has=page.get_by_text(name, exact=True))
+        expect(row.locator(".cells a")).to_have_count(4)
+        expect(row.locator(".attention")).to_contain_text("the last window is failed")
+    assert 3 <= page.evaluate("window.changed") <= 60, "three rows changed, not a thousand"
+    page.get_by_role("searchbox").fill("0999")
+    expect(page.locator("[role=row]:visible")).to_have_count(1)
+    page.get_by_role("searchbox").fill("")
+    page.locator("[role=row]").first.locator("a").first.focus()
+    page.keyboard.press("Control+End")
+    expect(page.locator(":focus")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()

@@ -1,0 +1,153 @@
+"""Names and keys that somebody means ill with: shown as what they are, never run, and nothing else is lost for them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import filled
+import pytest
+from boards import Board, lineup_of
+from playwright.sync_api import Browser, Page, expect
+from system import System
+
+pytestmark = pytest.mark.xdist_group("chromium")
+
+Start = Callable[..., Board]
+Visit = Callable[..., Page]
+
+WORK = "apps.once_app.work"
+#: A name, and how the page writes it.
+NAMES = {
+    "<script>alert(1)</script>": "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>': '"><img src=x onerror=alert(1)>',
+    "' onfocus='alert(1)' autofocus='": "' onfocus='alert(1)' autofocus='",
+    "{{ 7 * 7 }}{% raw %}": "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(1)//../../static": "javascript:alert(1)//../../static",
+    "a\nevent: anew\ndata: {}\n\n": r"'a\nevent: anew\ndata: {}\n\n'",
+    "bell\x07escape\x1b[2J": r"'bell\x07escape\x1b[2J'",
+    "\u202egnp.exe": r"'\u202egnp.exe'",
+    "nul\x00": r"'nul\x00'",
+    "</title></main><base href=//evil>": "</title></main><base href=//evil>",
+    "ünïcödé 🦔": "ünïcödé 🦔",
+    "__proto__": "__proto__",
+}
+
+
+def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit) -> None:
+    """Markup, quotes, control characters, marks that turn text around: text on the page, in labels and stories."""
+    system.check_law = False
+    system.entries = {name: {"task": WORK, "every": 3600.0} for name in NAMES}
+    lineup = lineup_of(system)
+    filled.load(system.store, list(lineup.rows), timedelta(hours=2, minutes=1))
+    filled.execute(system.store, filled.claim(system.store, list(lineup.rows)))
+    page = visit(board().url)
+    expect(page.locator("#connection")).to_have_text("live")
+    assert sorted(page.locator("[role=rowheader] b").all_text_contents()) == sorted(NAMES.values())
+    filled.execute(system.store, filled.claim(system.store, list(lineup.rows)), "failed")
+    for shown in NAMES.values():
+        row = page.get_by_role("row").filter(has=page.get_by_text(shown, exact=True))
+        expect(row.locator(".cells a")).to_have_count(2)
+        expect(row.locator(".failed")).to_have_attribute("aria-label", says(shown))
+        row.locator(".failed").click()
+        expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text(shown)
+        page.keyboard.press("Escape")
+    assert page.locator("img, base, script:not([src])").count() == 0
+    address = page.locator(".cells .failed").first.get_attribute("href")
+    page.goto(page.url + (address or ""))
+    assert page.locator("h1").text_content() in NAMES.values()
+    page.goto(page.url.partition("/window")[0])
+    assert page.locator("img, base, script:not([src])").count() == 0
+
+
+def says(shown: str) -> re.Pattern[str]:
+    return re.compile("^" + re.escape(shown) + r", \d+ ")
+
+
+def test_a_policy_stops_what_would_get_through(system: System, board: Start, chromium: Browser) -> None:
+    """Were a name to become markup after all, the browser wouldn't run it: inline script, handler, foreign image."""
+    system.check_law = False
+    page = chromium.new_page()
+    page.goto(board().url)
+    ran = page.evaluate(
+        """async () => {
+            window.ran = [];
+            const refused = [];
+            document.addEventListener('securitypolicyviolation', event => refused.push(event.effectiveDirective));
+            try { document.body.innerHTML += '<b>x</b>'; window.ran.push('innerHTML'); } catch { refused.push('sink'); }
+            const script = document.createElement('script');
+            try {
+                script.text = 'window.ran.push("inline")';
+                document.body.append(script);
+            } catch { refused.push('text'); }
+            const button = document.createElement('button');
+            try { button.setAttribute('onclick', 'window.ran.push("handler")'); } catch { refused.push('handler'); }
+            document.body.append(button);
+            button.click();
+            const image = document.createElement('img');
+            image.src = 'https://evil.example/x.png';
+            document.body.append(image);
+            const base = document.createElement('base');
+            base.href = 'https://evil.example/';
+            document.head.append(base);
+            await new Promise(done => setTimeout(done, 300));
+            return [window.ran, [...new Set(refused)].sort(), document.baseURI];
+        }"""
+    )
+    assert ran[0] == []
+    assert {"sink", "text", "handler", "img-src", "base-uri"} <= set(ran[1])
+    assert "evil" not in ran[2]
+    page.context.close()
+
+
+def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
+    """Keys that aren't ours, or were spoilt, are said at their entry; the others are shown as ever."""
+    system.check_law = False
+    system.entries = {name: {"task": WORK, "every": 3600.0} for name in ("good", "typed", "fields", "past", "ancient")}
+    store = system.store
+    filled.fill(store, lineup_of(system), 1, timedelta(hours=1, minutes=1))
+    filled.beat_lives(store)
+    with system.client() as client:
+        client.delete(store.entry_key("typed"))
+        client.set(store.entry_key("typed"), "not ours", ex=600)
+        client.hset(store.entry_key("fields"), "cursor", "<b>yesterday</b>")
+        client.lpush(store.history_key("past"), b'\xff\xfe"><script>alert(1)</script> done 1 2 3 4 x y')
+        client.lpush(store.history_key("past"), "2026-11-21T02:00:00 <script>alert(1)</script> 1 2 3 4 x:y z")
+        client.lpush(store.history_key("ancient"), '0001-01-01T00:00:00 "><script>alert(1)</script> 1 2 3 4 x:y z')
+        client.zadd(
+            store.open_key(3), {b"no member": 1, b"\xff<script>alert(1)</script>@2026-11-21T02:00:00.000000Z": 1}
+        )
+        client.zadd("once:beats", {"<script>alert(1)</script>": time.time() * 1000})
+        client.hset("once:{once:beats}:reports", "<script>alert(1)</script>", "nan nan <b> x y")
+        client.hset(store.refused_key("good"), "<script>", "many")
+        for key in (store.open_key(3), "once:{once:beats}:reports", store.refused_key("good")):
+            client.expire(key, 600)
+    there = board("--windows", "10")
+    page = visit(there.url)
+    expect(page.locator("#beats")).to_contain_text("<script>alert(1)</script>")
+
+    def row(name: str):
+        return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
+
+    expect(row("typed").locator(".attention")).to_contain_text("expected a hash")
+    expect(row("fields").locator(".attention")).to_contain_text("<b>yesterday</b>")
+    expect(row("past").locator(".attention")).to_contain_text("can't be read")
+    expect(row("ancient").locator(".cells a")).to_have_count(2)
+    expect(row("ancient").locator(".other")).to_have_attribute("aria-label", says("ancient"))
+    expect(row("good").locator(".attention")).to_contain_text("can't be read")
+    expect(page.get_by_role("row").filter(has_text=r"\udcff<script>alert(1)</script>")).to_be_visible()
+    row("ancient").locator(".other").click()
+    expect(page.get_by_role("dialog")).to_contain_text("what this version doesn't know")
+    assert there.ask("/metrics").status == 200
+    assert "Traceback" not in there.proc.log
+
+
+def test_the_list_of_beats_is_no_list(system: System, board: Start, visit: Visit) -> None:
+    """What concerns all entries is said above them, by the key's name."""
+    system.check_law = False
+    with system.client() as client:
+        client.set("once:beats", "not ours", ex=600)
+    page = visit(board().url)
+    expect(page.get_by_role("alert")).to_contain_text("the key 'once:beats' holds a string, expected a zset")

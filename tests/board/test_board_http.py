@@ -1,0 +1,522 @@
+"""The board as a client that means no good meets it: where it listens, whom it answers, what its answers say."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from http.client import HTTPResponse
+from typing import Any
+
+import filled
+import pytest
+from boards import Board, lineup_of, start_board
+from processes import Proc, wait_until
+from servers import RedisServer, free_port
+from system import System
+
+from celery_once_beat.board import guard
+from celery_once_beat.board.site import MOST_VIEWERS
+
+Start = Callable[..., Board]
+
+WORK = "apps.once_app.work"
+TOKEN = "a-token-of-the-tests-0123456789"
+POLICY = {
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types board",
+}
+ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_law(system: System) -> None:
+    system.check_law = False
+
+
+def dashboard(system: System, *arguments: str, **env: Any) -> Proc:
+    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "dashboard", *arguments]
+    return system.procs.start(command, name="dashboard", env=system.env(**env))
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+# -- where it listens -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "own"])
+def test_it_listens_elsewhere_only_with_a_token(system: System, host: str) -> None:
+    """Addresses that others reach are refused without one, before anything listens."""
+    if host == "own":
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+            host = probe.getsockname()[0]
+    port = str(free_port())
+    refused = dashboard(system, "--host", host, "--port", port)
+    assert refused.wait() == os.EX_CONFIG
+    assert refused.log == (
+        f"once: --host: found {host!r}, which others can reach, and no token; expected a loopback address like "
+        "127.0.0.1, or a token in ONCE_BOARD_TOKEN\n"
+    )
+    short = dashboard(system, "--host", host, "--port", port, ONCE_BOARD_TOKEN="short")
+    assert short.wait() == os.EX_CONFIG
+    assert "found 5 characters, expected at least 16" in short.log
+    assert "'short'" not in short.log
+
+
+def test_with_a_token_it_listens_elsewhere(system: System, board: Start) -> None:
+    """Then every answer needs it, whatever the Host header says."""
+    there = board("--host", "0.0.0.0", ONCE_BOARD_TOKEN=TOKEN)
+    assert there.ask(headers={"host": "board.example"}).status == 401
+    assert there.ask(headers={"host": "board.example", **bearer(TOKEN)}).status == 200
+
+
+def test_a_port_that_is_taken(system: System) -> None:
+    """One line, no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        proc = dashboard(system, "--port", str(port))
+        assert proc.wait() == os.EX_CONFIG
+    assert re.fullmatch(
+        rf"once: --host, --port: can't listen on '127.0.0.1', port {port}: Address already in use\n", proc.log
+    )
+
+
+def test_what_it_needs_is_said(system: System) -> None:
+    """Without its extra the command says what to install."""
+    code = "import sys; sys.modules['{}'] = None; from celery.__main__ import main; sys.exit(main())"
+    for command, module in (("dashboard", "starlette"), ("metrics", "prometheus_client")):
+        arguments = ["-A", "apps.once_app", "once", command]
+        proc = system.procs.start(
+            [sys.executable, "-c", code.format(module), *arguments], name=command, env=system.env()
+        )
+        assert proc.wait() == 2
+        assert proc.log.startswith(f"once: {command} needs an extra: pip install 'celery-once-beat[{command}]' (")
+        assert proc.log.count("\n") == 1
+
+
+def test_it_ends_in_order(system: System, board: Start) -> None:
+    """SIGTERM ends it with 0, also while somebody looks; nothing is logged."""
+    there = board()
+    with follow(there) as news:
+        next(news)
+        there.proc.terminate()
+        assert there.proc.wait(15) == 0
+    assert there.proc.log == f"once: the board is at {there.url}\n"
+
+
+# -- what every answer says -----------------------------------------------------------------------------------------
+
+
+def test_every_answer_carries_the_policy(system: System, board: Start) -> None:
+    """Pages, files, errors, refusals: nothing from elsewhere, nothing inline, nothing kept."""
+    plain, guarded = board(), board(name="guarded", ONCE_BOARD_TOKEN=TOKEN)
+    html = {"accept": "text/html"}
+    answers = {
+        200: [plain.ask(), plain.ask("/static/board.js"), plain.ask("/metrics"), plain.ask("/events", "HEAD")],
+        404: [plain.ask("/nowhere"), plain.ask("/window/x/y", headers=html), plain.ask("/static/nothing")],
+        405: [plain.ask("/", "POST")],
+        400: [plain.ask(headers={"host": "evil.example"})],
+        403: [plain.ask("/events", headers={"sec-fetch-site": "cross-site"})],
+        401: [guarded.ask()],
+        303: [guarded.ask(f"/?token={TOKEN}")],
+    }
+    for status, given in answers.items():
+        for answer in given:
+            assert answer.status == status
+            assert set(answer.headers["content-security-policy"].split("; ")) == POLICY
+            assert ALWAYS.items() <= answer.headers.items()
+            assert "server" not in answer.headers
+    for answer in (plain.ask(), plain.ask("/window/x/y", headers=html)):
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:|https?://", answer.text)
+
+
+def test_only_get_and_head(system: System, board: Start) -> None:
+    """It only reads: everything else is refused, for every address."""
+    there = board()
+    for path in ("/", "/events", "/metrics", "/static/board.css", "/nowhere"):
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
+            answer = there.ask(path, method)
+            assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    for path in ("/", "/static/board.css", "/metrics"):
+        head = there.ask(path, "HEAD")
+        assert (head.status, head.text) == (200, "")
+
+
+def test_nothing_is_written(system: System, board: Start) -> None:
+    """Whatever is looked at, Redis stays as it was."""
+    system.entries = {"tick": {"task": WORK, "every": 3600.0}}
+    there = board()
+    with system.client() as client:
+        there.ask()
+        assert client.keys() == []
+        lineup = lineup_of(system)
+        filled.fill(system.store, lineup, 1, timedelta(minutes=61))
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        (window,) = wait_until(lambda: re.findall(r"window/\w+/[\w:.-]+", there.ask().text), "its window is shown", 10)
+        for path in ("/", "/metrics", f"/{window}"):
+            assert there.ask(path).status == 200
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+# -- hosts, sites, paths --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:5566", 200),
+        ("127.0.0.1", 200),
+        ("127.0.0.1:80", 200),
+        ("127.1.2.3:1", 200),
+        ("[::1]:5566", 200),
+        ("evil.example", 400),
+        ("evil.example:5566", 400),
+        ("127.0.0.1.evil.example", 400),
+        ("localhost.evil.example", 400),
+        ("evil.example/127.0.0.1", 400),
+        ("evil.example@127.0.0.1", 400),
+        ("127.0.0.1@evil.example", 400),
+        ("localhost:5566:evil.example", 400),
+        ("localhost\t", 200),
+        ("0.0.0.0", 400),
+        ("10.0.0.1", 400),
+        ("[::ffff:10.0.0.1]", 400),
+        ("", 400),
+    ],
+)
+def test_the_host_is_this_machine(shared_board: Board, host: str, status: int) -> None:
+    """A name that somebody else owns gets no answer (DNS rebinding), in whatever form it comes."""
+    assert shared_board.ask(headers={"host": host}).status == status
+
+
+@pytest.fixture(scope="module")
+def shared_board(_server_pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """One board for tests that change nothing."""
+    from ledger import Ledger
+    from processes import Processes
+    from servers import find_servers
+
+    directory = tmp_path_factory.mktemp("board")
+    url = _server_pool(next(iter(find_servers()), "valkey")).url()
+    with Processes(directory) as procs:
+        yield start_board(System(procs, Ledger(directory / "ledger"), url, directory))
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "dest", "status"),
+    [
+        ("none", "navigate", "document", 200),
+        ("same-origin", "cors", "empty", 200),
+        ("cross-site", "navigate", "document", 200),
+        ("cross-site", "navigate", "iframe", 403),
+        ("cross-site", "no-cors", "image", 403),
+        ("cross-site", "cors", "empty", 403),
+        ("same-site", "cors", "empty", 403),
+        ("anything", "no-cors", "script", 403),
+    ],
+)
+def test_other_sites_may_link_and_no_more(shared_board: Board, site: str, mode: str, dest: str, status: int) -> None:
+    """A page elsewhere, on another port of this machine too, opens no stream and reads nothing."""
+    for path in ("/", "/metrics", "/static/board.css"):
+        answer = shared_board.ask(
+            path, headers={"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+        )
+        assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../server.py",
+        "/static/..%2fserver.py",
+        "/static/%2e%2e/server.py",
+        "/static/%2e%2e%2f%2e%2e%2ferrors.py",
+        "/static/....//server.py",
+        "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd",
+        "/static/..\\server.py",
+        "/static/board.js%00.css",
+        "/static/board.js/",
+        "/static/",
+        "/static",
+        "/templates/board.html",
+        "/static/__init__.py",
+        "//static/board.js",
+        "/../../../../etc/passwd",
+        "http://evil.example/",
+    ],
+)
+def test_no_path_leads_out(shared_board: Board, path: str) -> None:
+    """There are the board's own few files, and nothing else."""
+    answer = shared_board.ask(path)
+    assert answer.status in (307, 400, 404)
+    assert "import" not in answer.text
+    assert "root:" not in answer.text
+
+
+def test_garbage_is_refused(shared_board: Board) -> None:
+    """Bytes that are no request, headers without end, odd positions in the news: an answer or none, and it goes on."""
+    parts = shared_board.connect()
+    for garbage in (
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ):
+        with socket.create_connection((parts.host, parts.port), 10) as connection:
+            connection.sendall(garbage)
+            try:
+                answer = connection.recv(100)
+            except ConnectionResetError:
+                answer = b""
+            assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), garbage[:60]
+    for path in ("/window/%ff%fe/x", "/window/" + "a" * 5000 + "/b", "/?only=%00", "/?token=%ff", "/window/a/b/c"):
+        assert shared_board.ask(path).status in (200, 404)
+    for position in ("x", "-1", "x-99999999999999999999999999", "%d9%a1", "%00", "-", "a-b-c"):
+        with follow(shared_board, position) as news:
+            assert next(news)["event"] == "anew"
+    assert "Traceback" not in shared_board.proc.log
+
+
+# -- the token ------------------------------------------------------------------------------------------------------
+
+
+def test_the_token(system: System, board: Start) -> None:
+    """As a header each time; or once in an address, for a cookie that isn't it, and to that address without it."""
+    there = board(ONCE_BOARD_TOKEN=TOKEN)
+    for path in ("/", "/metrics", "/events", "/static/board.js", "/nowhere"):
+        refused = there.ask(path)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert "set-cookie" not in refused.headers
+    for headers in (
+        bearer(TOKEN[:-1]),
+        bearer(TOKEN + "x"),
+        bearer(TOKEN.upper()),
+        bearer(""),
+        {"authorization": TOKEN},
+        {"authorization": f"Basic {TOKEN}"},
+        {"cookie": f"once_board={TOKEN}"},
+        {"cookie": "once_board="},
+        {"cookie": 'once_board="\\377"'},
+    ):
+        assert there.ask(headers=headers).status == 401, headers
+    assert there.ask("/?token=wrong").status == 401
+    assert there.ask("/?token=").status == 401
+    assert there.ask(headers=bearer(TOKEN)).status == 200
+    assert there.ask("/metrics", headers={"authorization": f"bearer  {TOKEN}"}).status == 200
+
+    let_in = there.ask(f"/?only=attention&token={TOKEN}")
+    assert (let_in.status, let_in.headers["location"]) == (303, "./?only=attention")
+    name, value, attributes = re.fullmatch(r"(\w+)=(\w+); (.*)", let_in.headers["set-cookie"]).groups()
+    assert {attribute.lower() for attribute in attributes.split("; ")} == {"httponly", "path=/", "samesite=strict"}
+    assert TOKEN not in let_in.headers["set-cookie"]
+    assert there.ask(f"/window/a/b?token={TOKEN}").headers["location"] == "./b"
+    odd = there.ask(f"//evil.example/%0d%0aset-cookie:%20x=1;%20%C3%BC?token={TOKEN}&x=%0d%0ay:%20z")
+    assert odd.headers["location"] == "./set-cookie:%20x%3D1%3B%20%C3%BC?x=%0D%0Ay%3A+z"
+    assert "y" not in odd.headers
+    foreign = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    linked = there.ask(f"/?only=attention&token={TOKEN}", headers=foreign)
+    assert (linked.status, linked.headers["refresh"]) == (200, "0; url=./?only=attention")
+    assert linked.headers["set-cookie"] == let_in.headers["set-cookie"]
+    assert there.ask("/", headers={"cookie": f"{name}={value}"}).status == 200
+    assert there.ask("/", headers={"cookie": f"{name}={value[:-1]}0"}).status == 401
+    assert TOKEN not in there.proc.log
+    assert TOKEN not in there.ask(headers=bearer(TOKEN)).text
+
+
+def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is given, digests of one length are compared, and by compare_digest."""
+    compared: list[tuple[int, int]] = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        compared.append((len(a), len(b)))
+        return hmac.compare_digest(a, b)
+
+    monkeypatch.setattr(guard, "hmac", type("hmac", (), {"compare_digest": staticmethod(compare), "new": hmac.new}))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    def status(**given: str) -> int:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(name.encode(), value.encode()) for name, value in given.items() if name != "query"]
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": headers,
+                 "query_string": given.get("query", "").encode(), "scheme": "https",
+                 "server": ("board.example", 443)}  # fmt: skip
+        asyncio.run(guard.Guard(app, TOKEN)(scope, None, send))
+        if sent[0]["status"] == 303:
+            assert b"Secure" in dict(sent[0]["headers"])[b"set-cookie"], "over TLS"
+        return int(sent[0]["status"])
+
+    assert status(authorization=f"Bearer {TOKEN}") == 200
+    assert status(authorization="Bearer x") == 401
+    assert status(cookie="once_board=x") == 401
+    assert status(query=f"token={TOKEN}") == 303
+    assert len(compared) >= 4
+    assert set(compared) == {(32, 32)}
+
+
+# -- the news -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def follow(
+    board: Board, position: str = "", headers: dict[str, str] | None = None
+) -> Iterator[Iterator[dict[str, str]]]:
+    """The events of one viewer."""
+
+    def read(answer: HTTPResponse) -> Iterator[dict[str, str]]:
+        event: dict[str, str] = {}
+        while line := answer.readline():
+            name, separator, value = line.decode().rstrip("\n").partition(": ")
+            if separator:
+                event[name] = value
+            elif "event" in event:
+                yield event
+                event = {}
+            else:
+                event = {}
+
+    with closing(board.connect()) as connection:
+        connection.request("GET", f"/events?since={position}", headers=headers or {})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        yield read(answer)
+
+
+def test_the_news_go_on_where_they_stopped(system: System, board: Start) -> None:
+    """A viewer who was away for a moment gets what it missed; one with a position of another process starts anew."""
+    system.entries = {"tick": {"task": WORK, "every": 3600.0}}
+    there = board()
+    position = re.search(r'data-position="(\S+?)"', there.ask().text)
+    assert position
+    with follow(there, position[1]) as news:
+        first = next(news)
+    filled.fill(system.store, lineup_of(system), 1, timedelta(minutes=61))
+    with follow(there, "forged-0", {"last-event-id": first["id"]}) as news:
+        for event in news:
+            assert event["event"] == "news"
+            (line,) = json.loads(event["data"])["lines"].values() or ({},)
+            if "cells" in line:
+                break
+    (cell,) = line["cells"]
+    assert cell[1] == "done"
+    with follow(there, "another-3") as news:
+        assert next(news)["event"] == "anew"
+
+
+def test_a_flood_of_viewers(system: System, board: Start) -> None:
+    """Beyond a number they are refused, and the others go on; who goes makes room; nobody costs Redis more."""
+    there = board()
+    with ExitStack() as stack:
+        viewers = [stack.enter_context(follow(there)) for _ in range(MOST_VIEWERS)]
+        refused = there.ask("/events")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "30")
+        assert there.ask().status == 200
+        for viewer in viewers:
+            assert next(viewer)["event"] == "anew"
+            assert next(viewer)["event"] == "news"
+
+    def room() -> bool:
+        with closing(there.connect()) as connection:
+            connection.request("GET", "/events")
+            return connection.getresponse().status == 200
+
+    wait_until(room, "there is room again", 20)
+    assert "Traceback" not in there.proc.log
+
+
+def test_one_look_serves_all(system: System, board: Start) -> None:
+    """With twenty viewers and as many who ask for metrics Redis is read as often as with one: once a second at most."""
+    there = board()
+
+    def looks() -> int:
+        with system.client() as client:
+            return int(client.info("commandstats").get("cmdstat_zrange", {"calls": 0})["calls"])
+
+    with ExitStack() as stack:
+        viewers = [stack.enter_context(follow(there)) for _ in range(20)]
+        for viewer in viewers:
+            next(viewer)
+        before, seen = looks(), 0
+        for _ in range(5):
+            for viewer in viewers:
+                assert next(viewer)["event"] == "news"
+            assert there.ask("/metrics").status == 200
+            assert there.ask().status == 200
+            seen += 1
+        assert looks() - before <= seen + 2
+
+
+def test_who_takes_nothing_holds_nobody_up(system: System, board: Start) -> None:
+    """A viewer that never reads its news doesn't delay the others'."""
+    system.entries = {f"entry-{n}": {"task": WORK, "every": 1.0} for n in range(300)}
+    there = board()
+    with closing(there.connect()) as stuck, follow(there) as news:
+        stuck.request("GET", "/events")
+        assert next(news)["event"] == "anew"
+        for _ in range(3):
+            assert next(news)["event"] == "news"
+
+
+# -- secrets --------------------------------------------------------------------------------------------------------
+
+
+def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[..., RedisServer]) -> None:
+    """Neither the store's password, whether Redis is there or not, nor what tasks are called with."""
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "board", "on", ">st0re-p@ss", "~*", "&*", "+@all")
+    secrets = ("st0re-p", "p@ss", "p%40ss", "an-argument", "a-keyword", "from-the-options")
+    system.store_url = f"redis://board:st0re-p%40ss@127.0.0.1:{server.port}/0"
+    system.entries = {
+        "tick": {"task": WORK, "every": 1.0, "args": ["an-argument", {"a-keyword": 1}],
+                 "options": {"headers": {"from-the-options": 1}}}
+    }  # fmt: skip
+    there = board()
+
+    def look() -> str:
+        texts = [there.ask(path, headers={"accept": "text/html"}).text for path in ("/", "/metrics", "/nowhere")]
+        with follow(there) as news:
+            return "".join([*texts, next(news)["data"], next(news)["data"]])
+
+    assert "tick" in look()
+    for secret in secrets:
+        assert secret not in look()
+    server.stop()
+    wait_until(lambda: "Redis can" in there.ask().text, "it says that Redis is away", 20)
+    away = look() + there.proc.log
+    for secret in secrets:
+        assert secret not in away

@@ -1,0 +1,325 @@
+"""The window board in a real Chromium: what people see, hear and do, with a real pair behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import filled
+import pytest
+from boards import Board, lineup_of
+from playwright.sync_api import Browser, Locator, Page, expect
+from processes import wait_until
+from servers import RedisServer
+from system import System
+
+from celery_once_beat.windows import parse_instant, task_id
+
+pytestmark = pytest.mark.xdist_group("chromium")  # one browser is enough for all of them
+
+Start = Callable[..., Board]
+Visit = Callable[..., Page]
+
+WORK = "apps.once_app.work"
+ENTRIES = {
+    "tick": {"task": WORK, "every": 1.0},
+    "failing": {"task": "apps.once_app.ending", "every": 2.0, "args": ["fails"]},
+    "nightly-report": {"task": WORK, "cron": "30 2 29 2 *"},
+}
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
+
+
+def cells(page: Page, name: str) -> Locator:
+    return row(page, name).locator(".cells a")
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.tagName"))
+
+
+def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
+    """Beats and windows come, end and go without a reload; a failure is marked; so is that no beat is left."""
+    system.check_law = False
+    system.entries = ENTRIES
+    page = visit(board().url)
+    expect(page.locator("#connection")).to_have_text("live")
+    expect(page.get_by_text("No beat lives: nothing is claimed.")).to_be_visible()
+    expect(row(page, "tick").get_by_role("gridcell")).to_have_text("no window yet")
+    page.evaluate("window.loaded = 'once'")
+
+    beats, _ = system.pair(pool="solo")
+    expect(page.locator("#beats b")).to_have_count(2)
+    for beat in beats:
+        expect(page.locator("#beats")).to_contain_text(f":{beat.pid}:")
+    expect(cells(page, "tick").nth(2)).to_be_attached()
+    expect(cells(page, "tick").and_(page.locator(".done")).nth(1)).to_be_attached()
+    hears = re.compile(r"^tick, \d+ [A-Z]\w+ \d\d:\d\d(:\d\d)?, done, (\d+\.\d s late|on time)$")
+    expect(cells(page, "tick").and_(page.locator(".done")).first).to_have_accessible_name(hears)
+    expect(row(page, "failing").locator(".attention")).to_contain_text("the last window is failed")
+    expect(row(page, "failing")).to_have_class("worry")
+    expect(page).to_have_title(re.compile(r"^\([1-9]\) once"))
+    expect(row(page, "nightly-report").locator(".next")).to_contain_text("29 February 02:30")
+
+    newest = cells(page, "tick").first.get_attribute("href")
+    expect(cells(page, "tick").first).not_to_have_attribute("href", newest or "")
+    starts = [link.get_attribute("href") for link in cells(page, "tick").all()]
+    assert starts == sorted(starts, reverse=True), "the newest first"
+    for beat in beats:
+        beat.stop()
+    expect(page.get_by_text("No beat lives: nothing is claimed.")).to_be_visible()
+    assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
+
+
+def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) -> None:
+    """Click, and it says who claimed and began it, how late it was, its task's id; never an argument of its task."""
+    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [0.0625]}}
+    system.settings = {"timezone": "Europe/Berlin"}
+    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
+    system.wait_done(3)
+    page = visit(board().url)
+    link = cells(page, "tick").and_(page.locator(".done")).first
+    start = (link.get_attribute("href") or "").split("/")[-1]
+    link.click()
+    story = page.get_by_role("dialog", name="tick")
+    expect(story).to_be_visible()
+    told = dict(zip(story.locator("dt").all_inner_texts(), story.locator("dd").all_inner_texts(), strict=True))
+    assert told["Outcome"].startswith("done: ")
+    assert re.fullmatch(rf"\d+ \w+ \d{{4}} .* CES?T \({start[:10]} {start[11:19]}.* UTC\)", told["Window"])
+    assert f":{beat.pid}" in told["Claimed"]
+    assert re.search(r"by worker \S+", told["Begun"])
+    assert told["Attempts"] == "1"
+    assert re.fullmatch(r"\d+\.\d s", told["Late"])
+    assert re.fullmatch(r"\d+\.\d s", told["Took"])
+    assert told["Refused copies"] == "0"
+    assert told["Task"] == WORK
+    assert told["Task id"] == task_id("once:", "tick", parse_instant(start))
+    assert "0.0625" not in page.content()
+    page.get_by_role("button", name="Close").click()
+    expect(story).to_be_hidden()
+
+    address = page.url + (link.get_attribute("href") or "")
+    beat.stop()
+    worker.stop()
+    page.goto(address)
+    expect(page.get_by_role("heading", name="tick")).to_be_visible()
+    assert "0.0625" not in page.content()
+
+
+def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit) -> None:
+    """While its window runs and ends, the story on the page is told on; the keyboard stays where it is."""
+    system.entries = {"long": {"task": WORK, "every": 3600.0, "args": [5]}}
+    system.check_law = False
+    lineup = lineup_of(system)
+    filled.load(system.store, list(lineup.rows), timedelta(hours=1, minutes=1))
+    (window,) = filled.claim(system.store, list(lineup.rows))
+    page = visit(board().url)
+    expect(cells(page, "long")).to_have_class("published")
+    cells(page, "long").first.click()
+    story = page.get_by_role("dialog")
+    expect(story).to_contain_text("waits: no worker has begun it yet")
+    begun = system.store.begin(window, "host-b:1:delivery/1", 30.0)
+    expect(story).to_contain_text("running: a worker executes it")
+    expect(story).to_contain_text("by worker host-b")
+    system.store.finish(window, "host-b:1:delivery/1", begun.fence, "failed")
+    expect(story).to_contain_text("failed: its task failed, after its own retries")
+    expect(story.get_by_role("button")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(cells(page, "long").first).to_be_focused()
+
+
+def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
+    """One stop of Tab leads into the grid; arrows, Home, End, Page keys go through it; Enter opens, Esc comes back."""
+    system.check_law = False
+    system.entries = {f"entry-{n:02}": {"task": WORK, "every": 600.0} for n in range(30)}
+    system.entries["never-ran"] = {"task": WORK, "cron": "30 2 29 2 *"}
+    lineup = lineup_of(system)
+    filled.fill(system.store, lineup, 3, timedelta(minutes=35))
+    page = visit(board().url)
+    expect(page.locator("#connection")).to_have_text("live")
+    rows = page.locator("[role=row]:has(a)")
+    names = rows.locator("b").all_text_contents()
+
+    def at() -> tuple[int, int]:
+        name, *_ = focused(page).split(", ")
+        index = names.index(name)
+        return index, cells(page, name).evaluate_all("links => links.indexOf(document.activeElement)")
+
+    stops = []
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate("document.activeElement.closest('#grid') !== null"))
+    assert stops == [False, False, True, False], "a link, a field, the grid: one stop, and the page's end"
+    page.keyboard.press("Shift+Tab")
+    assert at() == (0, 0)
+    for keys, expected in (
+        (["ArrowRight"], (0, 1)),
+        (["ArrowDown"], (1, 1)),
+        (["End"], (1, 2)),
+        (["ArrowRight"], (1, 2)),
+        (["ArrowUp", "Home"], (0, 0)),
+        (["ArrowUp", "ArrowLeft"], (0, 0)),
+        (["PageDown"], (10, 0)),
+        (["PageDown", "PageDown", "PageDown"], (29, 0)),
+        (["PageUp"], (19, 0)),
+        (["Control+Home"], (0, 0)),
+        (["Control+End"], (29, 2)),
+    ):
+        for key in keys:
+            page.keyboard.press(key)
+        assert at() == expected, keys
+    expect(page.locator(":focus")).to_be_in_viewport()
+    label = focused(page)
+    expect(page.locator("#hint")).to_have_text(label)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert focused(page) == label
+
+    page.keyboard.press("Shift+Tab")
+    expect(page.get_by_role("searchbox", name="Name")).to_be_focused()
+    page.keyboard.type("ENTRY-1")
+    expect(page.locator("[role=row]:visible")).to_have_count(10)
+    expect(page.locator("#found")).to_have_text("10 of 31 shown")
+    page.keyboard.press("Tab")
+    assert focused(page).startswith("entry-1"), "the grid's stop is one that is shown"
+    page.keyboard.press("Control+Home")
+    assert focused(page).startswith("entry-10, ")
+
+
+def test_only_what_needs_attention(system: System, board: Start, visit: Visit) -> None:
+    """The filter is an address of its own; what comes to need attention while it is on comes to be shown."""
+    system.check_law = False
+    system.entries = {f"entry-{n}": {"task": WORK, "every": 3600.0} for n in range(4)}
+    lineup = lineup_of(system)
+    filled.fill(system.store, lineup, 1, timedelta(hours=1, minutes=1))
+    page = visit(board().url)
+    expect(page.locator("#headline")).to_have_text("4 entries, 0 need attention")
+    page.get_by_role("link", name="Show only what needs attention").click()
+    expect(page.locator("[role=row]:visible")).to_have_count(0)
+    assert page.url.endswith("/?only=attention")
+    system.store.pause("entry-2")
+    expect(page.locator("[role=row]:visible")).to_have_count(1)
+    expect(page.locator("[role=row]:visible")).to_contain_text("entry-2 paused")
+    page.reload()
+    expect(page.locator("[role=row]:visible")).to_have_count(1)
+    expect(page.locator("#connection")).to_have_text("live")
+    page.get_by_role("link", name="Show all entries").click()
+    expect(page.locator("[role=row]:visible")).to_have_count(4)
+
+
+def test_redis_goes_away_and_comes_back(
+    system: System, board: Start, visit: Visit, start_redis: Callable[..., RedisServer]
+) -> None:
+    """The page says so, and keeps showing what it knew; nobody has to reload it. So it is when it starts without."""
+    system.check_law = False
+    server = start_redis()
+    system.use_store(server.url())
+    system.entries = {"tick": {"task": WORK, "every": 3600.0}}
+    filled.fill(system.store, lineup_of(system), 1, timedelta(hours=1, minutes=1))
+    there = board()
+    page = visit(there.url)
+    expect(cells(page, "tick")).to_have_count(1)
+    server.pause()
+    expect(page.get_by_role("alert")).to_contain_text("Redis can't be read: ", timeout=30_000)
+    expect(cells(page, "tick")).to_have_count(1)
+    cells(page, "tick").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("done: executed, and recorded as that")
+    server.resume()
+    expect(page.get_by_role("alert")).to_be_empty()
+    server.stop()
+    expect(page.get_by_role("alert")).to_contain_text("Redis can't be read: ")
+    late = visit(board(name="late").url)
+    expect(late.get_by_role("alert")).to_contain_text("Redis can't be read: ")
+    server.restart()
+    filled.load(system.store, list(lineup_of(system).rows), timedelta(minutes=1))
+    expect(page.get_by_role("alert")).to_be_empty()
+    expect(cells(page, "tick")).to_have_count(0)
+    expect(late.get_by_role("alert")).to_be_empty()
+    expect(row(late, "tick")).to_be_visible()
+    for proc in (there.proc,):
+        assert "Traceback" not in proc.log
+
+
+def test_the_board_goes_away_and_comes_back(system: System, board: Start, visit: Visit) -> None:
+    """The page says that it isn't live, and is again when the board is; also where that one has other entries."""
+    system.check_law = False
+    system.entries = {"tick": {"task": WORK, "every": 3600.0}}
+    there = board()
+    page = visit(there.url)
+    expect(page.locator("#connection")).to_have_text("live")
+    page.get_by_role("searchbox").fill("t")
+    there.proc.kill()
+    expect(page.locator("#connection")).to_have_text("not live: trying again")
+    port = int(there.url.rpartition(":")[2])
+    system.entries = {"tick": {"task": WORK, "every": 3600.0}, "tock": {"task": WORK, "every": 3600.0}}
+    board(name="again", port=port)
+    expect(page.locator("#connection")).to_have_text("live", timeout=30_000)
+    expect(row(page, "tock")).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_have_value("t")
+
+
+def looks(system: System) -> int:
+    """How often the list of beats was read: once a look."""
+    with system.client() as client:
+        return int(client.info("commandstats").get("cmdstat_zrange", {"calls": 0})["calls"])
+
+
+def test_nobody_looks_and_nothing_is_asked(system: System, board: Start, visit: Visit) -> None:
+    """Redis is read once for all viewers, and not at all for a page that is hidden or closed."""
+    system.check_law = False
+    there = board()
+    pages = [visit(there.url) for _ in range(5)]
+    for page in pages:
+        expect(page.locator("#connection")).to_have_text("live")
+
+    def quiet() -> bool:
+        before = looks(system)
+        pages[0].wait_for_timeout(2500)
+        return looks(system) == before
+
+    assert not quiet()
+    told = pages[1].locator("#as-of").inner_text()
+    expect(pages[1].locator("#as-of")).not_to_have_text(told)
+    hide = """hidden => {
+        Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    for page in pages[:2]:
+        page.evaluate(hide, True)
+    for page in pages[2:]:
+        page.close()
+    wait_until(quiet, "Redis is left alone", 30)
+    pages[0].evaluate(hide, False)
+    expect(pages[0].locator("#connection")).to_have_text("live")
+    assert not quiet()
+
+
+TOKEN = "a-token-of-the-tests-0123456789"
+
+
+def test_the_token_lets_a_browser_in(system: System, board: Start, chromium: Browser) -> None:
+    """Typed, or as a link on another site's page, in a chat say; it isn't in the address afterwards."""
+    system.check_law = False
+    there = board(ONCE_BOARD_TOKEN=TOKEN)
+    link = f'<a href="{there.url}/?only=attention&token={TOKEN}">the board</a>'
+    for way in ("typed", "linked"):
+        page = chromium.new_context().new_page()
+        page.set_default_timeout(20_000)
+        if way == "typed":
+            page.goto(f"{there.url}/?only=attention&token={TOKEN}")
+        else:
+            page.route("http://chat.example/", lambda route: route.fulfill(body=link, content_type="text/html"))
+            page.goto("http://chat.example/")
+            page.get_by_role("link").click()
+        expect(page.locator("#connection")).to_have_text("live")
+        assert page.url == f"{there.url}/?only=attention"
+        assert TOKEN not in page.content()
+        assert page.evaluate("document.cookie") == "", "no script can read it"
+        page.reload()
+        expect(page.locator("#connection")).to_have_text("live")
+        page.context.close()

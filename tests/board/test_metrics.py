@@ -1,0 +1,331 @@
+"""Metrics: what Prometheus reads says what the store knows, with labels that stay few, whatever names there are."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import filled
+import pytest
+import yaml
+from boards import lineup_of, start_board
+from processes import Proc, wait_until
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from promql_parser import Expr, VectorSelector, parse, walk
+from servers import RedisServer, free_port
+from system import System
+
+from celery_once_beat.metrics import OTHERS, expose
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "docs" / "alerts.yml"
+WORK = "apps.once_app.work"
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read(text: str) -> Samples:
+    """Samples by name and labels; a series that is told twice is an error, as it is for Prometheus."""
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in samples, f"told twice: {key}"
+            samples[key] = sample.value
+    return samples
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def entries(samples: Samples, name: str) -> set[str]:
+    return {dict(labels)["entry"] for found, labels in samples if found == name}
+
+
+def metrics(system: System, *arguments: str, name: str = "metrics", **env: Any) -> Proc:
+    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "metrics", *arguments]
+    return system.procs.start(command, name=name, env=system.env(**env))
+
+
+def test_what_a_pair_did(system: System) -> None:
+    """Outcomes, lateness, duration, what is open, which beats live: as the store has them."""
+    system.entries = {
+        "tick": {"task": WORK, "every": 1.0},
+        "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
+        "wrong": {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}},
+        "later": {"task": WORK, "cron": "30 2 29 2 *"},
+    }
+    system.check_law = False
+    beats, workers = system.pair(pool="solo")
+    system.wait_done(3)
+    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 20)
+    alive = metrics(system)
+    assert alive.wait() == 0
+    assert value(read(alive.log), "once_beats_alive") == 2
+    for entry in ("tick", "failing"):
+        system.store.pause(entry)
+    wait_until(lambda: not (system.account("tick").open or system.account("failing").open), "all have ended", 20)
+    for proc in (*beats, *workers):
+        proc.stop()
+
+    there = metrics(system, name="again")
+    assert there.wait() == 0
+    told = read(there.log)
+    assert value(told, "once_store_up") == 1
+    assert 0 < value(told, "once_store_latency_seconds") < 2
+    assert value(told, "once_beats_alive") == 0
+    for entry, outcome in (("tick", "done"), ("failing", "failed")):
+        account = system.account(entry)
+        assert value(told, "once_windows_total", entry=entry, outcome=outcome) == account.counts[outcome]
+        assert value(told, "once_windows_total", entry=entry, outcome="missed") == 0
+        assert value(told, "once_open_windows", entry=entry) == 0
+        assert value(told, "once_overdue_windows", entry=entry) == 0
+        assert value(told, "once_refused_copies_total", entry=entry) == account.refused
+        assert value(told, "once_paused", entry=entry) == 1
+        last = system.store.account(entry)
+        assert last
+        newest = value(told, "once_last_window_start_timestamp_seconds", entry=entry)
+        assert newest == last.cursor.timestamp()
+        assert 0 <= value(told, "once_last_window_lateness_seconds", entry=entry) < 60
+    assert 0.05 <= value(told, "once_last_window_duration_seconds", entry="tick") < 60
+    assert "later" not in entries(told, "once_last_window_lateness_seconds")
+    assert value(told, "once_next_window_start_timestamp_seconds", entry="later") > newest
+    assert value(told, "once_attention", entry="failing") == 1
+    assert {kind: value(told, "once_entries", kind=kind) for kind in ("scheduled", "left out", "stranger")} == {
+        "scheduled": 3,
+        "left out": 1,
+        "stranger": 0,
+    }
+
+
+def test_one_look_is_told_alike_everywhere(system: System) -> None:
+    """The command, its server and the board say the same; in Prometheus's text and as OpenMetrics."""
+    system.check_law = False
+    system.entries = {name: {"task": WORK, "every": 3600.0} for name in ("a", "b")}
+    filled.fill(system.store, lineup_of(system), 3, timedelta(hours=3, minutes=1), ["done", "failed"])
+    alone = metrics(system, "--port", "0", name="alone")
+    url = alone.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    board = start_board(system)
+    once = metrics(system, name="once")
+    assert once.wait() == 0
+
+    def steady(text: str) -> dict[Any, float]:
+        return {key: number for key, number in read(text).items() if "latency" not in key[0]}
+
+    said = steady(once.log)
+    assert value(said, "once_windows_total", entry="a", outcome="done") == 2
+    assert steady(ask(url, "/metrics")[1]) == said
+    answer = board.ask("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert steady(answer.text) == said
+    form = {"accept": "application/openmetrics-text; version=1.0.0"}
+    for status, text in (ask(url, "/metrics", **form), (200, board.ask("/metrics", headers=form).text)):
+        assert status == 200
+        families = {family.name: family for family in parse_openmetrics(text)}
+        assert families["once_windows"].type == "counter"
+    assert alone.log.count("\n") == 1
+    alone.terminate()
+    assert alone.wait(15) == 0
+
+
+def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_the_server_is_for_this_machine(system: System) -> None:
+    """It listens on loopback, refuses names that aren't this machine's, methods that don't read, other paths."""
+    system.check_law = False
+    proc = metrics(system, "--port", "0")
+    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    for host in ("evil.example", "127.0.0.1.evil.example", ""):
+        assert ask(url, "/metrics", host=host)[0] == 400
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert ask(url, "/metrics", method)[0] == 405
+    for path in ("/", "/metrics/", "/metrics/../..", "/etc/passwd"):
+        assert ask(url, path)[0] == 404
+    assert ask(url, "/metrics", "HEAD") == (200, "")
+    assert ask(url, "/metrics?name[]=once_beats_alive", host="localhost:1")[0] == 200
+    assert proc.log.count("\n") == 1
+
+
+def test_without_redis(system: System, start_redis: Any) -> None:
+    """The command says so in one line; what serves goes on, tells that Redis is away and nothing old, and recovers."""
+    system.check_law = False
+    nowhere = metrics(system, STORE_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert nowhere.wait() == os.EX_UNAVAILABLE
+    assert nowhere.log.startswith("once: Redis: ")
+    assert nowhere.log.count("\n") == 1
+    server: RedisServer = start_redis()
+    system.use_store(server.url())
+    proc = metrics(system, "--port", "0", name="serving")
+    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    board = start_board(system)
+
+    def up() -> list[Samples]:
+        return [read(ask(url, "/metrics")[1]), read(board.ask("/metrics").text)]
+
+    for told in up():
+        assert value(told, "once_store_up") == 1
+        assert value(told, "once_beats_alive") == 0
+    server.stop()
+    wait_until(lambda: all(told == {("once_store_up", frozenset()): 0} for told in up()), "it is told to be away", 20)
+    server.restart()
+    wait_until(lambda: all(value(told, "once_store_up") for told in up()), "it is told to be back", 20)
+    assert proc.log.count("\n") == 1
+    assert "Traceback" not in board.proc.log
+
+
+# -- labels ---------------------------------------------------------------------------------------------------------
+
+
+def facts(names: list[str], **more: Any) -> dict[str, Any]:
+    return {
+        "now": "2026-11-21T02:00:00.000000Z",
+        "latency": 0.001,
+        "beats": [
+            {"beat": f"host:{n}:x", "heard": 0.1, "lag": lag, "offset": offset, "entries": 1, "version": "1"}
+            for n, (lag, offset) in enumerate([(0.1, -3.0), (0.5, 1.0), (None, None)])
+        ],
+        "entries": [
+            {
+                "entry": name, "kind": "scheduled", "task": "t", "schedule": "s", "tracked": True, "paused": False,
+                "last": {"start": f"2026-11-21T01:00:{n % 60:02}.000000Z", "late": float(n), "took": None},
+                "next": "2026-11-21T03:00:00.000000Z", "open": 1, "running": 0, "overdue": 2, "refused": 3,
+                "outcomes": {"done": 10, "what is this": 1}, "backfilled": {"done": 1}, "attention": ["look"], **more,
+            }
+            for n, name in enumerate(names)
+        ],
+    }  # fmt: skip
+
+
+def test_labels_are_bounded() -> None:
+    """So many entries have series of their own, the first by name; the others are summed, and the largest is told."""
+    names = [f"entry-{n:03}" for n in range(50)]
+    told = read(expose(facts(names), entries=10)[1].decode())
+    assert entries(told, "once_windows_total") == {*names[:10], OTHERS}
+    assert value(told, "once_windows_total", entry="entry-003", outcome="done") == 10
+    assert value(told, "once_windows_total", entry=OTHERS, outcome="done") == 400
+    assert value(told, "once_windows_total", entry=OTHERS, outcome="other") == 40, "outcomes too"
+    assert value(told, "once_windows_apart_total", entry=OTHERS, outcome="done") == 40
+    assert value(told, "once_overdue_windows", entry=OTHERS) == 80
+    assert value(told, "once_attention", entry=OTHERS) == 40
+    assert value(told, "once_last_window_lateness_seconds", entry=OTHERS) == 49
+    assert "once_last_window_duration_seconds" not in {name for name, _ in told}, "what nobody has isn't told"
+    assert value(told, "once_beat_lag_seconds") == 0.5
+    assert value(told, "once_beat_clock_offset_seconds") == 3, "in either direction"
+    assert sum(len(labels) for name, labels in told if name.startswith("once_beat")) == 0, "beats come and go"
+    assert len(told) < 600
+    assert len(read(expose(facts([f"entry-{n}" for n in range(5000)]))[1].decode())) < 201 * 30
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_hostile_names(accept: str) -> None:
+    """Quotes, newlines, halves of surrogates, our own word for the others: read back, and no series is told twice."""
+    names = ['"} 1\nonce_beats_alive 99', "back\\slash", "new\nline", "half\udcff", OTHERS, "'new\\nline'", "x" * 300,
+             "x" * 250, "ünï", '{entry="a"}', "a" * 60_000]  # fmt: skip
+    text = expose(facts(names), accept)[1].decode()
+    told = read(text) if not accept else None
+    if told is None:
+        assert list(parse_openmetrics(text))
+        return
+    assert value(told, "once_beats_alive") == 3
+    assert entries(told, "once_open_windows") == {
+        r"""'"} 1\nonce_beats_alive 99'""", "back\\slash", r"'new\nline'", r"'half\udcff'", "x" * 200, "ünï",
+        '{entry="a"}', "a" * 200, OTHERS,
+    }  # fmt: skip
+    assert value(told, "once_open_windows", entry=OTHERS) == 3, "the one of that name, and those that look like others"
+
+
+def test_strangers_have_no_label(system: System) -> None:
+    """What Redis holds beside our schedule is counted, and named by nobody: it may be any number."""
+    system.check_law = False
+    system.entries = {"tick": {"task": WORK, "every": 3600.0}}
+    with system.client() as client:
+        for n in range(300):
+            name = f"stranger-{n}"
+            client.zadd(system.store.open_key(system.store.shard_of(name)), {f"{name}@2026-11-21T02:00:00.000000Z": 1})
+        for shard in range(16):
+            client.expire(system.store.open_key(shard), 600)
+    proc = metrics(system)
+    assert proc.wait() == 0
+    told = read(proc.log)
+    assert entries(told, "once_overdue_windows") == {"tick", OTHERS}
+    assert value(told, "once_overdue_windows", entry=OTHERS) == 300
+    assert value(told, "once_entries", kind="stranger") == 300
+
+
+def test_every_metric_is_documented() -> None:
+    """docs/metrics.md has each with its labels and its help, and no other."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    documented = dict(re.findall(r"^\| (`once_\w+` \|[^|]*)\| (.*) \|$", page, re.MULTILINE))
+    told = facts(["a"])
+    told["entries"][0]["last"]["took"] = 1.0
+    found = {}
+    for family in text_string_to_metric_families(expose(told)[1].decode()):
+        labels = ", ".join(f"`{label}`" for label in family.samples[0].labels)
+        name = family.samples[0].name
+        found[f"`{name}` | {labels} " if labels else f"`{name}` | "] = family.documentation
+    assert documented == found
+
+
+# -- alerts ---------------------------------------------------------------------------------------------------------
+
+
+def alerts() -> Iterator[dict[str, Any]]:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        yield from group["rules"]
+
+
+@pytest.mark.parametrize("rule", list(alerts()), ids=lambda rule: rule["alert"])
+def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
+    """Each expression parses, and each metric and label of it is one that is told."""
+    told = read(expose(facts(["a"], kind="scheduled"))[1].decode())
+    labels: dict[str, set[str]] = {}
+    for name, given in told:
+        labels.setdefault(name, set()).update(dict(given))
+    selectors: list[VectorSelector] = []
+
+    def collect(node: Expr) -> None:
+        if isinstance(node, VectorSelector):
+            selectors.append(node)
+
+    walk(parse(rule["expr"]), pre_visit=collect)
+    assert selectors
+    for selector in selectors:
+        assert selector.name in labels, selector.name
+        for label in re.findall(r"(\w+)\s*[=!]", str(selector.matchers)):
+            assert label in labels[selector.name]
+    grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
+    for label in re.split(r",\s*", grouped[1]) if grouped else ():
+        assert label in labels[str(selectors[0].name)]
+    for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
+        assert grouped
+        assert label in grouped[1]
+    for outcome in re.findall(r"outcome=~?\"([^\"]+)\"", rule["expr"]):
+        for one in outcome.split("|"):
+            assert any(("outcome", one) in given for name, given in told if name == "once_windows_total")
+
+
+def test_promtool_takes_the_rules() -> None:
+    """Prometheus's own check of them, where it is installed."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool isn't installed (package prometheus); their expressions are parsed above")
+    done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

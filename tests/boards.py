@@ -1,0 +1,87 @@
+"""A board as its tests see it, and what they compare it with."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from celery.schedules import crontab
+from processes import Proc
+from system import System
+
+from celery_once_beat.lineup import Lineup, line_up
+from celery_once_beat.settings import Settings
+
+__all__ = ("Answer", "Board", "find_chromium", "lineup_of", "start_board")
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    #: By lower-case name.
+    headers: dict[str, str]
+    text: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board that runs. What is asked is sent as it stands: nothing is put right on the way."""
+
+    proc: Proc
+    url: str
+
+    def connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        assert parts.hostname
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+
+    def ask(self, path: str = "/", method: str = "GET", headers: dict[str, str] | None = None) -> Answer:
+        with closing(self.connect()) as connection:
+            connection.request(method, path, headers=headers or {})
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, told, answer.read().decode())
+
+
+def start_board(system: System, *arguments: str, name: str = "board", port: int = 0, **env: Any) -> Board:
+    """Start a board for the system's app; returns once it listens."""
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "apps.once_app",
+        "once",
+        "dashboard",
+        "--port",
+        str(port),
+        *arguments,
+    ]
+    proc = system.procs.start(command, name=name, env=system.env(**env))
+    return Board(proc, proc.wait_log(r"the board is at (http://[^\s,]+)").group(1))
+
+
+def lineup_of(system: System) -> Lineup:
+    """The system's schedule, as its beats have it."""
+    app = Celery("filled", broker=system.broker_url, set_as_current=False)
+    app.conf.beat_schedule = {
+        name: {
+            "task": entry["task"],
+            "schedule": crontab.from_string(entry["cron"]) if "cron" in entry else timedelta(seconds=entry["every"]),
+        }
+        for name, entry in system.entries.items()
+    }
+    return line_up(app, Settings(redis_url=system.store_url))
+
+
+def find_chromium() -> str | None:
+    """The machine's own browser: playwright's would be a download of its own."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((found for name in names if (found := shutil.which(name))), None)
