@@ -20,7 +20,7 @@ COVERAGE ?=
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording test matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot test matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -34,6 +34,9 @@ examples: $(VENV)/.demo  ## six ways to run a job on one of many nodes: how each
 
 recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 	$(PY) -m examples.ha_pair --record docs/demo.svg
+
+screenshot: $(VENV)/.test  ## the board over a pair that runs, as docs/board.png
+	cd tests && $(abspath $(VENV))/bin/python screenshot.py
 
 test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## all tests; some of them: make test ARGS='tests/unit -x'
 ifeq ($(COVERAGE),)
