@@ -88,6 +88,8 @@ def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) ->
     expect(story).to_be_visible()
     told = dict(zip(story.locator("dt").all_inner_texts(), story.locator("dd").all_inner_texts(), strict=True))
     assert told["Outcome"].startswith("done: ")
+    expect(story.get_by_role("link")).to_have_count(0)
+    expect(story.get_by_role("button")).to_be_focused()
     assert re.fullmatch(rf"\d+ \w+ \d{{4}} .* CES?T \({start[:10]} {start[11:19]}.* UTC\)", told["Window"])
     assert f":{beat.pid}" in told["Claimed"]
     assert re.search(r"by worker \S+", told["Begun"])
@@ -249,12 +251,16 @@ def test_the_board_goes_away_and_comes_back(system: System, board: Start, visit:
     """The page says that it isn't live, and is again when the board is; also where that one has other entries."""
     system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
+    filled.fill(system.store, lineup_of(system), 1, timedelta(minutes=61))
     there = board()
     page = visit(there.url)
     expect(page.locator("#connection")).to_have_text("live")
     page.get_by_role("searchbox").fill("t")
     there.proc.kill()
     expect(page.locator("#connection")).to_have_text("not live: trying again")
+    cells(page, "tick").first.click()
+    expect(page.get_by_role("dialog", name="The board can't be reached")).to_be_visible()
+    page.keyboard.press("Escape")
     port = int(there.url.rpartition(":")[2])
     system.entries = {"tick": {"task": WORK, "every": 3600.0}, "tock": {"task": WORK, "every": 3600.0}}
     board(name="again", port=port)

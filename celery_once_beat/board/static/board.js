@@ -112,16 +112,18 @@ async function tell(link) {
   told = link;
   let content;
   try {
-    content = (await fetchPage(link.href)).querySelector("#told, main");
+    const page = await fetchPage(link.href);
+    content = page.getElementById("told") ?? element("p", page.querySelector("main p").textContent);
   } catch {
     content = element("p", "The board can't be reached: this window's story can't be told now.");
   }
   if (told !== link) return; // another was asked for meanwhile
+  if (content.id !== "told") content.id = "story-heading"; // the dialog's name
   const close = element("button", "Close");
   close.type = "button";
   close.addEventListener("click", () => story.close());
   const within = story.contains(document.activeElement);
-  story.replaceChildren(content, close);
+  story.replaceChildren(close, content);
   if (!story.open) story.showModal();
   else if (within) close.focus();
 }
