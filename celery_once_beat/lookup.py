@@ -181,11 +181,16 @@ class Lookup:
                     raise reply
             account = self._store.read_account(name, account_reply)
             refused = {start: int(count) for start, count in reading.as_mapping(refused_reply).items()}
-            past = [reading.read_past(text) for text in history]
         except OnceError as exc:
             trouble = str(exc)
+            history = [] if isinstance(history, OnceError) else history
         except (ValueError, OverflowError) as exc:
-            trouble = f"the history of {name!r} can't be read: {exc}"
+            trouble = f"the refused copies of {name!r} can't be read: {exc}"
+        for text in history:
+            try:
+                past.append(reading.read_past(text))
+            except (ValueError, OverflowError) as exc:
+                trouble = f"the history of {name!r} can't be read, a record of it: {exc}"
         stories = [Story(p.start, p.outcome, past=p) for p in past]
         stories += [
             Story(start, _state(window, overdue=start in overdue), open=window)

@@ -115,7 +115,9 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
         client.hset(store.entry_key("fields"), "cursor", "<b>yesterday</b>")
         client.lpush(store.history_key("past"), b'\xff\xfe"><script>alert(1)</script> done 1 2 3 4 x y')
         client.lpush(store.history_key("past"), "2026-11-21T02:00:00 <script>alert(1)</script> 1 2 3 4 x:y z")
-        client.lpush(store.history_key("ancient"), '0001-01-01T00:00:00 "><script>alert(1)</script> 1 2 3 4 x:y z')
+        client.lpush(
+            store.history_key("ancient"), "0001-01-01T00:00:00 postponed 1 2 3 4 x:<script>alert(1)</script> z"
+        )
         client.zadd(
             store.open_key(3), {b"no member": 1, b"\xff<script>alert(1)</script>@2026-11-21T02:00:00.000000Z": 1}
         )
