@@ -88,25 +88,26 @@ def _replicas(connected: int, wanted: int) -> Iterator[Finding]:
 
 
 def lease_findings(
-    transport: str, options: Mapping[str, Any], leases: Iterable[tuple[str, float]]
+    transport: str, options: Mapping[str, Any], lengths: Iterable[tuple[str, float]]
 ) -> Iterator[Finding]:
-    """Judge leases (whose, seconds) against the broker's visibility timeout.
+    """Judge leases and countdowns (whose, seconds) against the broker's visibility timeout.
 
     A message that comes again while its window's lease still runs after a death is refused, and then the window waits
-    for recovery alone; one that comes again during each long execution is only noise.
+    for recovery alone; one whose countdown is longer comes to one worker after the other before it is due. One that
+    comes again during a long execution is only noise.
     """
     visibility = options.get("visibility_timeout", _VISIBILITY.get(transport))
     if not isinstance(visibility, (int, float)):
         yield Finding("visibility timeout", "ok", f"none with {transport}")
         return
-    longer = [f"{whose} ({lease:g} s)" for whose, lease in leases if lease >= visibility]
+    longer = [f"{whose} ({length:g} s)" for whose, length in lengths if length >= visibility]
     if longer:
         yield Finding(
-            "visibility timeout", "warn", f"{visibility:g} s, not more than the lease of {', '.join(longer)}",
-            "raise broker_transport_options['visibility_timeout'], or lower the lease",
+            "visibility timeout", "warn", f"{visibility:g} s, not more than {', '.join(longer)}",
+            "raise broker_transport_options['visibility_timeout'], or lower these",
         )  # fmt: skip
     else:
-        yield Finding("visibility timeout", "ok", f"{visibility:g} s, longer than every lease")
+        yield Finding("visibility timeout", "ok", f"{visibility:g} s, longer than every lease and countdown")
 
 
 def address_findings(names: Iterable[str]) -> Iterator[Finding]:

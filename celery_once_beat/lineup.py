@@ -71,9 +71,19 @@ def _entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
     from_conf = OnceScheduler(app)  # keeps no file, asks nobody
     entries = dict(from_conf.schedule)
     if hasattr(cls, "all_as_schedule"):  # a database's: rows that are there are read, none is made
-        stored: Any = cls(app, lazy=True)
+        stored: Any = cls(app=app, lazy=True)  # by name, as beat does
+        # django-celery-beat's disables a row that it can't read.
+        stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})
         entries.update(stored.all_as_schedule())
+        for name in _switched_off(stored) & entries.keys():
+            del entries[name]
     return entries
+
+
+def _switched_off(stored: Any) -> set[str]:
+    """Names of rows that aren't to run, though the app's conf may have such an entry; of Django's models alone."""
+    rows = getattr(getattr(stored, "Model", None), "objects", None)
+    return set() if rows is None else set(rows.filter(enabled=False).values_list("name", flat=True))
 
 
 @contextmanager

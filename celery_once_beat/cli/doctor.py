@@ -60,7 +60,9 @@ def _findings(desk: Desk) -> Iterator[Finding]:
     yield from checks.clock_findings(reports)
     leases = [("once_beat_lease", settings.lease)]
     tasks = dict.fromkeys(row.entry.task for row in lineup.rows)
-    leases += [(task, float(lease)) for task in tasks if (lease := _lease(desk, task))]
+    leases += [(f"once_lease of {task}", float(lease)) for task in tasks if (lease := _lease(desk, task))]
+    countdowns = [(row.name, (row.entry.options or {}).get("countdown")) for row in lineup.rows]
+    leases += [(f"countdown of {name}", float(wait)) for name, wait in countdowns if isinstance(wait, (int, float))]
     try:
         transport = str(app.connection_for_write().transport_cls)
     except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
