@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from celery.schedules import BaseSchedule
 
 from .replies import EntryAccount
-from .windows import starts_after
+from .starts import count_starts
 
 __all__ = ("Balance", "balance")
 
@@ -49,7 +49,6 @@ def balance(
 
     ``offset`` is by how much the entry starts later than its schedule says (``spread``).
     """
-    starts = starts_after(schedule, account.since - offset, account.cursor - offset, anchor=anchor)
-    defined = sum(1 for _ in starts)
+    defined = count_starts(schedule, account.since - offset, account.cursor - offset, anchor=anchor)
     still_open = sum(1 for start, window in account.open.items() if not window.backfill and start > account.since)
     return Balance(entry, defined, dict(account.counts), still_open)

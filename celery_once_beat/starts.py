@@ -30,7 +30,7 @@ from celery.utils.time import LocalTimezone
 
 from .errors import ScheduleError
 
-__all__ = ("every_hour", "latest_start", "naive_utc", "next_start", "shown", "starts_after")
+__all__ = ("count_starts", "every_hour", "latest_start", "naive_utc", "next_start", "shown", "starts_after")
 
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)
@@ -94,6 +94,17 @@ def starts_after(
     while start is not None and start <= until:
         yield start
         start = next_start(schedule, start, anchor=anchor)
+
+
+def count_starts(when: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None) -> int:
+    """Return how many starts :func:`starts_after` yields; of an interval in UTC without going through them."""
+    cls: Any = type(when)
+    if _kind(cls) is schedule:
+        step: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
+        if step > timedelta(0) and step % _DAY:
+            origin = naive_utc(anchor) if anchor else _EPOCH
+            return max((naive_utc(until) - origin) // step - (naive_utc(after) - origin) // step, 0)
+    return sum(1 for _ in starts_after(when, after, until, anchor=anchor))
 
 
 def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | None = None) -> datetime | None:

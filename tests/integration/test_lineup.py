@@ -65,8 +65,7 @@ def contents(folder: Path) -> list[str]:
 def test_a_databases_rows_are_read_and_stay_as_they_are(tmp_path: Path) -> None:
     """Enabled rows and the conf's own entries; not what is switched off there.
 
-    django-celery-beat's own scheduler would
-    disable a row that it can't read, and make rows of the conf.
+    django-celery-beat's own scheduler would disable a row that it can't read, and make rows of the conf.
     """
     run(FILL, tmp_path)
     before = contents(tmp_path)
