@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
-from celery.schedules import crontab
+from crons import cron
 from processes import Proc
 from system import System
 
@@ -74,7 +74,7 @@ def lineup_of(system: System) -> Lineup:
     app.conf.beat_schedule = {
         name: {
             "task": entry["task"],
-            "schedule": crontab.from_string(entry["cron"]) if "cron" in entry else timedelta(seconds=entry["every"]),
+            "schedule": cron(entry["cron"]) if "cron" in entry else timedelta(seconds=entry["every"]),
         }
         for name, entry in system.entries.items()
     }

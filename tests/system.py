@@ -14,7 +14,8 @@ from typing import Any
 
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import schedule
+from crons import cron
 from kombu import Connection
 from ledger import Ledger
 from processes import Proc, Processes, wait_until
@@ -135,7 +136,7 @@ class System:
     def schedule(self, entry: str) -> Any:
         definition = self.entries[entry]
         if "cron" in definition:
-            return crontab.from_string(definition["cron"])
+            return cron(definition["cron"])
         return schedule(timedelta(seconds=definition["every"]))
 
     def anchor(self, entry: str) -> datetime | None:

@@ -16,7 +16,8 @@ from datetime import timedelta
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
-from celery.schedules import crontab, schedule
+from celery.schedules import schedule
+from crons import cron
 from killpoints import install, reach
 from ledger import Ledger
 
@@ -53,7 +54,7 @@ class Broken(schedule):
 
 def make_schedule(entry):
     if "cron" in entry:
-        return crontab.from_string(entry["cron"])
+        return cron(entry["cron"])
     if entry.get("broken"):
         return Broken(1.0)
     return timedelta(seconds=entry["every"])
