@@ -17,7 +17,7 @@ from celery.beat import Scheduler
 from celery.schedules import schedule
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
-from .errors import SettingError
+from .errors import OnceError, SettingError
 from .rows import Rows
 from .scheduler import OnceScheduler
 from .settings import Settings
@@ -61,8 +61,10 @@ def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Li
     with _silence():  # what a beat logs of its entries, the caller shows
         try:
             entries = _entries(app, cls)
-        except Exception as exc:
-            raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}: {exc}") from exc
+        except OnceError:
+            raise
+        except Exception as exc:  # its text may hold a password
+            raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
         rows.refresh(entries)
     return Lineup(rows, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
 

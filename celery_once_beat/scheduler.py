@@ -170,7 +170,7 @@ class OnceSchedulerMixin(Publishing):
         findings += checks.address_findings(row.name for row in self._rows)
         leases = {task: getattr(self.app.tasks.get(task), "once_lease", None) for task in self._rows.tasks}
         known = [("once_beat_lease", settings.lease), *((task, lease) for task, lease in leases.items() if lease)]
-        transport = str(self.connection.transport_cls)
+        transport = str(self.app.connection_for_write().transport_cls)  # not this beat's own, which isn't made yet
         findings += checks.lease_findings(transport, conf.broker_transport_options or {}, known)
         wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
         if wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import signal
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
@@ -70,6 +71,7 @@ def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
     """Show the status again and again, until Ctrl-C. It goes on when Redis comes back."""
     from celery_once_beat.errors import StoreUnavailableError
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     with at_desk(ctx, scheduler) as desk, contextlib.suppress(KeyboardInterrupt):
         while True:
             desk.read_again()

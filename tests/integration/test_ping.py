@@ -54,10 +54,15 @@ def test_without_redis_it_says_so_in_one_line(system: System) -> None:
 
 def test_the_command_line_loads_the_store_only_when_asked(procs: Processes) -> None:
     """``celery --help`` knows ``once``, and imports neither redis nor the store nor what the extras bring for it."""
+    # By itself: other packages' plugins import what they like.
     code = (
-        "import sys, celery.bin.celery as c; assert {'ping', 'metrics'} <= set(c.celery.commands['once'].commands); "
+        "import sys, celery.bin.base; from celery_once_beat.cli import once; "
+        "assert {'ping', 'metrics'} <= set(once.commands); "
         "heavy = {'redis', 'rich', 'starlette', 'uvicorn', 'jinja2', 'prometheus_client', 'celery_once_beat.store'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     proc = procs.start([sys.executable, "-c", code], name="help")
     assert (proc.wait(), proc.log) == (0, "[]\n")
+    known = procs.start([sys.executable, "-m", "celery", "--help"], name="help")
+    assert known.wait() == 0
+    assert "once" in known.log
