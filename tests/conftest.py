@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, help="of the state machine, the chaos and the failovers; printed in the header")
     group.addoption("--runs", type=int, default=2000, help="of the state machine")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
-    group.addoption("--windows", type=int, default=6000, help="of the search for leaks")
+    group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="write docs/reports/failures.md and README's column")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
 

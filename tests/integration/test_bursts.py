@@ -43,7 +43,7 @@ def broker(redis_server: RedisServer) -> Iterator[Proxy]:
 def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler]]:
     """Make a scheduler whose entries are all about to be due, and wait until they are."""
     app = Celery("tests", broker=broker.url(), set_as_current=False, task_cls=OnceTask)
-    app.task(work, name="tests.work")
+    app.task(work, name="tests.work", shared=False)
     made: list[OnceScheduler] = []
 
     def make(**once: Any) -> OnceScheduler:

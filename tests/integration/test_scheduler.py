@@ -41,7 +41,7 @@ def app(redis_url: str) -> Iterator[Celery]:
                 "options": {"headers": {"mine": 1}, "once": {"catch_up": "all"}},
             }
         }
-        app.task(tick, name="tests.tick")
+        app.task(tick, name="tests.tick", shared=False)
         yield app
 
 
