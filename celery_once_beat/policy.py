@@ -20,7 +20,7 @@ from .errors import SettingError
 from .settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
 from .starts import every_hour, naive_utc, shown
 
-__all__ = ("EntryPolicy", "Step", "fingerprint", "next_steps", "spread_offset")
+__all__ = ("EntryPolicy", "Step", "check_anchor", "fingerprint", "next_steps", "spread_offset")
 
 #: Windows looked at in one step, so that a long outage of a fast schedule doesn't hold up the others.
 _MOST_AT_ONCE = 10_000
@@ -93,14 +93,19 @@ class EntryPolicy:
         return cls(**values)
 
 
-def _check_anchor(name: str, value: Any) -> datetime | None:
+def check_anchor(name: str, value: Any) -> datetime | None:
+    """Return an anchor as an aware datetime; raises SettingError, which begins with ``name``."""
     if value is None:
         return None
     try:
-        naive_utc(value)
+        # Where options are kept as JSON, in a database's rows say, it is a text.
+        instant = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+        naive_utc(instant)
     except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
-        raise SettingError(f"{name}: found {shown(value)}, expected a datetime with a time zone") from None
-    return cast("datetime", value)
+        raise SettingError(
+            f"{name}: found {shown(value)}, expected a datetime with a time zone, or its text in ISO 8601"
+        ) from None
+    return cast("datetime", instant)
 
 
 def spread_offset(entry: str, spread: float) -> timedelta:
@@ -118,7 +123,7 @@ _CHECKS = {
     "max_catch_up": check_count(0),
     "start_timeout": check_seconds(0.1),
     "max_attempts": check_count(1),
-    "anchor": _check_anchor,
+    "anchor": check_anchor,
     "tracked": check_choice(True, False),
     "recover": check_choice(True, False),
     "retry_failed_after": check_seconds(0),

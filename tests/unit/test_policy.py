@@ -119,6 +119,12 @@ def test_an_unknown_key_like_no_other_is_an_error_that_lists_them(key: Any) -> N
         assert known in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["2026-01-01T02:00:00+01:00", "2026-01-01T01:00:00Z", "2026-01-01 01:00:00+00:00"])
+def test_an_anchor_may_be_a_text(text: str) -> None:
+    """Where options are kept as JSON there are no datetimes."""
+    assert of({"anchor": text}).anchor == datetime(2026, 1, 1, 1, tzinfo=timezone.utc)
+
+
 _NO_SECONDS = ["5", -1, True, float("nan"), []]
 WRONG = [
     *(("catch_up", value) for value in ("", "newest", None, True, 1)),
@@ -126,7 +132,10 @@ WRONG = [
     *(("max_catch_up", value) for value in (-1, 1.0, "5", None, True)),
     *(("start_timeout", value) for value in (*_NO_SECONDS, None, 0)),
     *(("max_attempts", value) for value in (0, -1, 1.0, "5", None, True)),
-    *(("anchor", value) for value in ("2026-01-01", 5, ANCHOR.replace(tzinfo=None), ANCHOR.date())),
+    *(
+        ("anchor", value)
+        for value in ("2026-01-01", "2026-01-01T00:00", "today", 5, ANCHOR.replace(tzinfo=None), ANCHOR.date())
+    ),
     *(("tracked", value) for value in (0, 1, "yes", None)),
     *(("recover", value) for value in (0, 1, "yes", None)),
     *(("retry_failed_after", value) for value in (*_NO_SECONDS, None)),
