@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -72,14 +72,24 @@ class Claiming:
         self._app = app
         #: Entry → the beat whose definition of it counts.
         self._superseded_by: dict[str, str] = {}
+        #: Entry → the definition with which it left the schedule, until the store knows.
+        self._left: dict[str, str] = {}
 
     # -- definitions ------------------------------------------------------------------------------------------
+
+    def left(self, rows: Iterable[Row]) -> None:
+        """Note that entries have left the schedule: :meth:`load` says so."""
+        self._left.update((row.name, row.fingerprint) for row in rows if row.loaded_at)
 
     def load(self, alive: Sequence[str]) -> None:
         """Say which definitions this beat has, and learn the cursors; ``alive`` are the beats that live.
 
         Raises StoreUnavailableError.
         """
+        left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]
+        if left:
+            self._store.leave_many(self._beat, left, alive)
+        self._left.clear()
         gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
         for name in gone:
             del self._superseded_by[name]
@@ -112,10 +122,14 @@ class Claiming:
             alive=alive,
             loaded_at=row.loaded_at,
             known=row.known,
+            counts_from=row.counts_from,
+            absent_at=row.absent_at,
         )
 
     def _loaded(self, row: Row, reply: Loaded, now: datetime) -> None:
         row.loaded_at = reply.loaded_at
+        if reply.news != "new" or row.since is None:  # else the store lost its data; what this beat knows counts
+            row.since = reply.since
         if reply.news != "same":
             logger.info(
                 "once: entry %r is %s, its windows count from %s",

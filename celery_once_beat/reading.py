@@ -44,7 +44,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
     if reply[0] == "superseded":
         return r.Superseded(reply[1], int(reply[2]))
-    return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]))
+    return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]), parse_instant(reply[5]))
 
 
 def read_claim(reply: list[Any]) -> r.ClaimReply:

@@ -44,12 +44,13 @@ __all__ = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """The beat's definition of the entry is in force; it goes on from ``cursor``."""
+    """The beat's definition of the entry is in force, for the windows after ``since``; it goes on from ``cursor``."""
 
     cursor: datetime
     loaded_at: int
     news: str
     paused: bool
+    since: datetime
 
 
 @dataclass(frozen=True)

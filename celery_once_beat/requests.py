@@ -56,6 +56,10 @@ class LoadRequest:
     retry_failed_after: float | None = None
     #: ``allow`` or ``skip``; None: as the task says.
     overlap: str | None = None
+    #: From where a definition that is new or changed counts; None for now. Aware UTC.
+    counts_from: datetime | None = None
+    #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.
+    absent_at: datetime | None = None
 
 
 @dataclass(frozen=True)

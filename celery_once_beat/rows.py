@@ -53,6 +53,14 @@ class Row:
     next: datetime | None = None
     #: The last cursor, kept while the row has to be loaded anew.
     known: datetime | None = None
+    #: The cursor from which the definition counts, by the store.
+    since: datetime | None = None
+    #: Only the first window after ``since`` is one.
+    one_off: bool = False
+    #: From where a definition that is new to the store counts; None for now.
+    counts_from: datetime | None = None
+    #: When this beat's schedule had no such entry: windows up to then don't count. None: it had it from the start.
+    absent_at: datetime | None = None
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
     plan: deque[Step] = field(default_factory=deque)
@@ -109,6 +117,8 @@ class Row:
 
     def after(self, start: datetime) -> datetime | None:
         """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError."""
+        if self.one_off and self.since is not None and start > self.since:
+            return None
         if self.beyond is None or self.beyond[0] != start:
             self.beyond = start, self._next(start)
         return self.beyond[1]
@@ -184,8 +194,12 @@ class Rows:
         """Whether entries came or went since :meth:`refresh`, as far as a count shows it."""
         return len(schedule) != self._size
 
-    def refresh(self, schedule: Mapping[str, Any]) -> None:
-        """Make the rows those of ``schedule``. One whose definition is the same goes on where it is."""
+    def refresh(self, schedule: Mapping[str, Any], absent_at: datetime | None = None) -> list[Row]:
+        """Make the rows those of ``schedule``. One whose definition is the same goes on where it is.
+
+        ``absent_at`` (aware UTC) is when the last schedule was known to be still in force; None: there was none.
+        Returns the rows that left.
+        """
         kept = self._rows
         self._rows = {}
         self._size = len(schedule)
@@ -202,15 +216,21 @@ class Rows:
                 old.entry = entry
                 row = old
             elif old is not None and old.fingerprint == row.fingerprint:
-                row.loaded_at, row.known = old.loaded_at, old.known  # other limits, the same definition
+                row.loaded_at, row.known, row.since = old.loaded_at, old.known, old.since  # only its limits are others
+            elif old is None and row.counts_from is None:
+                row.counts_from = row.absent_at = absent_at
             self._rows[name] = row
             row.out = False
         self._heap = [(row.next, row.name) for row in self._rows.values() if row.next]
         heapq.heapify(self._heap)
         self._due.clear()
+        # A definition that is new here hasn't anything to rest for.
+        self._resting = [(until, name) for until, name in self._resting if self._rows.get(name) is kept.get(name)]
+        heapq.heapify(self._resting)
         resting = {name for _, name in self._resting}
         self._unloaded = {row for row in self._rows.values() if row.cursor is None and row.name not in resting}
         self._name_untracked()
+        return [row for name, row in kept.items() if name not in self._rows]
 
     def make(self, name: str, entry: Any) -> Row:
         """Return a new row; raises SettingError, or whatever a stranger's name, options or schedule raise."""
@@ -222,7 +242,10 @@ class Rows:
             tracked = getattr(task, "once_closes_windows", False) and not self._eager
         mark = fingerprint(entry.task, entry.schedule, policy.anchor, policy.spread)
         order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
-        return Row(name, entry, policy, mark, tracked, order, spread_offset(name, policy.spread))
+        row = Row(name, entry, policy, mark, tracked, order, spread_offset(name, policy.spread))
+        row.one_off = bool(getattr(entry.schedule, "one_off", False))
+        row.counts_from = getattr(entry, "counts_from", None)
+        return row
 
     def _make_or_name(self, name: str, entry: Any) -> Row | None:
         try:
@@ -321,6 +344,14 @@ class Rows:
         """End the rest of rows whose time has come."""
         while self._resting and self._resting[0][0] <= now:
             self.wake_up(heapq.heappop(self._resting)[1])
+
+    def reload(self, name: str) -> None:
+        """Have one row's cursor loaded anew."""
+        row = self._rows.get(name)
+        if row is not None:
+            row.cursor = row.next = None
+            row.plan.clear()
+            self._unloaded.add(row)
 
     def wake_up(self, name: str) -> None:
         """End the rest of one row before its time."""

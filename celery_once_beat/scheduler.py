@@ -77,6 +77,7 @@ class OnceSchedulerMixin(Publishing):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._ticking = False
         self._changed = True
+        self._seen_at: datetime | None = None
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         self._uncertain = False
@@ -135,7 +136,14 @@ class OnceSchedulerMixin(Publishing):
         # A base that reloads its schedule says so by putting another heap in the place of this one.
         if self._changed or self._heap is not self._no_heap or self._rows.changed(schedule):
             self._changed, self._heap = False, self._no_heap
-            self._rows.refresh(schedule)
+            self._claiming.left(self._rows.refresh(schedule, self._seen_at))
+            if self._rows.unloaded():
+                self._recovery.hurry()
+        self._seen_at = self._schedule_seen_at()
+
+    def _schedule_seen_at(self) -> datetime | None:
+        """When the schedule was last known to be the one that is in force; None: not yet read. For bases that poll."""
+        return self._clock.now()
 
     def _tick(self) -> float:
         if not self._recovery.due_in():  # always so after an outage: a tick that asks nothing can't say that it is over

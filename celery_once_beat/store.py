@@ -146,12 +146,24 @@ class Store:
         return self._trip.run([self._load(request) for request in requests])
 
     def _load(self, q: LoadRequest) -> Call[r.Loaded | r.Superseded]:
-        known = "" if q.known is None else format_instant(q.known)
+        instants = ["" if at is None else format_instant(at) for at in (q.known, q.counts_from, q.absent_at)]
         limits: list[object] = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
         back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
         limits += [-1 if q.retry_failed_after is None else _ms(q.retry_failed_after), q.overlap or "-"]
-        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, known, *q.alive]
+        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants, *q.alive]
         return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
+
+    def leave_many(self, beat: str, left: Iterable[tuple[str, str]], alive: Sequence[str]) -> list[str | OnceError]:
+        """Say that entries have left the beat's schedule, as (entry, fingerprint); see ``lua/leave.lua``.
+
+        ``alive`` are the beats that live. Returns for each ``left``, ``kept``, ``unknown`` or an error.
+        """
+        return self._trip.run(
+            [
+                Call("leave", [self.entry_key(entry)], [beat, fingerprint, *alive], reading.read_word)
+                for entry, fingerprint in left
+            ]
+        )
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[r.ClaimReply | OnceError]:
         """Claim windows in one pipeline; see ``lua/claim.lua``.

@@ -224,6 +224,8 @@ def _coming(row: Row, after: datetime) -> Iterator[tuple[datetime, str]]:
             return
         if start is not None:
             yield start, row.name
+        if row.one_off:
+            return
 
 
 def _zone(row: Row, desk: Desk) -> tzinfo:

@@ -7,9 +7,11 @@
 -- ARGV[9] ms after which a window that failed runs again, 0: never, -1: as its task says
 -- ARGV[10] overlap: 'allow', 'skip', '-': as its task says
 -- ARGV[11] the cursor that this beat knows, '' for none; counts only where the store has lost its own
--- ARGV[12...] beats alive
+-- ARGV[12] from where a definition that is new or changed counts, '' for now; the cursor never goes back for it
+-- ARGV[13] until when this beat knows that the entry was in no schedule, '' for never: windows up to then don't count
+-- ARGV[14...] beats alive
 --
--- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed', paused 1 or 0}
+-- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
 --         {'newer', version}
 --
@@ -44,20 +46,23 @@ local function instant(ms, us)
     math.floor(s / 3600), math.floor(s / 60) % 60, s % 60, (ms % 1000) * 1000 + us)
 end
 
-local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'fingerprint', 'loaders', 'paused')
-local version, cursor = tonumber(string.match(fields[1] or VERSION, '^%d+$')), fields[2]
+local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', 'fingerprint', 'loaders', 'paused', 'since')
+local version, cursor, since = tonumber(string.match(fields[1] or VERSION, '^%d+$')), fields[2], fields[6]
 if not version then
   return redis.error_reply('BADDATA ' .. ENTRY .. ' has no version')
 end
 if cursor and not string.match(cursor, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') then
   return redis.error_reply('BADDATA ' .. ENTRY .. ' has a cursor that is no instant')
 end
+if since and not string.match(since, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') then
+  return redis.error_reply('BADDATA ' .. ENTRY .. ' has a since that is no instant')
+end
 if version > VERSION then
   return {'newer', fields[1]}
 end
 
 local alive = {}
-for position = 12, #ARGV do
+for position = 14, #ARGV do
   alive[ARGV[position]] = true
 end
 local loaded_at = tonumber(ARGV[3])
@@ -84,26 +89,34 @@ if right_fingerprint ~= FINGERPRINT then
 end
 
 local news = 'same'
+local now = instant(NOW, time[2] % 1000)
+local function up_to_now(text)
+  return text < now and text or now
+end
 if not cursor then
-  cursor, news = instant(NOW, time[2] % 1000), 'new'
-  if ARGV[11] ~= '' and ARGV[11] < cursor then
-    cursor = ARGV[11]
+  cursor, news = up_to_now(ARGV[11] ~= '' and ARGV[11] or ARGV[12] ~= '' and ARGV[12] or now), 'new'
+  since = cursor
+  redis.call('HSET', ENTRY, 'born', cursor, 'since', since)
+else
+  local from
+  if fields[3] ~= FINGERPRINT then
+    news = 'changed'
+    from = ARGV[12] ~= '' and up_to_now(ARGV[12]) or first and now or instant(NOW - ARGV[5], 0)
+  elseif up_to_now(ARGV[13]) > cursor then
+    news, from = 'back', up_to_now(ARGV[13])
   end
-  redis.call('HSET', ENTRY, 'born', cursor, 'since', cursor)
-elseif fields[3] ~= FINGERPRINT then
-  local from = first and instant(NOW, time[2] % 1000) or instant(NOW - ARGV[5], 0)
-  if from > cursor then
-    cursor = from
-  end
-  news = 'changed'
-  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
-    if string.sub(field, 1, 2) == 'c:' then
-      redis.call('HDEL', ENTRY, field)
+  if from then
+    cursor = from > cursor and from or cursor
+    since = cursor
+    for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
+      if string.sub(field, 1, 2) == 'c:' then
+        redis.call('HDEL', ENTRY, field)
+      end
     end
+    redis.call('HSET', ENTRY, 'since', since)
   end
-  redis.call('HSET', ENTRY, 'since', cursor)
 end
 redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', ARGV[4],
   'max_attempts', ARGV[6], 'recover', ARGV[7], 'grace', ARGV[8], 'again', ARGV[9], 'overlap', ARGV[10])
 redis.call('PEXPIRE', ENTRY, ARGV[4])
-return {'loaded', cursor, int(loaded_at), news, fields[5] == '1' and 1 or 0}
+return {'loaded', cursor, int(loaded_at), news, fields[5] == '1' and 1 or 0, since or cursor}

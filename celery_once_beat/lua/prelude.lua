@@ -12,7 +12,7 @@
 --   ttl           how long the hash lives after the last contact
 --   fence         the largest that a begin was given
 --   last_done     start of the latest window that was done; absent: none
---   fingerprint   the definition in force
+--   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       which beats loaded which: '<beat> <fingerprint> <server ms>', separated by blanks
 --   paused        1; absent: not paused
 --   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force

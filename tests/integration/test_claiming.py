@@ -116,6 +116,52 @@ def test_what_is_due_is_won_by_one_beat(new_beat: Callable[..., Beat], redis_url
     assert not one.claim(2).won
 
 
+def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """Once no beat has it: nothing of its absence runs or is missed, also where all beats are others by then."""
+    one, two = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
+    for beat in (one, two):
+        beat.load(beat.entry("a"), beat.entry("b"))
+    one.claiming.left(one.rows.refresh({"b": one.schedule["b"]}))
+    one.claiming.load(["beat-1", "beat-2"])
+    account = one.store.account("a")
+    assert account is not None
+    assert account.fingerprint != "-", "the other has it"
+    two.claiming.left(two.rows.refresh({"b": two.schedule["b"]}))
+    two.claiming.load(["beat-1", "beat-2"])
+    before = datetime.now(timezone.utc) - MINUTE
+    third = new_beat(redis_url, "beat-3")
+    third.load(third.entry("a"), third.entry("b"))
+    a, b = third.store.account("a"), third.store.account("b")
+    assert a is not None
+    assert b is not None
+    assert a.cursor == a.since > before
+    assert b.cursor == T0
+
+
+def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
+    """Redis was away meanwhile: nothing has happened."""
+    beat.load(beat.entry("a"))
+    beat.claiming.left(beat.rows.refresh({}))
+    beat.load(beat.entry("a"))
+    account = beat.store.account("a")
+    assert account is not None
+    assert account.fingerprint not in (None, "-")
+    assert account.cursor == T0
+
+
+def test_a_one_off_runs_once_though_the_store_lost_its_data(beat: Beat) -> None:
+    """What this beat knows of it counts then."""
+    entry = beat.entry("a")
+    entry.schedule.one_off = True
+    beat.load(entry)
+    assert starts(beat.claim(1)) == [("a", 1)]
+    with redis.Redis.from_url(beat.settings.redis_url) as client:
+        client.flushall()
+    beat.rows.restart()
+    beat.claiming.load(["beat-1"])
+    assert starts(beat.claim(5)) == []
+
+
 def test_what_is_passed_over_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
     """After an outage the latest window runs; how many are missed, up to which, is noted and logged in one line."""
     beat.load(beat.entry("a"))

@@ -102,6 +102,9 @@ class Stage:
         limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
         return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
 
+    def leave(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:
+        return self.store.leave_many(beat, [(ENTRY, mark)], alive)[0]
+
     def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
         window = WindowKey(given.pop("entry", ENTRY), start or self.start)
         mark = given.pop("mark", MARK)
@@ -243,7 +246,7 @@ def stage(new_stage: Callable[..., Stage]) -> Stage:
     """A store with the default settings, and its entry loaded."""
     stage = new_stage()
     loaded = stage.load()
-    assert loaded == Loaded(T0, loaded.loaded_at, "new", False)
+    assert loaded == Loaded(T0, loaded.loaded_at, "new", False, T0)
     return stage
 
 
@@ -1120,7 +1123,7 @@ def test_of_the_living_the_beat_that_loaded_last_is_right(stage: Stage) -> None:
     assert again == Superseded("beat-2", first.loaded_at)
     assert stage.store.account(ENTRY).cursor == later.cursor
     same = stage.load("beat-2", "fingerprint-2", loaded_at=later.loaded_at, alive=alive)
-    assert same == Loaded(later.cursor, later.loaded_at, "same", False)
+    assert same == Loaded(later.cursor, later.loaded_at, "same", False, later.since)
     new = stage.claim("beat-2", start=later.cursor + MINUTE, since=later.cursor, mark="fingerprint-2")
     assert isinstance(new, Claimed)
 
@@ -1182,6 +1185,69 @@ def test_two_definitions_loaded_in_the_same_millisecond_dont_take_turns(stage: S
         settled = verdicts
         verdicts = set()
     assert sorted(kind for _, kind in settled) == ["Loaded", "Superseded"]
+
+
+# ------------------------------------------------------------------------------ entries that come, go and are back
+
+
+def test_a_definition_may_count_from_an_earlier_instant(stage: Stage) -> None:
+    """Where it is new or changed: a one-off that is first seen late isn't lost. Elsewhere it moves nothing."""
+    stage.raw.flushall()
+    new = stage.load(known=None, counts_from=nth(3))
+    assert (new.cursor, new.since, new.news) == (nth(3), nth(3), "new")
+    assert stage.load(counts_from=nth(9)).news == "same"
+    alive = ("beat-1", "beat-2")
+    changed = stage.load("beat-2", "fingerprint-2", alive=alive, counts_from=nth(5))
+    assert (changed.cursor, changed.since, changed.news) == (nth(5), nth(5), "changed")
+    older = stage.load("beat-3", "fingerprint-3", alive=alive, counts_from=nth(1))
+    assert (older.cursor, older.since) == (nth(5), nth(5)), "a cursor never goes back"
+    future = datetime(2999, 1, 1, tzinfo=timezone.utc)
+    assert in_ms(stage.load("beat-4", "fingerprint-4", counts_from=future).cursor) <= stage.now()
+
+
+def test_what_is_back_counts_from_when_it_was_last_known_to_be_away(stage: Stage) -> None:
+    """Windows of the absence are neither run nor missed; every beat may say so, and none takes back what ran since."""
+    assert isinstance(stage.claim(), Claimed)
+    assert isinstance(stage.begin(), Begun)
+    assert stage.finish() == Finished()
+    back = stage.load(absent_at=nth(5))
+    assert (back.cursor, back.since, back.news) == (nth(5), nth(5), "back")
+    assert stage.counts() == {}
+    assert stage.even()
+    assert isinstance(stage.claim(start=nth(6), since=nth(5)), Claimed)
+    again = stage.load("beat-2", absent_at=nth(5), alive=("beat-1", "beat-2"))
+    assert (again.cursor, again.since, again.news) == (nth(6), nth(5), "same")
+    assert stage.open_windows() == {nth(6): False}
+    future = datetime(2999, 1, 1, tzinfo=timezone.utc)
+    assert in_ms(stage.load(absent_at=future).cursor) <= stage.now()
+
+
+def test_what_the_last_beat_has_left_is_in_force_no_more(stage: Stage) -> None:
+    """As long as another one that lives has it, it stays; after that it counts from when it is loaded again."""
+    alive = ("beat-1", "beat-2")
+    stage.load("beat-2", alive=alive)
+    assert stage.leave("beat-1", alive=alive) == "kept"
+    assert isinstance(stage.claim("beat-2"), Claimed)
+    assert stage.leave("beat-2", alive=alive) == "left"
+    assert stage.leave("beat-2", alive=alive) == "left"
+    assert stage.claim("beat-2", start=nth(2), since=nth(1)) == Superseded("?")
+    before = stage.now()
+    again = stage.load("beat-1", alive=alive)
+    assert again.news == "changed"
+    assert in_ms(again.cursor) >= before
+    assert stage.leave("beat-2", alive=alive) == "kept", "it is slow: it left before the other loaded it again"
+
+
+def test_a_dead_beat_keeps_no_entry(stage: Stage) -> None:
+    """Nor does one with another definition, and what isn't in force isn't taken out of it."""
+    stage.load("beat-2")
+    assert stage.leave("beat-1", alive=("beat-1",)) == "left"
+    stage.load("beat-1", "fingerprint-2", alive=("beat-1",))
+    assert stage.leave("beat-3", alive=("beat-1", "beat-3")) == "kept"
+    assert stage.store.account(ENTRY).fingerprint == "fingerprint-2"
+    stage.raw.flushall()
+    assert stage.leave() == "unknown"
+    assert stage.all_keys() == []
 
 
 # ------------------------------------------------------------------------------------- pause, untracked, passed

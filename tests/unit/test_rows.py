@@ -382,6 +382,61 @@ def test_an_entry_that_left_is_forgotten() -> None:
     assert all(rows.get(name) is None for name in table)
 
 
+def test_what_comes_later_counts_from_when_it_was_absent() -> None:
+    """What is there from the start goes on from the store's cursor; so does what is only changed."""
+    rows = rows_of({"a": entry()})
+    assert rows.refresh({"a": entry(90.0), "b": entry()}, NOW) == []
+    a, b = rows.get("a"), rows.get("b")
+    assert a is not None
+    assert b is not None
+    assert (a.counts_from, a.absent_at) == (None, None)
+    assert (b.counts_from, b.absent_at) == (NOW, NOW)
+    assert rows.refresh({"a": entry(90.0)}, NOW + MINUTE) == [b]
+    rows.refresh({"a": entry(90.0), "b": entry()}, NOW + 2 * MINUTE)
+    back = rows.get("b")
+    assert back is not None
+    assert back.absent_at == NOW + 2 * MINUTE
+
+
+def test_an_entry_may_say_from_where_it_counts() -> None:
+    """One with a single time is due also where it is first seen later."""
+    late = entry()
+    late.counts_from = NOW - MINUTE  # type: ignore[attr-defined]
+    rows = rows_of({})
+    rows.refresh({"a": late}, NOW)
+    row = rows.get("a")
+    assert row is not None
+    assert (row.counts_from, row.absent_at) == (NOW - MINUTE, None)
+
+
+def test_a_one_off_has_the_first_window_after_it_was_loaded() -> None:
+    """And no other, whatever beat claims it; it has no end. Until it is loaded nobody knows which one that is."""
+    one_off = entry()
+    one_off.schedule.one_off = True  # type: ignore[attr-defined]
+    rows = rows_of({"a": one_off})
+    (row,) = rows.unloaded()
+    assert row.after(NOW + MINUTE) == NOW + 2 * MINUTE
+    row.since = NOW
+    rows.advance(row, NOW, NOW)
+    assert rows.due(NOW + 9 * MINUTE, 10) == [row]
+    step = row.step(NOW + 9 * MINUTE)
+    assert step == Step(NOW + MINUTE, run=True)
+    assert row.window(NOW + MINUTE).end is None
+    rows.advance(row, NOW + MINUTE, NOW)
+    assert rows.next_due() is None
+
+
+def test_a_changed_definition_does_not_rest_for_the_old_one() -> None:
+    """What was broken, or another beat's, may be mended."""
+    rows = loaded(rows_of({"a": entry()}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    rows.rest(row, NOW, 30.0, "broken")
+    rows.refresh({"a": entry(90.0)})
+    assert rows.unloaded() == [rows.get("a")]
+    rows.wake(NOW + 30 * SECOND)
+    assert rows.unloaded() == [rows.get("a")]
+
+
 def test_a_row_that_rests_goes_on_resting_over_a_refresh() -> None:
     """A schedule that is reloaded every few seconds doesn't end a rest."""
     table = {"a": entry()}
