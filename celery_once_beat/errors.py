@@ -6,6 +6,7 @@ A message says what was found, what was expected and where to change it; it neve
 from __future__ import annotations
 
 __all__ = (
+    "DatabaseUnavailableError",
     "HeaderError",
     "NewerVersionError",
     "OnceError",
@@ -43,6 +44,10 @@ class StoreUnavailableError(OnceError):
 
 class UncertainWriteError(StoreUnavailableError):
     """Fewer replicas than ``once_beat_wait_replicas`` confirmed a write: a failover could undo it."""
+
+
+class DatabaseUnavailableError(OnceError):
+    """A scheduler's schedule is in a database that can't be asked."""
 
 
 class StoreDataError(OnceError):

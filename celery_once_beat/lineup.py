@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = ("Lineup", "describe", "line_up")
 
 #: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
-_REPR = re.compile(r"^<\w+: (.*?)(?: \(m/h/dM/MY/d\))?>$")
+_REPR = re.compile(r"^<\w+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
+#: The same with its zone, by django-celery-beat and those after it, which name the weekday before the date.
+_ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)>$")
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,15 @@ def _entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
     entries = dict(from_conf.schedule)
     if hasattr(cls, "all_as_schedule"):  # a database's: rows that are there are read, none is made
         stored: Any = cls(app=app, lazy=True)  # by name, as beat does
-        # django-celery-beat's disables a row that it can't read.
-        stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})
-        entries.update(stored.all_as_schedule())
-        for name in _switched_off(stored) & entries.keys():
+        if hasattr(stored, "switched_off"):  # ours: writes nothing when it is read
+            entries.update(stored.all_as_schedule())
+            off = stored.switched_off(list(from_conf.schedule))
+        else:
+            # django-celery-beat's disables a row that it can't read.
+            stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})
+            entries.update(stored.all_as_schedule())
+            off = _switched_off(stored)
+        for name in entries.keys() & off:  # what conf has, and its row says isn't to run
             del entries[name]
     return entries
 
@@ -106,4 +113,5 @@ def describe(when: Any) -> str:
             if seconds >= size and seconds % size == 0:
                 return f"every {seconds / size:g} {unit}"
         return f"every {seconds:g} s"
-    return _REPR.sub(r"\1", shown(when))
+    text = shown(when)
+    return _ZONED.sub(r"\1 \3 \2 \4", text) if _ZONED.match(text) else _REPR.sub(r"\1", text)

@@ -151,8 +151,11 @@ def _kind(cls: Any) -> type:
 
 
 def _is_tz_aware_crontab(cls: type) -> bool:
-    """django-celery-beat's crontab: its ``is_due`` only converts to its zone, which is its ``tz`` as well."""
-    return cls.__module__ == "django_celery_beat.tzcrontab" and cls.__name__ == "TzAwareCrontab"
+    """django-celery-beat's crontab, or its copy: ``is_due`` only converts to its zone, which is its ``tz`` as well."""
+    return cls.__name__ == "TzAwareCrontab" and cls.__module__ in {
+        "django_celery_beat.tzcrontab",
+        "sqlalchemy_celery_beat.tzcrontab",
+    }
 
 
 # -- intervals
