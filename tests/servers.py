@@ -1,4 +1,4 @@
-"""Real servers for the tests: Redis, Valkey and RabbitMQ on free loopback ports, each in its own directory.
+"""Real servers for the tests: Redis, Valkey, RabbitMQ and PostgreSQL on free loopback ports, each in its own directory.
 
 A server is ended through the handle of the process that was started here, never by a name or a port.
 """
@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import platform
+import pwd
 import random
 import shutil
 import signal
@@ -28,10 +29,12 @@ __all__ = (
     "IN_CI",
     "FakeClock",
     "FaketimeMissingError",
+    "PostgresServer",
     "RabbitServer",
     "RedisServer",
     "ServerError",
     "find_libfaketime",
+    "find_postgres",
     "find_rabbitmq",
     "find_servers",
     "free_port",
@@ -100,6 +103,13 @@ def find_rabbitmq() -> Path | None:
     """The start script of RabbitMQ, or None; not Debian's wrapper of it, which changes the user."""
     direct = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
     return direct if direct.exists() else _on_path("rabbitmq-server")
+
+
+def find_postgres() -> Path | None:
+    """The folder of PostgreSQL's programs, the newest version's, or None."""
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    found = versions[-1] if versions else _on_path("initdb")
+    return found.resolve().parent if found else None
 
 
 def find_libfaketime() -> Path | None:
@@ -192,6 +202,7 @@ class _Server:
         self.directory = Path(tempfile.mkdtemp(prefix="once-server-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
+        self._as_user: dict[str, object] = {}
         self.port = 0
 
     def __enter__(self):
@@ -227,7 +238,7 @@ class _Server:
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=env, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                stderr=subprocess.STDOUT, start_new_session=True, **self._as_user,
             )  # fmt: skip
         self._paused = False
 
@@ -552,6 +563,97 @@ class RabbitServer(_Server):
 
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+
+class PostgresServer(_Server):
+    """A PostgreSQL server with one user, ``once``, who needs no password. What it holds need not survive a crash."""
+
+    def __init__(self, binaries: Path) -> None:
+        super().__init__()
+        self.binaries = binaries
+        if os.geteuid() == 0:  # it refuses to run as root
+            user = next((user for user in pwd.getpwall() if user.pw_name == "postgres"), pwd.getpwnam("nobody"))
+            self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            os.chown(self.directory, user.pw_uid, user.pw_gid)
+
+    def __repr__(self) -> str:
+        return f"<PostgreSQL on port {self.port}>"
+
+    @classmethod
+    def start(cls, binaries: Path | None = None) -> PostgresServer:
+        """A running server on a free port. *binaries* as from :func:`find_postgres`."""
+        binaries = binaries or find_postgres()
+        if binaries is None:
+            raise ServerError("PostgreSQL isn't installed")
+        server = cls(binaries)
+        try:
+            server._make_data()
+            server.port = free_port()
+            server._launch()
+        except BaseException:
+            server.__exit__()
+            raise
+        return server
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _make_data(self) -> None:
+        command = [self.binaries / "initdb", "-D", self._data, "-U", "once", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        done = subprocess.run(
+            command, cwd=self.directory, capture_output=True, text=True, check=False, timeout=120, **self._as_user
+        )  # fmt: skip
+        if done.returncode:
+            raise ServerError(f"initdb: {done.stdout}{done.stderr}")
+
+    def _launch(self) -> None:
+        settings = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", f"port={self.port}")
+        options = [word for setting in settings for word in ("-c", setting)]
+        self._spawn([str(self.binaries / "postgres"), "-D", str(self._data), *options], dict(os.environ))
+        self._wait_until_answers()
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            with psycopg.connect(self.dsn("postgres"), connect_timeout=5):
+                return self.alive
+        except psycopg.OperationalError:
+            return False
+
+    def stop(self) -> None:
+        """End the server: fast, sessions that are open are cut."""
+        self.resume()
+        self._signal(signal.SIGINT)
+        super().stop()
+
+    def pause(self) -> None:
+        """As the others', with its children: each has a session of its own."""
+        super().pause()
+        for child in self._children():
+            os.kill(child, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """As the others', with its children."""
+        for child in self._children() if self._paused and self.alive else []:
+            os.kill(child, signal.SIGCONT)
+        super().resume()
+
+    def _children(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(child) for child in children.split()]
+
+    def dsn(self, database: str) -> str:
+        """How psycopg connects to a database of it."""
+        return f"host=127.0.0.1 port={self.port} user=once dbname={database}"
+
+    def execute(self, statement: str) -> None:
+        """One statement, outside of a transaction, in the database ``postgres``."""
+        import psycopg
+
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(statement)
 
 
 def _accepts(port: int) -> bool:

@@ -13,6 +13,7 @@ from typing_extensions import assert_type
 
 import celery_once_beat
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask, Window, current_window
+from celery_once_beat.contrib.django import OnceTask as DjangoOnceTask
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.signals import window_missed, window_succeeded
 from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between
@@ -54,6 +55,13 @@ class Report(OnceTask):
 
     def run(self, day: str) -> int:
         assert_type(self.window, Window | None)
+        return len(day)
+
+
+class SentAfterCommit(DjangoOnceTask):
+    def run(self, day: str) -> int:
+        assert_type(self.window, Window | None)
+        self.delay_on_commit(day)
         return len(day)
 
 

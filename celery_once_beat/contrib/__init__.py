@@ -1,0 +1,1 @@
+"""For other packages: one module a package, which has to be installed beside this one."""

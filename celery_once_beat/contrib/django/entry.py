@@ -1,0 +1,132 @@
+"""A row of django-celery-beat as an entry of a beat schedule. Reads the row, and writes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery.app import app_or_default
+from django_celery_beat.clockedschedule import clocked
+from django_celery_beat.schedulers import ModelEntry
+from django_celery_beat.utils import make_aware
+from kombu.utils.json import loads
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.policy import check_anchor
+from celery_once_beat.starts import shown
+
+from .bounds import Bounded
+
+__all__ = ("OnceModelEntry", "WrongEntry")
+
+_OPTIONS = ("queue", "exchange", "routing_key", "priority")
+
+
+class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
+    """What a row says. Two processes make the same entry of the same row.
+
+    Raises SettingError, naming the row, where it is no entry.
+    """
+
+    #: For a clocked row, just before its time: it is due also where it is first seen later.
+    counts_from: datetime | None = None
+
+    def __init__(self, model: Any, app: Any = None) -> None:
+        self.app = app or app_or_default()
+        self.model = model
+        self.name = model.name
+        self.task = model.task
+        self.args = _json(model, "args", list, "a list like [1, 2]")
+        self.kwargs = _json(model, "kwargs", dict, 'an object like {"key": 1}')
+        headers = _json(model, "headers", dict, 'an object like {"once": {"catch_up": "all"}}')
+        once = headers.pop("once", None)
+        self.options = {name: getattr(model, name) for name in _OPTIONS if getattr(model, name) is not None}
+        self.options["headers"] = {**headers, "periodic_task_name": model.name}
+        if model.expires is not None:
+            self.options["expires"] = _instant(model.expires)
+        elif model.expire_seconds is not None:
+            self.options["expires"] = model.expire_seconds
+        if model.start_time is not None and model.scheduler is model.interval:
+            # Its first start is start_time itself, as it is under django-celery-beat.
+            once = {} if once is None else once
+            if isinstance(once, Mapping):
+                once = {"anchor": _instant(model.start_time), **once}
+        if once is not None:
+            self.options["once"] = once
+        self.total_run_count = model.total_run_count
+        self.last_run_at = make_aware(model.last_run_at) if model.last_run_at else self._default_now()
+        self.schedule = self._schedule(once)
+
+    def _schedule(self, once: Any) -> Any:
+        model = self.model
+        source = model.scheduler
+        if source is None:
+            raise SettingError(f"row {self.name!r} has no schedule: interval, crontab, solar and clocked are all empty")
+        begins = None if model.start_time is None else _instant(model.start_time)
+        ends = None if model.expires is None else _instant(model.expires)
+        one_off = bool(model.one_off)
+        if source is model.clocked:
+            # By its name for itself two processes know that they mean the same, whatever time zone the row has it in.
+            at = _instant(source.clocked_time)
+            inner: Any = clocked(at)
+            one_off = False  # it has one time
+            if model.last_run_at is None or _instant(model.last_run_at) < at:
+                self.counts_from = at - timedelta(microseconds=1)
+        else:
+            inner = source.schedule
+        inner.app = self.app
+        if begins is None and ends is None and not one_off:
+            return inner
+        anchor = once.get("anchor") if isinstance(once, Mapping) else None
+        anchor = check_anchor(f"row {self.name!r}, once['anchor']", anchor)
+        return Bounded(inner, begins=begins, ends=ends, anchor=anchor, one_off=one_off)
+
+    def _disable(self, model: Any) -> None:
+        """As the base's, without the write: a row that is wrong is named, and left as it is."""
+        raise SettingError(f"row {model.name!r} can't be made an entry")
+
+    @classmethod
+    def _unpack_options(
+        cls, *, once: Any = None, expires: Any = None, headers: Any = None, expire_seconds: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """Return the fields for an entry's options; ``once`` goes into the headers, ``expires`` isn't lost either."""
+        if once is not None:
+            headers = {**(headers or {}), "once": once}
+        if expire_seconds is None and isinstance(expires, (int, float)):
+            expire_seconds = math.ceil(expires)
+        fields: dict[str, Any] = super()._unpack_options(headers=headers, expire_seconds=expire_seconds, **options)
+        return fields
+
+
+class WrongEntry:
+    """Stands for a row that is no entry: beat names it, leaves it out, and goes on with the others."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        self._why = why
+
+    @property
+    def task(self) -> str:
+        """Raises what is wrong, to whoever makes something of the entry."""
+        raise SettingError(self._why)
+
+
+def _json(model: Any, field: str, kind: type, expected: str) -> Any:
+    text = getattr(model, field)
+    try:
+        value = loads(text) if text else kind()
+    except Exception as exc:  # noqa: BLE001  # whatever a stranger's text raises
+        raise SettingError(
+            f"row {model.name!r}, {field}: found {shown(text)}, expected JSON, {expected}: {exc}"
+        ) from None
+    if not isinstance(value, kind):
+        raise SettingError(f"row {model.name!r}, {field}: found {shown(text)}, expected {expected}")
+    return value
+
+
+def _instant(value: datetime) -> datetime:
+    """Return a row's time in UTC; with USE_TZ = False it is in Django's TIME_ZONE."""
+    aware: datetime = make_aware(value)
+    return aware.astimezone(timezone.utc)

@@ -1,0 +1,204 @@
+"""The beat scheduler over django-celery-beat's tables; any number of beats run it on one database.
+
+Windows are claimed as everywhere; of the tables ``last_run_at`` and ``total_run_count`` are written for people to look
+at, and nothing depends on them. What the rows say is read by a thread (``database``); here is what a beat makes of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.utils.log import get_logger
+from django.db.utils import DatabaseError, InterfaceError, OperationalError, ProgrammingError
+from django_celery_beat.schedulers import DatabaseScheduler
+
+from celery_once_beat.errors import DatabaseUnavailableError, OnceError
+from celery_once_beat.logs import about
+from celery_once_beat.publishing import Job
+from celery_once_beat.rows import Row
+from celery_once_beat.scheduler import OnceSchedulerMixin
+from celery_once_beat.starts import shown
+from celery_once_beat.windows import Window
+
+from .database import Database, Seen, Tables, one_line
+from .entry import OnceModelEntry, WrongEntry
+
+__all__ = ("OnceDatabaseScheduler",)
+
+logger = get_logger(__name__)
+
+#: The database can't be asked, or has no such tables yet: not this row's or that one's fault.
+_AWAY = (OperationalError, InterfaceError, ProgrammingError)
+
+
+class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ignore[misc]  # the base has no types
+    """``celery beat -S once-django``: the schedule of django-celery-beat's tables, with each window once."""
+
+    Entry = OnceModelEntry
+    _schedule: dict[str, Any] | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._database: Database | None = None
+        self._seen: Seen | None = None
+        self._one_offs: list[Row] = []
+        self._database_away_since: float | None = None
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """As the mixin's; what is to be written, and all reading, is left to a thread."""
+        assert self.max_interval is not None  # the base has a default
+        tables = Tables(self.Model, self.Changes, self.Entry)
+        self._database = Database(tables, self.all_as_schedule, self._write, self.max_interval)
+        super().setup_schedule()
+        self._database.start()
+
+    # -- the rows ---------------------------------------------------------------------------------------------
+
+    def enabled_models_qs(self) -> Any:
+        """Return all enabled rows.
+
+        The base of 2.9 leaves out crontabs of another hour: a window that passed could never be caught up with, and
+        one that is open not be recovered.
+        """
+        rows = self.Model.objects.filter(enabled=True)
+        return rows.select_related("interval", "crontab", "solar", "clocked")  # one query: one moment
+
+    def all_as_schedule(self) -> dict[str, Any]:
+        """Return all enabled rows as entries. Asks the database, writes nothing; raises DatabaseUnavailableError."""
+        schedule: dict[str, Any] = {}
+        for model in self._asked(self.enabled_models_qs()):
+            try:
+                schedule[model.name] = self.Entry(model, app=self.app)
+            except Exception as exc:  # noqa: BLE001  # whatever a stranger's crontab or place raises
+                why = str(exc) if isinstance(exc, OnceError) else f"row {model.name!r}: {shown(exc)}"
+                schedule[model.name] = WrongEntry(model.name, why)
+        return schedule
+
+    def switched_off(self, names: Sequence[str]) -> list[str]:
+        """Return which of these have a row that is disabled; asks the database as ``all_as_schedule`` does."""
+        return self._asked(self.Model.objects.filter(name__in=names, enabled=False).values_list("name", flat=True))
+
+    @staticmethod
+    def _asked(query: Any) -> list[Any]:
+        try:
+            return list(query)
+        except (DatabaseError, InterfaceError) as exc:
+            raise DatabaseUnavailableError(f"the database can't be read: {one_line(exc)}") from exc
+
+    @property
+    def schedule(self) -> dict[str, Any]:  # type: ignore[override]  # as the base's, which can't be set either
+        """The entries that this beat knows; asks the database only where it was built lazily."""
+        if self._schedule is None:
+            self._schedule = self.all_as_schedule() if self._database is None else {}
+        return self._schedule
+
+    def update_from_dict(self, dict_: dict[str, Any]) -> None:
+        """Make rows of entries, as the base does, before they are read the next time."""
+        if self._database is None:
+            self._write(dict_)
+        else:
+            self._database.write(dict_)
+
+    def _write(self, entries: Mapping[str, Any]) -> None:
+        for name, fields in entries.items():
+            try:
+                self.Entry.from_entry(name, app=self.app, **fields)
+            except _AWAY:
+                raise
+            except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
+                logger.error(
+                    "once: entry %s is left out: %s",
+                    shown(name),
+                    shown(exc),
+                    extra=about("entry_wrong", entry=name),
+                )
+
+    # -- the tick ---------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        assert self._database is not None
+        self._seen = self._database.seen
+        changed = self._seen is not None and self._seen.schedule is not self._schedule
+        if self._seen is not None and changed:
+            self._schedule, self._changed = self._seen.schedule, True
+        super()._refresh()
+        if changed:
+            self._one_offs = [row for row in self._rows if row.entry.model.one_off]
+        self._say_whether_it_answers(self._database.trouble)
+
+    def _schedule_seen_at(self) -> datetime | None:
+        if self._seen is None:
+            return None
+        return self._clock.now() - timedelta(seconds=time.monotonic() - self._seen.at)
+
+    def _say_whether_it_answers(self, trouble: str) -> None:
+        if trouble and self._database_away_since is None:
+            self._database_away_since = time.monotonic()
+            logger.error(
+                "once: the database can't be read, beat goes on with the rows that it knows: %s",
+                trouble,
+                extra=about("database_away", owner=self._beat_id),
+            )
+        elif not trouble and self._database_away_since is not None:
+            logger.warning(
+                "once: the database can be read again, after %.1f s",
+                time.monotonic() - self._database_away_since,
+                extra=about("database_back", owner=self._beat_id),
+            )
+            self._database_away_since = None
+
+    def _look(self) -> None:
+        super()._look()
+        spent = [row for row in self._one_offs if _is_spent(row)]
+        if spent:
+            self._disable(spent)
+
+    def _disable(self, rows: list[Row]) -> None:
+        """Disable one-offs whose window has its outcome. Until then their rows are needed: it may be to recover."""
+        assert self._database is not None
+        replies = self._once.read([("HGETALL", self._once.entry_key(row.name)) for row in rows])
+        for row, reply in zip(rows, replies, strict=True):
+            try:
+                account = None if isinstance(reply, OnceError) else self._once.read_account(row.name, reply)
+            except OnceError:
+                continue  # what met it first has said so
+            if account is None or account.open:
+                continue
+            if row.cursor is not None and account.since > row.cursor:
+                self._rows.reload(row.name)  # another beat saw it disabled and enabled again, which this one didn't
+            else:
+                self._database.disable(row.entry)
+
+    # -- for people -------------------------------------------------------------------------------------------
+
+    def _reserve(self, row: Row) -> Any:
+        """Leave the entry as it is: the mixin advances it also where another beat has the window."""
+        return row.entry
+
+    def _send(self, entry: Any, window: Window, job: Job) -> int:
+        published = super()._send(entry, window, job)
+        if published == 1 and not job.again and self._database is not None:
+            self._database.ran(entry.model.pk)
+        return published
+
+    def sync(self) -> None:
+        """Have it written which rows ran, and when; doesn't wait for it."""
+        if self._database is not None:
+            self._database.flush()
+
+    def close(self) -> None:
+        """As the mixin's, and write what is left to be."""
+        super().close()
+        if not self._ticking and self._database is not None:
+            self._database.stop()
+
+
+def _is_spent(row: Row) -> bool:
+    """Whether a one-off's window is behind it, as far as this beat knows."""
+    if row.cursor is None or row.next is not None:
+        return False
+    at = getattr(row.entry.schedule, "clocked_time", None)
+    return (row.since is not None and row.cursor > row.since) or (at is not None and row.cursor >= at)

@@ -1,0 +1,63 @@
+"""The project's app and its tasks. They write to the ledger what they do."""
+
+import os
+import signal
+import time
+
+from celery import Celery, Task
+from celery.schedules import crontab
+from ledger import Ledger
+
+from celery_once_beat.contrib.django import OnceTask
+from celery_once_beat.signals import window_missed, window_succeeded
+from celery_once_beat.windows import format_instant
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "apps.dj_shop.settings")
+
+app = Celery("shop", task_cls=OnceTask)
+app.config_from_object("django.conf:settings", namespace="CELERY")
+if "IN_CONF" in os.environ:
+    app.conf.beat_schedule = {
+        "in conf": {
+            "task": "apps.dj_shop.celery.work",
+            "schedule": crontab(hour=3, minute=30),
+            "args": ["conf"],
+            "options": {"once": {"catch_up": "all"}, "expires": 90.5, "queue": "slow"},
+        }
+    }
+ledger = Ledger(os.environ.get("LEDGER", os.devnull))
+
+
+def note(kind, window, **more):
+    fields = {"entry": window.entry, "start": format_instant(window.start)} if window else {}
+    ledger.write(kind, **fields, **more)
+
+
+@window_succeeded.connect
+def note_recorded(window, **_):
+    note("recorded", window)
+
+
+@window_missed.connect
+def note_missed(window, count, **_):
+    note("missed", window, count=count)
+
+
+@app.task(bind=True)
+def work(self, what=None):
+    note("start", self.window, what=what, headers=dict(self.request.headers or {}))
+    note("finish", self.window)
+
+
+@app.task(bind=True)
+def deadly(self):
+    note("start", self.window)
+    if self.window.attempt == 1:
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+    time.sleep(1.0)
+    note("finish", self.window)
+
+
+@app.task(base=Task)
+def stock(what):
+    note("start", None, what=what)

@@ -1,0 +1,185 @@
+"""Beats and workers of a Django project over one database, and a process that edits its rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from processes import Proc, environ, wait_until
+from servers import PostgresServer
+from system import System
+
+__all__ = ("ONCE", "STOCK", "Orm", "Shop", "copy_of", "migrate", "new_database", "postgres", "sqlite")
+
+ONCE = "once-django"
+STOCK = "django_celery_beat.schedulers:DatabaseScheduler"
+
+
+def sqlite(path: Path, timeout: int = 20) -> dict[str, Any]:
+    """Django's settings for a file; a process waits for another's lock so many seconds."""
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {"timeout": timeout}}
+
+
+def postgres(server: PostgresServer, name: str) -> dict[str, Any]:
+    """Django's settings for a database of the server."""
+    return {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": server.port, "USER": "once",
+            "NAME": name, "OPTIONS": {"connect_timeout": 2}}  # fmt: skip
+
+
+def migrate(database: dict[str, Any]) -> None:
+    """Make the tables."""
+    subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "--verbosity", "0"], check=True, stdin=subprocess.DEVNULL,
+        env=environ({"DJANGO_SETTINGS_MODULE": "apps.dj_shop.settings", "DATABASE": json.dumps(database)}),
+    )  # fmt: skip
+
+
+class Orm:
+    """Runs Python in a process of the project; see ``apps/dj_shop/orm.py`` for what is there."""
+
+    def __init__(self, env: dict[str, str], directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "apps.dj_shop.orm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environ(env), cwd=directory,
+        )  # fmt: skip
+
+    def __call__(self, code: str) -> Any:
+        """Run it; returns what it leaves in ``result``."""
+        print(json.dumps(code), file=self._process.stdin, flush=True)
+        answer = json.loads(self._process.stdout.readline())
+        assert answer["error"] is None, answer["error"]
+        return answer["result"]
+
+    def value(self, expression: str) -> Any:
+        return self(f"result = {expression}")
+
+    def row(self, name: str, fields: str = "enabled, total_run_count, last_run_at") -> Any:
+        """A row's fields, as a list."""
+        names = [field.strip() for field in fields.split(",")]
+        return self.value(f"list(PeriodicTask.objects.values_list(*{names!r}).get(name={name!r}))")
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()
+
+
+class Shop(System):
+    """As :class:`System`, with entries that are rows."""
+
+    database: dict[str, Any]
+    orm: Orm
+    settings_of_django: dict[str, Any]
+
+    def use(self, database: dict[str, Any], **settings: Any) -> None:
+        """All processes share that database and these settings of Django."""
+        self.entries = {}
+        self.database = database
+        self.settings_of_django = settings
+        self.orm = Orm(self.env(), self.directory)
+
+    def env(self, **more: Any) -> dict[str, str]:
+        env = super().env(**more)
+        env.update(
+            DJANGO_SETTINGS_MODULE="apps.dj_shop.settings",
+            DATABASE=json.dumps(self.database),
+            SETTINGS=json.dumps(self.settings_of_django),
+        )
+        return env
+
+    def beat(self, name: str = "beat", faketime: Any = None, scheduler: str = ONCE, **env: Any) -> Proc:
+        return self.procs.start_beat(
+            "apps.dj_shop.celery", name=name, env=self.env(**env), scheduler=scheduler, faketime=faketime
+        )
+
+    def worker(self, name: str = "worker", *, env: Any = None, **options: Any) -> Proc:
+        options = {"concurrency": 1, "pool": "solo", **options}
+        return self.procs.start_worker("apps.dj_shop.celery", name=name, env=self.env(**(env or {})), **options)
+
+    def beats(self) -> list[Proc]:
+        """Two, both with the rows read."""
+        beats = [self.beat(f"beat{n}") for n in (1, 2)]
+        for beat in beats:
+            beat.wait_ready()
+        return beats
+
+    def once(self, *arguments: str, exit_code: int = 0, env: Mapping[str, Any] | None = None) -> str:
+        """What a command of ``celery once`` prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "apps.dj_shop.celery", "once", *arguments], text=True, timeout=60,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            env=environ(self.env(**(env or {}))), cwd=self.directory,
+        )  # fmt: skip
+        assert done.returncode == exit_code, done.stdout
+        return done.stdout
+
+    def ran(self, entry: str) -> list[str]:
+        """The windows that are recorded as done, each as often as it is."""
+        return sorted(event["start"] for event in self.ledger.read("recorded", entry=entry))
+
+    def wait_ran(self, entry: str, number: int = 1, timeout: float = 20) -> None:
+        """Wait until so many windows in all are recorded as done."""
+        wait_until(lambda: len(self.ran(entry)) >= number, f"{number} windows of {entry} done", timeout)
+
+    def check_each_ran_once(self, *entries: str) -> None:
+        """Of no window of theirs more than one end is recorded, or more than one body came to its end."""
+        for entry in entries:
+            assert len(set(self.ran(entry))) == len(self.ran(entry)), self.ran(entry)
+            assert not self.ledger.finished_twice(entry)
+
+    def audit(self) -> dict[str, Any]:
+        """Each entry's account, which has to balance."""
+        facts = json.loads(self.once("audit", "-S", ONCE, "--json"))
+        assert facts["balances"], facts
+        return {fact["entry"]: fact for fact in facts["entries"]}
+
+    def wait_loaded(self, *entries: str, beats: int = 2) -> None:
+        """Wait until so many beats have the same definition of each entry, and it is the one in force."""
+
+        def marks(entry: str) -> list[str]:
+            with self.client() as client:
+                loaders, mark = client.hmget(self.store.entry_key(entry), "loaders", "fingerprint")
+            loaded = (loaders or b"").decode().split()[1::3]
+            return loaded if mark and set(loaded) == {mark.decode()} else []
+
+        for entry in entries:
+            wait_until(lambda entry=entry: len(marks(entry)) == beats, f"{beats} beats have loaded {entry}", 15)
+
+    def wait_left(self, entry: str) -> None:
+        """Wait until no beat has the entry any more."""
+        wait_until(lambda: self.account(entry).fingerprint == "-", f"both beats have dropped {entry}", 15)
+
+    def wait_disabled(self, *entries: str) -> None:
+        """Wait until these rows are disabled."""
+        wait_until(lambda: not {*entries} & {*self.names()}, f"{entries} are disabled", 20)
+
+    def wait_even(self) -> None:
+        """Wait until nothing is open; then every account balances."""
+        wait_until(
+            lambda: not any(self.account(entry).open for entry in self.names() if self.store.account(entry)),
+            "every window has its outcome",
+            20,
+        )
+        self.audit()
+
+    def names(self) -> list[str]:
+        return self.orm.value("list(PeriodicTask.objects.filter(enabled=True).values_list('name', flat=True))")
+
+
+def new_database(server: PostgresServer, template: str) -> dict[str, Any]:
+    """A copy of a database of the server."""
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    return postgres(server, name)
+
+
+def copy_of(path: Path, folder: Path, timeout: int = 20) -> dict[str, Any]:
+    """A copy of a file that has the tables."""
+    copy = folder / "shop.sqlite3"
+    copy.write_bytes(path.read_bytes())
+    return sqlite(copy, timeout)

@@ -1,0 +1,222 @@
+"""Two beats and a worker over one database, whose rows are edited while they run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from processes import wait_until
+from shops import Shop
+
+from celery_once_beat.windows import format_instant, parse_instant
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def any_shop(request: pytest.FixtureRequest, new_shop: Callable[..., Shop]) -> Shop:
+    """A project, once on each kind of database."""
+    return new_shop(request.param)
+
+
+def utcnow() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def pass_time(seconds: float) -> None:
+    until = utcnow() + seconds * SECOND
+    wait_until(lambda: utcnow() > until, f"{seconds} s pass", seconds + 5)
+
+
+def test_rows_that_are_edited(any_shop: Shop) -> None:
+    """Both beats see each change; nothing runs early, twice or late for it, and all accounts balance."""
+    shop = any_shop
+    shop.orm("row('tick', interval=every(1), kwargs='{\"what\": 1}'); row('other', interval=every(1))")
+    shop.worker().wait_ready()
+    shop.beats()
+    shop.wait_ran("tick", 2)
+    shop.wait_loaded("tick", "other")
+
+    shop.orm("edit('tick', kwargs='{\"what\": 2}')")
+    wait_until(lambda: shop.ledger.read("start", what=2), "other arguments", 10)
+    assert shop.account().born == shop.account().since, "the definition is the same"
+
+    edited = utcnow()
+    shop.orm("edit('tick', interval=every(2))")
+    wait_until(lambda: shop.account().since > edited, "another interval", 10)
+    shop.wait_loaded("tick")
+    since = shop.account().since
+    shop.wait_ran("tick", len(shop.ran("tick")) + 2)
+    later = [start for start in shop.ran("tick") if parse_instant(start) > since]
+    assert later
+    assert all(parse_instant(start).timestamp() % 2 == 0 for start in later)
+
+    shop.orm("edit('tick', enabled=False)")
+    shop.wait_left("tick")
+    ran = shop.ran("tick")
+    pass_time(3)
+    enabled = utcnow()
+    shop.orm("edit('tick', enabled=True)")
+    shop.wait_ran("tick", len(ran) + 2)
+    shop.wait_loaded("tick")
+    again = shop.ran("tick")[len(ran) :]
+    assert parse_instant(again[0]) > enabled - 3 * SECOND, "what it was disabled for isn't run"
+    assert not shop.ledger.read("missed", entry="tick")
+
+    shop.orm("PeriodicTask.objects.get(name='tick').delete(); row('new', interval=every(1))")
+    shop.wait_ran("new", 2)
+    shop.wait_left("tick")
+    for entry in ("new", "other"):
+        shop.store.pause(entry)
+    shop.wait_even()
+    shop.check_each_ran_once("tick", "other", "new")
+    other = [parse_instant(start) for start in shop.ran("other")]
+    assert other == [other[0] + n * SECOND for n in range(len(other))], "edits of others cost it no window"
+
+
+ROWS = """
+row("soon", clocked=at(now(5)), one_off=True)
+row("late", clocked=at(now(-20)), one_off=True)
+row("had its run", clocked=at(now(-20)), one_off=True, last_run_at=now(-19), total_run_count=1)
+row("one-off", interval=every(1), one_off=True, last_run_at=now(-19), total_run_count=57)
+row("dies", task="apps.dj_shop.celery.deadly", queue="deadly", clocked=at(now(-1)), one_off=True)
+begins = now(5)
+row("bounded", interval=every(2), start_time=begins, expires=begins + timedelta(seconds=3.9))
+row("expired", interval=every(1), expires=now(-60))
+row("disabled", interval=every(1), enabled=False)
+row("with headers", interval=every(2), headers='{"mine": 1, "once": {"catch_up": "all", "grace": 3600}}')
+row("wrong once", interval=every(1), headers='{"once": {"catchup": "all"}}')
+row("wrong args", interval=every(1), args="[1")
+row("no list", interval=every(1), args='{"a": 1}')
+row("wrong cron", crontab=CrontabSchedule.objects.create(minute="90"))
+row("no schedule", interval=every(1))
+PeriodicTask.objects.filter(name="no schedule").update(interval=None)
+PeriodicTasks.update_changed()
+result = begins
+"""
+WRONG = {
+    "wrong once": r"beat entry 'wrong once', option 'once': unknown key 'catchup' \(did you mean 'catch_up'\?\)",
+    "wrong args": r"row 'wrong args', args: found '\[1', expected JSON",
+    "no list": "row 'no list', args: found .*, expected a list",
+    "wrong cron": "row 'wrong cron': ValueError.*90 > 59",
+    "no schedule": "row 'no schedule' has no schedule",
+}
+ONE_OFFS = ("soon", "late", "had its run", "one-off", "dies")
+
+
+def test_rows_of_all_kinds(any_shop: Shop) -> None:
+    """One-offs have one window and are disabled once; bounds bound; wrong rows are named and stop no other."""
+    shop = any_shop
+    worker, mortal = shop.worker(), shop.worker("mortal", extra_args=["-Q", "deadly"])
+    for proc in (worker, mortal):
+        proc.wait_ready()
+    begins = datetime.fromisoformat(shop.orm(ROWS))
+    beats = shop.beats()
+    mortal.wait()
+    shop.worker("another", extra_args=["-Q", "deadly"])
+    assert "dies" in shop.names(), "as long as it owes its outcome"
+    shop.wait_disabled(*ONE_OFFS)
+    shop.wait_ran("bounded", 2)
+    shop.wait_ran("with headers", 2)
+    shop.store.pause("with headers")
+    shop.wait_even()
+
+    assert [len(shop.ran(name)) for name in ONE_OFFS] == [1, 1, 0, 1, 1]
+    assert len(shop.ledger.read("start", entry="dies")) == 2
+    assert shop.ran("bounded") == [format_instant(begins + n * SECOND) for n in (0, 2)]
+    wait_until(lambda: utcnow() > begins + 4.5 * SECOND, "the window after its end", 10)
+    assert shop.outcomes("bounded") == {"done": 2}
+    assert not shop.ran("expired")
+    assert not shop.ran("disabled")
+    sent = shop.ledger.read("start", entry="with headers")[0]["headers"]
+    assert (sent["mine"], sent["periodic_task_name"]) == (1, "with headers")
+    assert "once" not in sent
+    shop.check_each_ran_once(*ONE_OFFS, "bounded", "with headers")
+    logs = [beat.log for beat in beats]
+    for name in ONE_OFFS:
+        said = [len(re.findall(f"row '{name}' has had its one window", log)) for log in logs]
+        assert sum(said) == 1, name
+    for name, why in WRONG.items():
+        assert [len(re.findall(f"entry '{name}' is left out: {why}", log)) for log in logs] == [1, 1], name
+    assert all("Traceback" not in log for log in logs)
+
+    shop.orm('edit(\'wrong once\', headers=\'{"once": {"catch_up": "all"}}\')')
+    shop.wait_ran("wrong once")
+
+
+def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
+    """Also a one-off, which has one window more; also where no beat ran when it was disabled, or enabled."""
+    shop.orm("row('one-off', interval=every(1), one_off=True)")
+    shop.orm("for name in ('tick', 'slept'):\n    row(name, interval=every(1))")
+    shop.worker().wait_ready()
+    beats = shop.beats()
+    for name in ("tick", "slept"):
+        shop.wait_ran(name, 2)
+    shop.wait_disabled("one-off")
+    shop.orm("edit('tick', enabled=False)")
+    for name in ("tick", "one-off"):
+        shop.wait_left(name)
+    for beat in beats:
+        assert beat.stop() == 0
+    shop.wait_even()
+    ran, slept = len(shop.ran("tick")), len(shop.ran("slept"))
+    pass_time(2)
+
+    enabled = utcnow()
+    shop.orm("edit('slept', enabled=False); PeriodicTask.objects.exclude(name='slept').update(enabled=True)")
+    shop.beats()
+    shop.wait_ran("one-off", 2)
+    shop.wait_disabled("one-off")
+    shop.wait_ran("tick", ran + 2)
+    assert parse_instant(shop.ran("tick")[ran]) > enabled
+
+    awake = utcnow()
+    shop.orm("PeriodicTask.objects.update(enabled=True); PeriodicTasks.update_changed()")
+    shop.wait_ran("one-off", 3)
+    shop.wait_disabled("one-off")
+    shop.wait_ran("slept", slept + 2)
+    assert parse_instant(shop.ran("slept")[slept]) > awake - SECOND
+    assert not shop.ledger.read("missed")
+    for name in ("tick", "slept"):
+        shop.store.pause(name)
+    shop.wait_even()
+    shop.check_each_ran_once("tick", "slept", "one-off")
+
+
+def test_a_beat_that_did_not_see_it(shop: Shop) -> None:
+    """A one-off was disabled and enabled again while a beat stood still: it runs it once more, if nobody else does."""
+    shop.orm("row('one-off', interval=every(3), one_off=True)")
+    shop.worker().wait_ready()
+    one, two = shop.beats()
+    shop.wait_ran("one-off")
+    shop.wait_loaded("one-off")
+    with shop.procs_paused(one):
+        since = shop.account("one-off").since
+        shop.wait_disabled("one-off")
+        shop.wait_loaded("one-off", beats=1)
+        shop.orm("edit('one-off', enabled=True)")
+        wait_until(lambda: shop.account("one-off").since > since, "the other has it back", 10)
+        two.kill()
+    shop.wait_ran("one-off", 2)
+    shop.wait_disabled("one-off")
+    shop.wait_even()
+    shop.check_each_ran_once("one-off")
+
+
+def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
+    """When a row ran last and how often is written, by both beats together; nothing depends on it."""
+    shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
+    shop.worker().wait_ready()
+    beats = shop.beats()
+    shop.wait_ran("tick", 4)
+    shop.orm("PeriodicTask.objects.update(last_run_at=None)")
+    changed = shop.orm.row("tick", "date_changed")
+    for beat in beats:
+        assert beat.stop() == 0
+    enabled, count, last = shop.orm.row("tick")
+    assert enabled
+    assert count == 5 + len(shop.ledger.read("start", entry="tick"))
+    assert abs(datetime.fromisoformat(last) - parse_instant(shop.ran("tick")[-1])) < 5 * SECOND
+    assert shop.orm.row("tick", "date_changed") == changed, "it isn't an edit"

@@ -1,0 +1,80 @@
+"""``celery once`` over a database's rows, and tasks that are sent after a commit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from processes import wait_until
+from shops import ONCE, Shop
+
+ROWS = """
+row("nightly", crontab=CrontabSchedule.objects.create(minute="30", hour="2", timezone="Asia/Tokyo"))
+row("tick", interval=every(1))
+row("one-off", interval=every(3600), one_off=True)
+row("soon over", interval=every(60), expires=now(90))
+row("wrong", interval=every(1), headers='{"once": {"catchup": "all"}}')
+row("wrong args", interval=every(1), args="[")
+"""
+DUMP = """
+result = [list(model.objects.order_by("pk").values_list())
+          for model in (PeriodicTask, PeriodicTasks, IntervalSchedule, CrontabSchedule)]
+"""
+
+
+def test_commands_read_rows_and_write_nothing(shop: Shop) -> None:
+    """Neither to the database nor to Redis, also where rows are wrong."""
+    shop.orm(ROWS)
+    shop.worker().wait_ready()
+    beats = shop.beats()
+    shop.wait_ran("tick", 2)
+    shop.wait_loaded("nightly", "one-off")
+    status = json.loads(shop.once("status", "-S", ONCE, "--json"))
+    assert [beat["entries"] for beat in status["beats"]] == [4, 4]
+    entries = {entry["entry"]: entry for entry in status["entries"]}
+    assert "did you mean 'catch_up'?" in entries["wrong"]["attention"][0]
+    assert "row 'wrong args', args: found '['" in entries["wrong args"]["attention"][0]
+    assert not any(entries[name]["attention"] for name in ("nightly", "tick", "one-off", "soon over"))
+    assert entries["nightly"]["schedule"] == "30 2 * * * Asia/Tokyo"
+    assert entries["tick"]["last"]["state"] == "done"
+    shop.store.pause("tick")
+    wait_until(lambda: not shop.account("tick").open, "nothing is open", 10)
+    for beat in beats:
+        assert beat.stop() == 0
+
+    def everything() -> Any:
+        with shop.client() as client:
+            keys = sorted(key for key in client.scan_iter() if key.startswith(b"once:"))
+            return shop.orm(DUMP), {key: client.dump(key) for key in keys}
+
+    before = everything()
+    coming = json.loads(shop.once("next", "-S", ONCE, "one-off", "-n", "5", "--json"))
+    assert [window["entry"] for window in coming] == ["one-off"]
+    nightly = json.loads(shop.once("next", "-S", ONCE, "nightly", "-n", "1", "--json"))
+    assert nightly[0]["local"][11:] == "02:30:00+09:00"
+    shop.once("status", "-S", ONCE)
+    assert "wrong args" not in shop.audit()
+    assert everything() == before
+
+
+def test_a_task_that_is_sent_after_a_commit(shop: Shop) -> None:
+    """The task base is Celery's own for Django too; what it sends has no window."""
+    shop.orm("""
+from celery.contrib.django.task import DjangoTask
+from celery_once_beat import OnceTask
+assert isinstance(work, DjangoTask) and isinstance(work, OnceTask)
+with transaction.atomic():
+    work.delay_on_commit("committed")
+    work.apply_async_on_commit(args=["with options"])
+    result = []
+try:
+    with transaction.atomic():
+        work.delay_on_commit("rolled back")
+        raise KeyError
+except KeyError:
+    work.delay("the last")
+""")
+    shop.worker().wait_ready()
+    wait_until(lambda: shop.ledger.read("start", what="the last"), "all have run", 20)
+    assert [event["what"] for event in shop.ledger.read("start")] == ["committed", "with options", "the last"]
+    assert all("entry" not in event for event in shop.ledger.read())

@@ -1,0 +1,56 @@
+"""What goes wrong under django-celery-beat's own scheduler when beat dies, and doesn't here."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from processes import wait_until
+from shops import STOCK, Shop
+
+
+def sent(shop: Shop, *names: str) -> Counter[str]:
+    """How often the tasks of these rows were executed."""
+    return Counter(event["what"] for event in shop.ledger.read("start") if event["what"] in names)
+
+
+def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
+    """Stock writes ``last_run_at`` every 180 s: what ran since is due again. Here it is for people only."""
+    shop.worker().wait_ready()
+    names = ("first", "second", "third")
+    fields = "task='apps.dj_shop.celery.stock', interval=every(3600), last_run_at=now(-7200)"
+    for name in names:
+        shop.orm(f"row({name!r}, args=json.dumps([{name!r}]), {fields})")
+    stock = shop.beat("stock", scheduler=STOCK)
+    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 20)
+    stock.kill()
+    stock = shop.beat("stock again", scheduler=STOCK)
+    wait_until(lambda: sum(sent(shop, *names).values()) == 5, "all but the first, after which it wrote, run again", 20)
+    stock.kill()
+    shop.orm("PeriodicTask.objects.all().delete()")
+
+    names = ("one", "two", "three")
+    for name in names:
+        shop.orm(f"row({name!r}, args=json.dumps([{name!r}]), clocked=at(now(-5)), one_off=True)")
+    beats = shop.beats()
+    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 20)
+    for beat in beats:
+        beat.kill()
+    shop.orm("PeriodicTask.objects.update(enabled=True, last_run_at=None, total_run_count=0)")
+    shop.beats()
+    shop.wait_disabled(*names)
+    assert set(sent(shop, *names).values()) == {1}
+    shop.check_each_ran_once(*names)
+
+
+def test_stock_rows_go_on_where_they_are(shop: Shop) -> None:
+    """What stock has sent isn't sent again at the first start, and what it had missed isn't sent at once."""
+    shop.worker().wait_ready()
+    shop.orm("row('hourly', interval=every(3600), last_run_at=now(-7200))")
+    shop.orm("row('tick', interval=every(1), last_run_at=now(-7200))")
+    shop.orm("row('ran', clocked=at(now(-60)), one_off=True, last_run_at=now(-59), total_run_count=1)")
+    shop.beats()
+    shop.wait_ran("tick", 2)
+    shop.wait_disabled("ran")
+    assert not shop.ledger.read(entry="ran")
+    hour = shop.account("hourly")
+    assert hour.cursor == hour.born or shop.ran("hourly"), "unless its hour has come"
