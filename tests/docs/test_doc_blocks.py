@@ -128,13 +128,14 @@ def prepare(page: Page) -> None:
     if page.page == "docs/moving/redbeat.md":
         (page.folder / "proj.py").write_text(page.here(_REDBEAT))
         page.execute("from proj import *\n" + _REDBEAT_ENTRIES, "<RedBeat's entries>")
-    if page.page == "docs/moving/django-celery-beat.md":
+    if page.page in ("docs/django.md", "docs/moving/django-celery-beat.md"):
         page.env["DJANGO_SETTINGS_MODULE"] = "proj.settings"
         package = page.folder / "proj"
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "settings.py.prepared").write_text(_DJANGO_SETTINGS)
         (package / "settings.py").write_text(_DJANGO_SETTINGS)
+    if page.page == "docs/moving/django-celery-beat.md":
         page.execute(_DJANGO_ROWS, "<django-celery-beat's rows>")
 
 
