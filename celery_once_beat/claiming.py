@@ -122,12 +122,12 @@ class Claiming:
             alive=alive,
             loaded_at=row.loaded_at,
             known=row.known,
-            counts_from=row.counts_from,
+            counts_from=row.counts_from or row.absent_at,
             absent_at=row.absent_at,
         )
 
     def _loaded(self, row: Row, reply: Loaded, now: datetime) -> None:
-        row.loaded_at = reply.loaded_at
+        row.loaded_at, row.absent_at = reply.loaded_at, None
         if reply.news != "new" or row.since is None:  # else the store lost its data; what this beat knows counts
             row.since = reply.since
         if reply.news != "same":

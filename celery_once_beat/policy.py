@@ -148,6 +148,8 @@ def fingerprint(task: str, when: object, anchor: datetime | None, spread: float 
         parts.append(repr(when))
     if spread:
         parts.append(f"spread {spread}")
+    if getattr(when, "one_off", False):
+        parts.append("one-off")
     return hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 

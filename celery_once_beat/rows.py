@@ -57,9 +57,10 @@ class Row:
     since: datetime | None = None
     #: Only the first window after ``since`` is one.
     one_off: bool = False
-    #: From where a definition that is new to the store counts; None for now.
+    #: From where a definition that is new to the store counts, by the entry; None for now.
     counts_from: datetime | None = None
-    #: When this beat's schedule had no such entry: windows up to then don't count. None: it had it from the start.
+    #: When this beat's schedule had no such entry: windows up to then don't count. None: it had it from the start, or
+    #: the store knows.
     absent_at: datetime | None = None
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
@@ -218,7 +219,7 @@ class Rows:
             elif old is not None and old.fingerprint == row.fingerprint:
                 row.loaded_at, row.known, row.since = old.loaded_at, old.known, old.since  # only its limits are others
             elif old is None and row.counts_from is None:
-                row.counts_from = row.absent_at = absent_at
+                row.absent_at = absent_at
             self._rows[name] = row
             row.out = False
         self._heap = [(row.next, row.name) for row in self._rows.values() if row.next]

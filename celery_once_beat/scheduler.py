@@ -132,6 +132,7 @@ class OnceSchedulerMixin(Publishing):
             self._ticking = False
 
     def _refresh(self) -> None:
+        seen_at = self._schedule_seen_at()
         schedule = self.schedule
         # A base that reloads its schedule says so by putting another heap in the place of this one.
         if self._changed or self._heap is not self._no_heap or self._rows.changed(schedule):
@@ -139,7 +140,7 @@ class OnceSchedulerMixin(Publishing):
             self._claiming.left(self._rows.refresh(schedule, self._seen_at))
             if self._rows.unloaded():
                 self._recovery.hurry()
-        self._seen_at = self._schedule_seen_at()
+        self._seen_at = seen_at
 
     def _schedule_seen_at(self) -> datetime | None:
         """When the schedule was last known to be the one that is in force; None: not yet read. For bases that poll."""
@@ -279,6 +280,7 @@ class OnceSchedulerMixin(Publishing):
         """Publish what is due without a claim; workers refuse what other beats publish of it too."""
         now = self._clock.now()
         for row in self._rows.unloaded():
+            row.since = row.since or now
             self._rows.advance(row, now, now)
         if not self.broker_ready():
             return

@@ -218,7 +218,7 @@ def test_every_line_of_the_logs_is_documented() -> None:
     source = "".join(path.read_text() for path in package.rglob("*.py"))
     call = r'(?:\babout\(\s*|\baction(?:: str)? ?= ?|\b_log\([\w.]+, )"([a-z_]+)"( \+)?'
     found = {action for action, more in re.findall(call, source) if not more}
-    found |= {"broker_away"} | {f"entry_{news}" for news in ("new", "changed")}
+    found |= {"broker_away"} | {f"entry_{news}" for news in ("new", "changed", "back")}
     found |= {f"window_{end}" for end in ("abandoned", "dropped", "expired", "missed", "revoked", "failed")}
     found -= {"window_not_given_back"}  # for debugging
     text = (ROOT / "docs" / "logs.md").read_text()

@@ -353,9 +353,24 @@ class Plain(BaseSchedule):
     __repr__ = object.__repr__
 
 
+class Often(schedule):
+    """An interval of a user's own."""
+
+
+class OneOff(schedule):
+    """Its windows end with the first."""
+
+    one_off = True
+
+
+OneOff.__name__ = "Often"
+
+
 DEFINITIONS: dict[str, tuple[str, Any, datetime | None]] = {
     "interval": ("t", schedule(30, app=UTC), None),
     "another interval": ("t", schedule(31, app=UTC), None),
+    "one window": ("t", OneOff(30, app=UTC), None),
+    "any number of windows": ("t", Often(30, app=UTC), None),
     "another task": ("u", schedule(30, app=UTC), None),
     "anchored": ("t", schedule(30, app=UTC), ANCHOR),
     "anchored elsewhere": ("t", schedule(30, app=UTC), ANCHOR + SECOND),

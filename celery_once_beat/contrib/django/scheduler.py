@@ -1,7 +1,8 @@
 """The beat scheduler over django-celery-beat's tables; any number of beats run it on one database.
 
-Windows are claimed as everywhere; of the tables ``last_run_at`` and ``total_run_count`` are written for people to look
-at, and nothing depends on them. What the rows say is read by a thread (``database``); here is what a beat makes of it.
+Windows are claimed as everywhere. ``last_run_at`` and ``total_run_count`` are written for people to look at; they
+decide nothing, but that a clocked row isn't run again which another scheduler has run. What the rows say is read by a
+thread (``database``); here is what a beat makes of it.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def enabled_models_qs(self) -> Any:
         """Return all enabled rows.
 
-        The base of 2.9 leaves out crontabs of another hour: a window that passed could never be caught up with, and
-        one that is open not be recovered.
+        The base of 2.8 and 2.9 leaves out crontabs of other hours: a window that passed could never be caught up with,
+        and one that is open not be recovered.
         """
         rows = self.Model.objects.filter(enabled=True)
         return rows.select_related("interval", "crontab", "solar", "clocked")  # one query: one moment
