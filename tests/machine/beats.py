@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from machine.rules import START_TIMEOUT, Rules, entries, maybe, several
+from machine.rules import START_TIMEOUT, Rules, entries, maybe, nothing, several
 from machine.world import DEFINITIONS, ENTRIES, Message, Told
 
 from celery_once_beat import replies as r
@@ -38,6 +38,8 @@ class Beat:
     alive: tuple[str, ...] = ()
     cursor: dict[str, datetime] = field(default_factory=dict)
     known: dict[str, datetime] = field(default_factory=dict)
+    #: When its schedule had no such entry; it has it again.
+    absent: dict[str, datetime] = field(default_factory=dict)
     loaded_at: Counter[str] = field(default_factory=Counter)
     jobs: list[Job] = field(default_factory=list)
 
@@ -56,18 +58,20 @@ class BeatRules(Rules):
         request = LoadRequest(
             entry, beat.name, beat.definition, 30 * 86_400.0, self.limits["max_attempts"], self.limits["recover"],
             self.limits["grace"], beat.alive, beat.loaded_at[entry], beat.known.get(entry),
+            absent_at=beat.absent.get(entry),
         )  # fmt: skip
         before = self.world.books.accounts[entry]
 
         def told(reply, *_):
-            # Under a new definition the account begins anew; what was counted under the other is over.
-            begins_anew = isinstance(reply, r.Loaded) and reply.news == "changed" and before is not None
+            # Under a new definition, or where the entry was in no schedule for a while, the account begins anew.
+            begins_anew = isinstance(reply, r.Loaded) and reply.news in {"changed", "back"} and before is not None
             return Told(entry=entry, counted=Counter({k: -n for k, n in before.counts.items()} if begins_anew else {}))
 
         reply = self.world.ask("load", lambda: self.world.store.load_many([request])[0], told)
         beat.loaded_at[entry] = reply.loaded_at
         if isinstance(reply, r.Loaded):
             beat.cursor[entry] = beat.known[entry] = reply.cursor
+            assert reply.cursor >= beat.absent.pop(entry, reply.cursor), "no window counts of a time without the entry"
 
     @rule(which=several, entry=entries, twice=maybe)
     def claim(self, which, entry, twice):
@@ -175,6 +179,18 @@ class BeatRules(Rules):
             )
             if isinstance(reply, r.Taken):
                 beat.jobs.append(Job(window, reply.turn, reply.retry))
+
+    @rule(which=several, entry=entries, said=maybe, twice=maybe)
+    def entry_leaves(self, which, entry, said, twice):
+        """A beat's schedule has no such entry any more, and has it again when it claims next."""
+        beat = self.beats[which % 2]
+        if said and beat.loaded_at[entry]:  # else it was back before the store was told
+            left = [(entry, beat.definition)]
+            leave = lambda: self.world.store.leave_many(beat.name, left, beat.alive)[0]  # noqa: E731
+            self.world.ask("leave", leave, nothing, twice=twice)
+        for known in (beat.cursor, beat.known, beat.loaded_at):
+            known.pop(entry, None)
+        beat.absent[entry] = self.world.time
 
     @rule(which=several, leaves=maybe, definition=st.sampled_from([*DEFINITIONS, "ten"]))
     def beat_ends(self, which, leaves, definition):

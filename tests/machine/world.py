@@ -101,6 +101,8 @@ class World:
         self.lossy = False
         self.saved: dict[str, tuple[bytes, int]] | None = None
         self.books = self._read()
+        #: Entry → the definition that its account is of.
+        self._marks: dict[str, str] = {}
         #: The books as the law was checked last.
         self._lawful: Books | None = None
 
@@ -240,7 +242,9 @@ class World:
             if account is None:
                 continue
             mark = self.client.hget(self.store.entry_key(entry), "fingerprint")
-            result = balance(entry, DEFINITIONS[mark], account)
+            if mark in DEFINITIONS:  # else all beats dropped the entry; what was open still ends
+                self._marks[entry] = mark
+            result = balance(entry, DEFINITIONS[self._marks[entry]], account)
             assert result.even, result
             starts = {window.start for window in self.books.open if window.entry == entry}
             assert starts == set(account.open), "the open windows of the hash are those of the zset"
