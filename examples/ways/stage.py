@@ -90,6 +90,17 @@ class Stage:
 
     def start(self, name: str, command: Sequence[str]) -> None:
         """Start a node."""
+        self._nodes[name] = self._python(name, command)
+
+    def run(self, command: Sequence[str]) -> None:
+        """Run a program as on a node, to its end; raises FailedError if it fails."""
+        name = command[0].rpartition(".")[2]
+        process = self._python(f"{name}-{len(self._started)}", command)
+        self.until(lambda: process.exit_code() is not None, f"{' '.join(command)} to end")
+        if process.exit_code():
+            raise FailedError(f"{' '.join(command)} ended with status {process.exit_code()}")
+
+    def _python(self, name: str, command: Sequence[str]) -> Process:
         paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {
             **os.environ,
@@ -101,8 +112,9 @@ class Stage:
             "WAYS_DATABASE": str(self._directory / "database"),
             "WAYS_LEDGER": str(self._directory / "ledger.jsonl"),
         }
-        self._nodes[name] = Process(name, [sys.executable, "-m", *command], self._directory, env)
-        self._started.append(self._nodes[name])
+        process = Process(name, [sys.executable, "-m", *command], self._directory, env)
+        self._started.append(process)
+        return process
 
     def until_printed(self, name: str, signs: Sequence[str]) -> None:
         """Wait until a node has printed each of these."""

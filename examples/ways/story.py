@@ -16,7 +16,7 @@ from .ledger import Event
 from .stage import NODES, Stage
 from .verdict import Owed, Verdict, judge, time_of_day, windows_of
 
-__all__ = ("OURS", "OWN", "Kill", "StandStill", "Way", "celery", "plain", "play")
+__all__ = ("OURS", "OWN", "Join", "Kill", "StandStill", "Way", "celery", "plain", "play")
 
 OWN, OURS = "its own", "celery-once-beat"
 #: Seconds for which what is still owed is waited for, at the end.
@@ -51,7 +51,7 @@ class StandStill:
     seconds: float
     node: str = NODES[-1]
 
-    def act(self, stage: Stage, starts: Sequence[float]) -> None:
+    def act(self, stage: Stage, starts: Sequence[float], program: str) -> None:  # noqa: ARG002
         """Do it; returns when it is over."""
         start = starts[self.window]
         stage.until(lambda: time.time() >= start - JUST_BEFORE, "its time")
@@ -74,7 +74,7 @@ class Kill:
     entry: str = ""
     node: str = ""
 
-    def act(self, stage: Stage, starts: Sequence[float]) -> None:
+    def act(self, stage: Stage, starts: Sequence[float], program: str) -> None:  # noqa: ARG002
         """Do it; returns when it is done."""
         start = starts[self.window]
         if self.node:
@@ -95,6 +95,20 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Join:
+    """A user joins while the nodes run, for the windows from this one on: the program is run with both."""
+
+    window: int
+    user: str
+
+    def act(self, stage: Stage, starts: Sequence[float], program: str) -> None:
+        """Do it; returns when it is done."""
+        start = starts[self.window]
+        stage.run([program, self.user, str(start)])
+        stage.say(f"{self.user} joins, from {time_of_day(start)} on")
+
+
+@dataclass(frozen=True)
 class Way:
     """One way: its two programs, ``naive`` and ``once`` of ``package``, and what happens to the nodes that run them."""
 
@@ -103,7 +117,7 @@ class Way:
     package: str
     #: Seconds from a window of the story to the next; it has so many.
     every: int
-    acts: Sequence[StandStill | Kill]
+    acts: Sequence[StandStill | Kill | Join]
     windows: int = 4
     #: The entries, each with the seconds from one window of it to the next.
     entries: Sequence[tuple[str, int]] = ()
@@ -115,6 +129,8 @@ class Way:
     once: Callable[[str, str], Starter] = celery
     #: Makes the tables.
     prepare: Callable[[sqlite3.Connection], None] | None = None
+    #: What ``once`` is run with before its nodes start; () where there is nothing to do.
+    first: Sequence[str] = ()
     #: What else there is to tell of a method once it has been played, given the windows that were owed.
     remark: Callable[[Stage, str, Sequence[Owed]], str] | None = None
     #: Whether node-1 has to be ready before the others start.
@@ -134,7 +150,10 @@ def play(way: Way, method: str, stage: Stage) -> Verdict:
         with closing(stage.database()) as db:
             way.prepare(db)
     starter, module = (way.naive, "naive") if method == OWN else (way.once, "once")
-    nodes = {name: starter(f"{way.package}.{module}", name) for name in NODES}
+    program = f"{way.package}.{module}"
+    if method == OURS and way.first:
+        stage.run([program, *way.first])
+    nodes = {name: starter(program, name) for name in NODES}
     for name, node in nodes.items():
         stage.start(name, node.command)
         if way.in_order:
@@ -150,7 +169,7 @@ def play(way: Way, method: str, stage: Stage) -> Verdict:
     end = before + way.every * (way.windows + 1)
     owed = way.windows_between(starts[0] - 0.5, end - 0.5)
     for act in way.acts:
-        act.act(stage, starts)
+        act.act(stage, starts, program)
     stage.until(lambda: time.time() > end + 1, "the end")
     if method == OURS:
         give_up = time.time() + PATIENCE

@@ -103,6 +103,7 @@ def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
 
     (story,) = re.findall(rf"^{letter}  [^\n]*\n   its own\n(.*?)\n(?=\n|\Z)", text, re.MULTILINE | re.DOTALL)
     for of_method in story.split("\n   celery-once-beat\n"):
+        assert ("erin joins, from" in of_method) == (letter == "D")
         assert "node-1, node-2, node-3 are ready" in of_method
         assert len(re.findall(r"node-3 stands still \(SIGSTOP\)", of_method)) == 1
         assert len(re.findall(r"KILLED node-\d \(SIGKILL\)", of_method)) == 1

@@ -8,4 +8,5 @@ HALF_HOUR = 5
 
 def choosers(db: sqlite3.Connection, start: float) -> list[str]:
     """The users who chose the half hour that starts then (Unix time), by name."""
-    return [name for (name,) in db.execute("SELECT name FROM users WHERE ? % every = at", (start // HALF_HOUR,))]
+    chose = "SELECT name FROM users WHERE ? % every = at AND ? >= since"
+    return [name for (name,) in db.execute(chose, (start // HALF_HOUR, start))]

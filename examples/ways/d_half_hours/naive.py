@@ -1,5 +1,6 @@
 """A node that finds no recent time stamp in the user's row writes its own, with a UUID, and sends the mail."""
 
+import sys
 import time
 import uuid
 from contextlib import closing
@@ -26,5 +27,13 @@ def mine(db, user):
     return db.execute("SELECT uuid FROM users WHERE name = ?", (user,)).fetchone() == (number,)
 
 
+def join(user, start):
+    with closing(node.database()) as db:
+        db.execute("INSERT INTO users (name, every, at, since) VALUES (?, 1, 0, ?)", (user, float(start)))
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        join(*sys.argv[1:])
+    else:
+        main()
