@@ -139,7 +139,7 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
             beat.wait_log("the broker answers again")
             beat.wait_log("is overdue, to be published again")
     system.wait_done(2)
-    system.settle([beat])
+    system.settle([beat], timeout=60)
     system.check_each_once()
     copies = received(worker)
     assert set(copies) == {id_of(start) for start in system.starts()}
