@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # Test processes side by side: most tests wait for beats and workers, so more than there are cores.
-JOBS ?= 4
+JOBS ?= 5
 ARGS ?=
 # How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
 # one each time if empty), where the report of the chaos goes; how many windows make leaks lets through; how often

@@ -67,7 +67,7 @@ def main() -> None:
             "pytest",
             "-q",
             "-n",
-            "2",
+            "4",
             "--dist",
             "loadgroup",
             *TESTS,
