@@ -5,6 +5,8 @@ VENV ?= .venv
 # Test processes side by side: most tests wait for beats and workers, so more than there are cores.
 JOBS ?= 5
 ARGS ?=
+# Which part of make matrix: SESSIONS='-s corners'.
+SESSIONS ?=
 # How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
 # one each time if empty), where the report of the chaos goes; how many windows make leaks lets through; how often
 # make bench measures each thing.
@@ -48,7 +50,7 @@ else
 endif
 
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
-	$(PY) -m nox $(if $(ARGS),-- $(ARGS))
+	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))
 
 figures: $(VENV)/.test  ## the tests of README's failure table; what they measure goes into docs/reports and README.md
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --figures

