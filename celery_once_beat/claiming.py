@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
@@ -86,10 +87,7 @@ class Claiming:
 
         Raises StoreUnavailableError.
         """
-        left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]
-        if left:
-            self._store.leave_many(self._beat, left, alive)
-        self._left.clear()
+        self._unload(alive)
         gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
         for name in gone:
             del self._superseded_by[name]
@@ -107,6 +105,13 @@ class Claiming:
                     self._superseded(row, reply, now)
                 else:
                     self._troubled(row, reply, now)
+
+    def _unload(self, alive: Sequence[str]) -> None:
+        left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]
+        replies = self._store.unload_many(self._beat, left, alive) if left else []
+        # Of a cluster one node may be away: it is told later.
+        away = [isinstance(reply, StoreUnavailableError) for reply in replies]
+        self._left = dict(compress(left, away))
 
     def _load_request(self, row: Row, alive: Sequence[str]) -> LoadRequest:
         return LoadRequest(

@@ -37,6 +37,8 @@ What each failure does
   ``<delivery>:<execution>``; a worker's main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again if nobody began since, else it is stale.
 - A beat dies: what it loaded counts no more once it hasn't been heard of for BEAT_TTL.
+- An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. What is open
+  goes on to its outcome; the windows of the time without it never count, whoever loads it again.
 - The store loses its last writes: windows beyond the cursor are decided by the run key; a claim that passes
   them takes over what the run key says.
 - The store loses everything: the same; a beat that gets Unknown loads its entries anew, from the cursors that it knew.
@@ -153,14 +155,14 @@ class Store:
         arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants, *q.alive]
         return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
 
-    def leave_many(self, beat: str, left: Iterable[tuple[str, str]], alive: Sequence[str]) -> list[str | OnceError]:
-        """Say that entries have left the beat's schedule, as (entry, fingerprint); see ``lua/leave.lua``.
+    def unload_many(self, beat: str, left: Iterable[tuple[str, str]], alive: Sequence[str]) -> list[str | OnceError]:
+        """Say that entries have left the beat's schedule, as (entry, fingerprint); see ``lua/unload.lua``.
 
-        ``alive`` are the beats that live. Returns for each ``left``, ``kept``, ``unknown`` or an error.
+        ``alive`` are the beats that live. Returns for each ``unloaded``, ``kept``, ``unknown`` or an error.
         """
         return self._trip.run(
             [
-                Call("leave", [self.entry_key(entry)], [beat, fingerprint, *alive], reading.read_word)
+                Call("unload", [self.entry_key(entry)], [beat, fingerprint, *alive], reading.read_word)
                 for entry, fingerprint in left
             ]
         )

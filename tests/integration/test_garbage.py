@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, Callable[[Stage], Any]]] = {
     "drop": ("published", lambda s: s.postpone([], why="untracked")[0]),
     "load": ("published", lambda s: s.load()),
     "load another": ("published", lambda s: s.load("beat-2", "another mark")),
-    "leave": ("published", lambda s: s.leave()),
+    "unload": ("published", lambda s: s.unload()),
     "pause": ("published", lambda s: s.store.pause(ENTRY)),
     "account": ("published", lambda s: s.store.account(ENTRY)),
 }

@@ -102,8 +102,8 @@ class Stage:
         limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
         return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
 
-    def leave(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:
-        return self.store.leave_many(beat, [(ENTRY, mark)], alive)[0]
+    def unload(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:
+        return self.store.unload_many(beat, [(ENTRY, mark)], alive)[0]
 
     def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
         window = WindowKey(given.pop("entry", ENTRY), start or self.start)
@@ -1226,27 +1226,27 @@ def test_what_the_last_beat_has_left_is_in_force_no_more(stage: Stage) -> None:
     """As long as another one that lives has it, it stays; after that it counts from when it is loaded again."""
     alive = ("beat-1", "beat-2")
     stage.load("beat-2", alive=alive)
-    assert stage.leave("beat-1", alive=alive) == "kept"
+    assert stage.unload("beat-1", alive=alive) == "kept"
     assert isinstance(stage.claim("beat-2"), Claimed)
-    assert stage.leave("beat-2", alive=alive) == "left"
-    assert stage.leave("beat-2", alive=alive) == "left"
+    assert stage.unload("beat-2", alive=alive) == "unloaded"
+    assert stage.unload("beat-2", alive=alive) == "unloaded"
     assert stage.claim("beat-2", start=nth(2), since=nth(1)) == Superseded("?")
     before = stage.now()
     again = stage.load("beat-1", alive=alive)
     assert again.news == "changed"
     assert in_ms(again.cursor) >= before
-    assert stage.leave("beat-2", alive=alive) == "kept", "it is slow: it left before the other loaded it again"
+    assert stage.unload("beat-2", alive=alive) == "kept", "it is slow: it left before the other loaded it again"
 
 
 def test_a_dead_beat_keeps_no_entry(stage: Stage) -> None:
     """Nor does one with another definition, and what isn't in force isn't taken out of it."""
     stage.load("beat-2")
-    assert stage.leave("beat-1", alive=("beat-1",)) == "left"
+    assert stage.unload("beat-1", alive=("beat-1",)) == "unloaded"
     stage.load("beat-1", "fingerprint-2", alive=("beat-1",))
-    assert stage.leave("beat-3", alive=("beat-1", "beat-3")) == "kept"
+    assert stage.unload("beat-3", alive=("beat-1", "beat-3")) == "kept"
     assert stage.store.account(ENTRY).fingerprint == "fingerprint-2"
     stage.raw.flushall()
-    assert stage.leave() == "unknown"
+    assert stage.unload() == "unknown"
     assert stage.all_keys() == []
 
 

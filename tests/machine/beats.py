@@ -186,8 +186,8 @@ class BeatRules(Rules):
         beat = self.beats[which % 2]
         if said and beat.loaded_at[entry]:  # else it was back before the store was told
             left = [(entry, beat.definition)]
-            leave = lambda: self.world.store.leave_many(beat.name, left, beat.alive)[0]  # noqa: E731
-            self.world.ask("leave", leave, nothing, twice=twice)
+            unload = lambda: self.world.store.unload_many(beat.name, left, beat.alive)[0]  # noqa: E731
+            self.world.ask("unload", unload, nothing, twice=twice)
         for known in (beat.cursor, beat.known, beat.loaded_at):
             known.pop(entry, None)
         beat.absent[entry] = self.world.time

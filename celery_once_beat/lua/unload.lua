@@ -1,9 +1,9 @@
--- leave: an entry has left the beat's schedule. Once no living beat has it, its definition is in force no more: whoever
+-- unload: an entry has left the beat's schedule. Once no living beat has it, its definition is in force no more: whoever
 -- loads it again, the same one too, goes on from then, not from where it stopped. Stands without the prelude.
 --
 -- KEYS[1] entry hash   ARGV[1] beat   ARGV[2] fingerprint of the definition that left   ARGV[3...] beats alive
 --
--- returns {'left'}      nobody has it now, or nobody had
+-- returns {'unloaded'}  nobody has it now, or nobody had
 --         {'kept'}      another beat that lives has it, or another definition is in force
 --         {'unknown'}   there is no such entry
 --         {'newer', version}
@@ -35,4 +35,4 @@ if others or fields[3] ~= ARGV[2] and fields[3] ~= '-' then
   return {'kept'}
 end
 redis.call('HSET', KEYS[1], 'fingerprint', '-')
-return {'left'}
+return {'unloaded'}
