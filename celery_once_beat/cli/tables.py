@@ -71,11 +71,13 @@ def span(seconds: float | None) -> str:
 
 
 def local(text: str | None, zone: tzinfo, now: datetime | None = None) -> str:
-    """An instant's text as local time; without the date where that is today's."""
+    """An instant's text as local time; without the date where that is today's, with the offset where it comes twice."""
     if text is None:
         return "-"
     instant = parse_instant(text).astimezone(zone)
     shown = instant.strftime("%H:%M:%S") + told(instant)
+    if instant.replace(fold=1 - instant.fold).utcoffset() != instant.utcoffset():
+        shown += instant.isoformat()[-6:]
     if now is not None and instant.date() == now.astimezone(zone).date():
         return shown
     return f"{instant:%Y-%m-%d} {shown}"
