@@ -102,6 +102,7 @@ class Claiming:
                     self._loaded(row, reply, now)
                 elif isinstance(reply, Superseded):
                     row.loaded_at = row.loaded_at or reply.loaded_at or 0
+                    row.absent_at = None  # the entry is in a schedule; another beat's
                     self._superseded(row, reply, now)
                 else:
                     self._troubled(row, reply, now)

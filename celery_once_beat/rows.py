@@ -217,7 +217,9 @@ class Rows:
                 old.entry = entry
                 row = old
             elif old is not None and old.fingerprint == row.fingerprint:
-                row.loaded_at, row.known, row.since = old.loaded_at, old.known, old.since  # only its limits are others
+                # Only its limits are others.
+                row.loaded_at, row.known, row.since = old.loaded_at, old.known, old.since
+                row.absent_at, row.unanswered = old.absent_at, old.unanswered
             elif old is None and row.counts_from is None:
                 row.absent_at = absent_at
             self._rows[name] = row

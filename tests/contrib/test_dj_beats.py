@@ -220,3 +220,36 @@ def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     assert count == 5 + len(shop.ledger.read("start", entry="tick"))
     assert abs(datetime.fromisoformat(last) - parse_instant(shop.ran("tick")[-1])) < 5 * SECOND
     assert shop.orm.row("tick", "date_changed") == changed, "it isn't an edit"
+
+
+def test_a_beat_that_stood_still_looks_first(shop: Shop) -> None:
+    """What was disabled meanwhile doesn't run, what was made does."""
+    shop.orm("""row('tick', interval=every(1), headers='{"once": {"catch_up": "all"}}')""")
+    shop.worker().wait_ready()
+    beat = shop.beat()
+    shop.wait_ran("tick", 2)
+    beat.pause()
+    disabled = utcnow()
+    shop.orm("edit('tick', enabled=False); row('new', interval=every(1))")
+    pass_time(9)
+    beat.resume()
+    shop.wait_ran("new", 2)
+    assert parse_instant(shop.ran("tick")[-1]) <= disabled
+    assert "the database" not in beat.log
+
+
+def test_a_clocked_row_that_is_moved_to_the_past(shop: Shop) -> None:
+    """Before its first sight: what was looked at is over. It is named, and not taken for one that has run."""
+    shop.orm("row('late', clocked=at(now(3600)), one_off=True); row('tick', interval=every(1))")
+    shop.worker().wait_ready()
+    beat = shop.beat()
+    shop.wait_ran("tick", 1)
+    shop.orm("edit('late', clocked=at(now(-60)))")
+    beat.wait_log("row 'late' isn't run: ", 10)
+    shop.wait_ran("tick", len(shop.ran("tick")) + 5)
+    assert len(re.findall("row 'late' isn't run", beat.log)) == 1
+    assert not shop.ran("late")
+    assert shop.orm.row("late")[0], "it is enabled"
+    shop.orm("edit('late', clocked=at(now(1)))")
+    shop.wait_ran("late", 1)
+    shop.wait_disabled("late")

@@ -352,7 +352,7 @@ def database(rows: Any, read: Any) -> Any:
     from celery_once_beat.contrib.django import OnceModelEntry
     from celery_once_beat.contrib.django.database import Database, Tables
 
-    return Database(Tables(rows, PeriodicTasks, OnceModelEntry), read, lambda _: None, 1.0)
+    return Database(Tables(rows, PeriodicTasks, OnceModelEntry), read, lambda *_: None, 1.0)
 
 
 def test_a_one_off_is_disabled_once(make: Any, rows: Any, database: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -367,7 +367,38 @@ def test_a_one_off_is_disabled_once(make: Any, rows: Any, database: Any, caplog:
     assert [record.action for record in caplog.records] == ["row_disabled"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("edit", ["saved", "enabled again", "another time", "regular"])
+def test_a_spent_rows_count_stays_as_it_was_set_back(make: Any, rows: Any, database: Any) -> None:
+    """What a beat has to write of it comes after it was disabled: when it ran, not how often."""
+    entry = make(interval=5, one_off=True)
+    database.ran(entry.model.pk)
+    database.disable(entry)
+    database.flush()
+    database._round()
+    row = rows.objects.get()
+    assert (row.enabled, row.total_run_count) == (False, 0)
+    assert row.last_run_at is not None
+
+
+def test_what_can_not_be_written_hides_nothing(make: Any, rows: Any, database: Any) -> None:
+    """The rows are read, and what is behind it is written; each round tries again."""
+    make(name="a", interval=5)
+    written: list[str] = []
+
+    def write(name: str, _: Any) -> None:
+        if name == "refused":
+            raise OSError("permission denied")
+        written.append(name)
+
+    database._write = write
+    database.write({"refused": {}, "taken": {}})
+    for _ in range(2):
+        database._round()
+        assert [*database.seen.schedule] == ["a"]
+        assert database.trouble == "can't be written: OSError: permission denied"
+    assert written == ["taken"]
+
+
+@pytest.mark.parametrize("edit", ["saved", "enabled again", "another time", "regular", "garbage"])
 def test_what_was_edited_since_is_not_disabled(make: Any, rows: Any, database: Any, edit: str) -> None:
     """It is to run once more, or again and again; the beat that asked hadn't seen it yet."""
     entry = make(clocked=NOW)
@@ -380,6 +411,8 @@ def test_what_was_edited_since_is_not_disabled(make: Any, rows: Any, database: A
     elif edit == "another time":
         row.clocked.clocked_time = NOW + DAY
         row.clocked.save()
+    elif edit == "garbage":
+        rows.objects.update(kwargs="{")
     else:
         rows.objects.update(one_off=False)
     database._disable(entry)
@@ -402,9 +435,10 @@ def test_when_rows_ran_is_written_in_time(make: Any, rows: Any, database: Any, m
     monkeypatch.setattr("celery_once_beat.contrib.django.database._WRITING", 9.0)
     with monkeypatch.context() as patch:
         patch.setattr(type(rows.objects.all()), "update", _away)
-        with pytest.raises(OSError, match="away"):
-            database._round()
+        database._round()
+        assert database.trouble == "can't be written: OSError: away"
     database._round()
+    assert not database.trouble
     assert set(rows.objects.values_list("total_run_count", flat=True)) == {2}
     assert rows.objects.get(name="c").last_run_at.year == 2999, "another beat's clock is ahead"
     assert rows.objects.get(name="a").last_run_at is not None

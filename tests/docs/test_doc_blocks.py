@@ -118,6 +118,8 @@ PeriodicTask.objects.create(
     name="nightly report", task="proj.tasks.report", crontab=cron, kwargs='{"kind": "daily"}', expire_seconds=3600
 )
 PeriodicTask.objects.create(name="sync", task="proj.tasks.sync", interval=quarter, args='["bolts"]', queue="slow")
+often = IntervalSchedule.objects.create(every=2, period="seconds")
+PeriodicTask.objects.create(name="tick", task="proj.celery.tick", interval=often)
 PeriodicTask.objects.create(name="once only", task="proj.tasks.sync", clocked=once, one_off=True)
 PeriodicTask.objects.create(name="switched off", task="proj.tasks.sync", interval=quarter, enabled=False)
 """

@@ -1,7 +1,8 @@
 """The rows as one beat reads and writes them, in a thread of its own.
 
 A database that is slow, away, locked or hangs holds up nothing: beat goes on with the rows that it knows. What it
-writes (when a row ran last, that a one-off has run) is for people, and waits.
+writes (rows of the app's own entries, when a row ran last, that a one-off has run) waits; where it may write nothing,
+it reads all the same.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 from django.db import close_old_connections, connections, transaction
-from django.db.models import DateTimeField, F, Value
+from django.db.models import Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce, Greatest
 from django_celery_beat.utils import now
 
 from celery_once_beat.errors import DatabaseUnavailableError
 from celery_once_beat.logs import about
 
-__all__ = ("Database", "Seen", "Tables", "one_line")
+__all__ = ("SILENT", "Database", "Seen", "Tables", "one_line")
 
 logger = get_logger(__name__)
 
@@ -34,12 +35,14 @@ _ANYWAY = 300.0
 #: Seconds of a round that go into writing when rows ran.
 _WRITING = 0.5
 #: Seconds without an answer after which the database counts as away.
-_SILENT = 15.0
+SILENT = 15.0
+#: Seconds for which a beat that stood still waits for the rows as they are now.
+_STOOD_STILL = 2.0
 #: Seconds for which a start waits for the first answer, and an end for the last writes.
 _START, _END = 10.0, 5.0
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return an error for a message; a driver's may have several lines."""
     return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
 
@@ -66,7 +69,7 @@ class Database:
         self,
         tables: Tables,
         read: Callable[[], dict[str, Any]],
-        write: Callable[[Mapping[str, Any]], None],
+        write: Callable[[str, Mapping[str, Any]], None],
         interval: float,
     ) -> None:
         self._tables = tables
@@ -77,7 +80,7 @@ class Database:
         self.seen: Seen | None = None
         self._change: object = None
         self._read_at = 0.0
-        self._to_write: list[Mapping[str, Any]] = []
+        self._to_write: dict[str, Mapping[str, Any]] = {}
         self._to_disable: dict[str, Any] = {}
         #: Key of a row → how often it ran since this was written, and when last.
         self._ran: dict[Any, tuple[int, datetime]] = {}
@@ -88,6 +91,8 @@ class Database:
         self._stopping = False
         self._tried = threading.Event()
         self._wake = threading.Event()
+        #: The look since which this process stood still, as far as it has noticed.
+        self._old: Seen | None = None
         self._thread = threading.Thread(target=self._run, name="once-database", daemon=True)
 
     # -- asked by beat ----------------------------------------------------------------------------------------
@@ -105,13 +110,26 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """Why the rows can't be read; '' while they can."""
+        """What is wrong with the database, as ``can't be read: …``; '' while nothing is."""
         silent = time.monotonic() - self._heard
-        return f"no answer for {silent:.0f} s" if silent > _SILENT else self._error
+        return f"can't be read: no answer for {silent:.0f} s" if silent > SILENT else self._error
 
-    def write(self, mapping: Mapping[str, Any]) -> None:
-        """Make rows of entries, before the next look."""
-        self._to_write.append(mapping)
+    def wait_if_stood_still(self) -> None:
+        """Wait for the rows as they are now, where this process was frozen: what it knows is from before.
+
+        Once for a freeze, and not for long: a database that is slow holds up nothing.
+        """
+        seen = self.seen
+        if seen is None or seen is self._old or self._error or time.monotonic() - seen.at < 3 * self._interval:
+            return
+        self._old = seen
+        self._tried.clear()
+        self._wake.set()
+        self._tried.wait(_STOOD_STILL)
+
+    def write(self, entries: Mapping[str, Any]) -> None:
+        """Make rows of entries, before the first look if it is possible."""
+        self._to_write.update(entries)
 
     def ran(self, key: Any) -> None:
         """Note that a row ran; it is written at the next :meth:`flush`."""
@@ -138,13 +156,7 @@ class Database:
     def _run(self) -> None:
         while True:
             stopping = self._stopping
-            try:
-                self._round()
-                self._error = ""
-            except DatabaseUnavailableError as exc:
-                self._error = str(exc)
-            except Exception as exc:  # noqa: BLE001  # whatever a driver, or a user's model, raises
-                self._error = one_line(exc)
+            self._round()
             self._heard = time.monotonic()
             self._tried.set()
             if stopping:
@@ -154,14 +166,26 @@ class Database:
             self._wake.clear()
 
     def _round(self) -> None:
-        close_old_connections()
-        with suppress(transaction.TransactionManagementError):
-            transaction.commit()  # without autocommit and with REPEATABLE READ others' changes would never be seen
-        while self._to_write:
-            self._write(self._to_write[0])
-            del self._to_write[0]
+        unwritten = _tried(self._write_all)
+        unread = _tried(self._look)  # also where nothing may be written
+        unwritten = _tried(self._flush_all) or unwritten
+        self._error = f"can't be read: {unread}" if unread else unwritten and f"can't be written: {unwritten}"
+
+    def _write_all(self) -> None:
+        _begin()
+        for name in list(self._to_write):
+            fields = self._to_write.pop(name)
+            try:
+                self._write(name, fields)
+            except Exception:
+                self._to_write[name] = fields  # behind the others
+                raise
         while self._to_disable:
             self._disable(self._to_disable.popitem()[1])
+        _commit()
+
+    def _look(self) -> None:
+        _begin()
         at = time.monotonic()
         change = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
         # Any difference: who changed them may have a clock that is behind.
@@ -170,8 +194,11 @@ class Database:
             self._change, self._read_at = change, at
         else:
             self.seen = Seen(self.seen.schedule, at)
+
+    def _flush_all(self) -> None:
         if self._flush or self._stopping:
             self._write_what_ran()
+            _commit()
 
     def _disable(self, entry: Any) -> None:
         # As this beat knows it: it may have been disabled by another, and enabled again to run once more.
@@ -179,8 +206,8 @@ class Database:
         everyone = self._tables.rows.objects
         rows = everyone.filter(pk=known.pk, date_changed=known.date_changed, enabled=True, one_off=True)
         row = rows.select_related("interval", "crontab", "solar", "clocked").first()
-        if row is None or repr(self._tables.entry(row, app=entry.app).schedule) != repr(entry.schedule):
-            return  # or its schedule was given another time
+        if row is None or not self._is_same(row, entry):
+            return
         # The run count is set back as django-celery-beat's own scheduler does, which would run no row that has one.
         if rows.update(enabled=False, total_run_count=0, date_changed=now()):
             self._tables.changes.update_changed()
@@ -189,6 +216,13 @@ class Database:
                 entry.name,
                 extra=about("row_disabled", entry=entry.name),
             )
+
+    def _is_same(self, row: Any, entry: Any) -> bool:
+        """Whether the row still has the entry's schedule, which is a row of another table."""
+        try:
+            return repr(self._tables.entry(row, app=entry.app).schedule) == repr(entry.schedule)
+        except Exception:  # noqa: BLE001  # it is no entry any more, whatever a stranger's crontab raises
+            return False
 
     def _write_what_ran(self) -> None:
         """Write as much as there is time for; the rest in the next round."""
@@ -200,8 +234,10 @@ class Database:
                 times, last = self._ran[left[-1]]
                 at = Value(last, output_field=DateTimeField())
                 # Of several beats the latest: each adds what it sent itself. No save(): it would look like an edit.
+                # A one-off's count was set back as it was disabled.
+                is_spent = When(enabled=False, one_off=True, then=F("total_run_count"))
                 self._tables.rows.objects.filter(pk=left[-1]).update(
-                    total_run_count=F("total_run_count") + times,
+                    total_run_count=Case(is_spent, default=F("total_run_count") + times),
                     last_run_at=Greatest(Coalesce("last_run_at", at), at),
                 )
                 self._written(left.pop(), times)
@@ -213,3 +249,24 @@ class Database:
             ran, last = self._ran.pop(key)
             if ran > times:
                 self._ran[key] = ran - times, last
+
+
+def _tried(step: Callable[[], None]) -> str:
+    """Take a step; return what went wrong, '' if nothing did."""
+    try:
+        step()
+    except DatabaseUnavailableError as exc:
+        return str(exc.__cause__ and one_line(exc.__cause__))
+    except Exception as exc:  # noqa: BLE001  # whatever a driver, or a user's model, raises
+        return one_line(exc)
+    return ""
+
+
+def _begin() -> None:
+    close_old_connections()
+    _commit()  # without autocommit and with REPEATABLE READ others' changes would never be seen
+
+
+def _commit() -> None:
+    with suppress(transaction.TransactionManagementError):
+        transaction.commit()

@@ -19,7 +19,7 @@ from celery_once_beat.starts import shown
 
 from .bounds import Bounded
 
-__all__ = ("OnceModelEntry", "WrongEntry")
+__all__ = ("OnceModelEntry", "WrongEntry", "instant")
 
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
@@ -45,14 +45,14 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         self.options = {name: getattr(model, name) for name in _OPTIONS if getattr(model, name) is not None}
         self.options["headers"] = {**headers, "periodic_task_name": model.name}
         if model.expires is not None:
-            self.options["expires"] = _instant(model.expires)
+            self.options["expires"] = instant(model.expires)
         elif model.expire_seconds is not None:
             self.options["expires"] = model.expire_seconds
         if model.start_time is not None and model.scheduler is model.interval:
             # Its first start is start_time itself, as it is under django-celery-beat.
             once = {} if once is None else once
             if isinstance(once, Mapping):
-                once = {"anchor": _instant(model.start_time), **once}
+                once = {"anchor": instant(model.start_time), **once}
         if once is not None:
             self.options["once"] = once
         self.total_run_count = model.total_run_count
@@ -64,15 +64,15 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         source = model.scheduler
         if source is None:
             raise SettingError(f"row {self.name!r} has no schedule: interval, crontab, solar and clocked are all empty")
-        begins = None if model.start_time is None else _instant(model.start_time)
-        ends = None if model.expires is None else _instant(model.expires)
+        begins = None if model.start_time is None else instant(model.start_time)
+        ends = None if model.expires is None else instant(model.expires)
         one_off = bool(model.one_off)
         if source is model.clocked:
             # By its name for itself two processes know that they mean the same, whatever time zone the row has it in.
-            at = _instant(source.clocked_time)
+            at = instant(source.clocked_time)
             inner: Any = clocked(at)
             one_off = False  # it has one time
-            if model.last_run_at is None or _instant(model.last_run_at) < at:
+            if model.last_run_at is None or instant(model.last_run_at) < at:
                 self.counts_from = at - timedelta(microseconds=1)
         else:
             inner = source.schedule
@@ -126,7 +126,7 @@ def _json(model: Any, field: str, kind: type, expected: str) -> Any:
     return value
 
 
-def _instant(value: datetime) -> datetime:
+def instant(value: datetime) -> datetime:
     """Return a row's time in UTC; with USE_TZ = False it is in Django's TIME_ZONE."""
     aware: datetime = make_aware(value)
     return aware.astimezone(timezone.utc)

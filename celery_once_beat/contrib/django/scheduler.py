@@ -24,8 +24,8 @@ from celery_once_beat.scheduler import OnceSchedulerMixin
 from celery_once_beat.starts import shown
 from celery_once_beat.windows import Window
 
-from .database import Database, Seen, Tables, one_line
-from .entry import OnceModelEntry, WrongEntry
+from .database import SILENT, Database, Seen, Tables, one_line
+from .entry import OnceModelEntry, WrongEntry, instant
 
 __all__ = ("OnceDatabaseScheduler",)
 
@@ -45,6 +45,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self._database: Database | None = None
         self._seen: Seen | None = None
         self._one_offs: list[Row] = []
+        #: Those of them that are named in the log, since their time is past and they never ran.
+        self._passed: set[Row] = set()
         self._database_away_since: float | None = None
         super().__init__(*args, **kwargs)
 
@@ -98,54 +100,55 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def update_from_dict(self, dict_: dict[str, Any]) -> None:
         """Make rows of entries, as the base does, before they are read the next time."""
-        if self._database is None:
-            self._write(dict_)
-        else:
+        if self._database is not None:
             self._database.write(dict_)
+            return
+        for name, fields in dict_.items():
+            self._write(name, fields)
 
-    def _write(self, entries: Mapping[str, Any]) -> None:
-        for name, fields in entries.items():
-            try:
-                self.Entry.from_entry(name, app=self.app, **fields)
-            except _AWAY:
-                raise
-            except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
-                logger.error(
-                    "once: entry %s is left out: %s",
-                    shown(name),
-                    shown(exc),
-                    extra=about("entry_wrong", entry=name),
-                )
+    def _write(self, name: str, fields: Mapping[str, Any]) -> None:
+        try:
+            self.Entry.from_entry(name, app=self.app, **fields)
+        except _AWAY:
+            raise
+        except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
+            logger.error(
+                "once: entry %s is left out: %s", shown(name), shown(exc), extra=about("entry_wrong", entry=name)
+            )
 
     # -- the tick ---------------------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
         assert self._database is not None
-        self._seen = self._database.seen
+        self._database.wait_if_stood_still()
+        before, self._seen = self._seen, self._database.seen
         changed = self._seen is not None and self._seen.schedule is not self._schedule
         if self._seen is not None and changed:
             self._schedule, self._changed = self._seen.schedule, True
+        if before is not None and self._seen is not None and self._seen.at - before.at > SILENT:
+            self._seen_at = self._clock.now()  # nobody knows when what is new came: it counts from now
         super()._refresh()
         if changed:
             self._one_offs = [row for row in self._rows if row.entry.model.one_off]
-        self._say_whether_it_answers(self._database.trouble)
+            self._passed.intersection_update(self._one_offs)
+        self._say_what_is_wrong(self._database.trouble)
 
     def _schedule_seen_at(self) -> datetime | None:
         if self._seen is None:
             return None
         return self._clock.now() - timedelta(seconds=time.monotonic() - self._seen.at)
 
-    def _say_whether_it_answers(self, trouble: str) -> None:
+    def _say_what_is_wrong(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
             self._database_away_since = time.monotonic()
             logger.error(
-                "once: the database can't be read, beat goes on with the rows that it knows: %s",
+                "once: beat goes on with the rows that it knows, the database %s",
                 trouble,
                 extra=about("database_away", owner=self._beat_id),
             )
         elif not trouble and self._database_away_since is not None:
             logger.warning(
-                "once: the database can be read again, after %.1f s",
+                "once: the database can be used again, after %.1f s",
                 time.monotonic() - self._database_away_since,
                 extra=about("database_back", owner=self._beat_id),
             )
@@ -156,6 +159,17 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         spent = [row for row in self._one_offs if _is_spent(row)]
         if spent:
             self._disable(spent)
+        for row in self._one_offs:
+            if row not in self._passed and _is_passed(row):
+                self._passed.add(row)
+                logger.warning(
+                    "once: row %r isn't run: %s is before %s, up to where its windows were looked at already; "
+                    "give it a time that is to come",
+                    row.name,
+                    row.entry.model.clocked.clocked_time,
+                    row.since,
+                    extra=about("row_passed", entry=row.name, owner=self._beat_id),
+                )
 
     def _disable(self, rows: list[Row]) -> None:
         """Disable one-offs whose window has its outcome. Until then their rows are needed: it may be to recover."""
@@ -199,7 +213,19 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
 def _is_spent(row: Row) -> bool:
     """Whether a one-off's window is behind it, as far as this beat knows."""
-    if row.cursor is None or row.next is not None:
+    if row.cursor is None or row.since is None or row.next is not None:
         return False
-    at = getattr(row.entry.schedule, "clocked_time", None)
-    return (row.since is not None and row.cursor > row.since) or (at is not None and row.cursor >= at)
+    clocked = row.entry.model.clocked
+    if clocked is None:
+        return row.cursor > row.since
+    # One that hasn't run counts from just before its time: if it doesn't, its time was moved to where the entry's
+    # windows had been looked at already, and it never ran.
+    return row.cursor >= instant(clocked.clocked_time) and not _is_passed(row)
+
+
+def _is_passed(row: Row) -> bool:
+    """Whether a clocked row that hasn't run can't: the cursor was beyond its time before that was its time."""
+    counts_from = row.entry.counts_from
+    return (
+        counts_from is not None and row.since is not None and row.since > instant(row.entry.model.clocked.clocked_time)
+    )
