@@ -113,6 +113,7 @@ def entry_facts(row: Row, seen: EntrySeen, overview: Overview) -> dict[str, Any]
     """
     account = seen.account
     last = seen.last
+    # A one-off whose window is behind it has no next one.
     row.since = account.since if account and account.fingerprint == row.fingerprint else None
     return {
         "entry": row.name,
