@@ -24,9 +24,9 @@ def board(system: System) -> Callable[..., Board]:
     return partial(start_board, system)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser a session."""
+    """One browser for a file's tests: it has an event loop in this thread, beside which others can't run theirs."""
     executable = find_chromium()
     if executable is None:
         missing("Chromium isn't installed (package chromium)")

@@ -11,9 +11,6 @@ from processes import Processes
 from servers import PostgresServer, find_postgres, missing
 from shops import Shop, copy_of, migrate, new_database, postgres, sqlite
 
-#: Tests that drive a browser leave an event loop behind that runs in this thread: Django would refuse to work there.
-_BESIDE_A_LOOP = "DJANGO_ALLOW_ASYNC_UNSAFE", "1"
-
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -79,16 +76,13 @@ def django_here(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path)
     )  # fmt: skip
     django.setup()
     yield database
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*_BESIDE_A_LOOP)
-        connections.close_all()
+    connections.close_all()
 
 
 @pytest.fixture
-def rows(django_here: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
+def rows(django_here: dict[str, object]) -> Iterator[type]:
     """The model of rows, of which there are none."""
     from django_celery_beat.models import PeriodicTask
 
-    monkeypatch.setenv(*_BESIDE_A_LOOP)
     yield PeriodicTask
     PeriodicTask.objects.all().delete()

@@ -7,14 +7,16 @@ import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import solar
+from celery.schedules import schedule, solar
 from processes import environ, wait_until
 from shops import ONCE, Orm, Shop
 
@@ -463,6 +465,33 @@ def test_rows_of_the_conf(shop: Shop) -> None:
     shop.orm("edit('in conf', enabled=True)")
     wait_until(lambda: shop.store.account("in conf"), "it is loaded", 10)
     assert "in conf" in shop.once("next", "-S", ONCE, env=env)
+
+
+def test_beats_that_start_at_once_make_one_interval(app: Celery, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, code that asks for the interval of that length would get neither."""
+    from django.db import connections
+    from django_celery_beat.models import IntervalSchedule
+
+    from celery_once_beat.contrib.django import OnceDatabaseScheduler
+
+    from_schedule = IntervalSchedule.from_schedule
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        found = from_schedule(*given, **more)
+        time.sleep(0.5)
+        return found
+
+    monkeypatch.setattr(IntervalSchedule, "from_schedule", slowly)
+
+    def write(name: str) -> None:
+        scheduler = OnceDatabaseScheduler(app, lazy=True)
+        scheduler.update_from_dict({name: {"task": "t", "schedule": schedule(7.0, app=app)}})
+        connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, ["a", "b"]))
+    assert {*rows.objects.values_list("name", flat=True)} == {"a", "b"}
+    assert IntervalSchedule.objects.filter(every=7).count() == 1
 
 
 def test_the_names_need_django(django_here: object) -> None:

@@ -24,7 +24,7 @@ from celery_once_beat.scheduler import OnceSchedulerMixin
 from celery_once_beat.starts import shown
 from celery_once_beat.windows import Window
 
-from .database import SILENT, Database, Seen, Tables, one_line
+from .database import SILENT, Database, Seen, Tables, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, instant
 
 __all__ = ("OnceDatabaseScheduler",)
@@ -108,7 +108,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def _write(self, name: str, fields: Mapping[str, Any]) -> None:
         try:
-            self.Entry.from_entry(name, app=self.app, **fields)
+            with alone(self.Changes):
+                self.Entry.from_entry(name, app=self.app, **fields)
         except _AWAY:
             raise
         except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
