@@ -208,6 +208,17 @@ def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
+def unmeasured() -> Iterator[None]:
+    """Leave out what the test runs: others measure it, and of millions of calls that takes as long as the calls."""
+    measuring = "coverage" in sys.modules and sys.modules["coverage"].Coverage.current()
+    if measuring:
+        measuring.stop()
+    yield
+    if measuring:
+        measuring.start()
+
+
+@pytest.fixture
 def procs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
     """Starts beats, workers and other processes; all end with the test; a failed test shows their logs."""
     processes.use(tmp_path)

@@ -176,17 +176,7 @@ def _server():
 PARTS = 8
 
 
-@pytest.fixture(autouse=True)
-def _unmeasured():
-    """Other tests measure these lines; of millions of calls that would take longer than the calls."""
-    measuring = "coverage" in sys.modules and sys.modules["coverage"].Coverage.current()
-    if measuring:
-        measuring.stop()
-    yield
-    if measuring:
-        measuring.start()
-
-
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_order_of_steps(part, start_redis, request):
     """Whatever happens in whatever order, the promise holds; 2,000 runs of 50 steps, more by ``--runs``."""

@@ -40,6 +40,8 @@ ZONES = (
     "Asia/Tehran",  # until 2022, at midnight
 )
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 
 @cache
 def app_in(zone: str) -> Celery:
