@@ -91,7 +91,7 @@ class Database:
         self._stopping = False
         self._tried = threading.Event()
         self._wake = threading.Event()
-        #: The look since which this process stood still, as far as it has noticed.
+        #: The look after which this process stood still, as far as it has noticed.
         self._old: Seen | None = None
         self._thread = threading.Thread(target=self._run, name="once-database", daemon=True)
 
@@ -119,13 +119,12 @@ class Database:
 
         Once for a freeze, and not for long: a database that is slow holds up nothing.
         """
-        seen = self.seen
-        if seen is None or seen is self._old or self._error or time.monotonic() - seen.at < 3 * self._interval:
-            return
-        self._old = seen
-        self._tried.clear()
-        self._wake.set()
-        self._tried.wait(_STOOD_STILL)
+        long_ago = time.monotonic() - 3 * self._interval
+        while self.seen is not None and self.seen.at < long_ago and self.seen is not self._old and not self._error:
+            self._old = self.seen  # a look that ends only now may have begun before
+            self._tried.clear()
+            self._wake.set()
+            self._tried.wait(_STOOD_STILL)
 
     def write(self, entries: Mapping[str, Any]) -> None:
         """Make rows of entries, before the first look if it is possible."""
@@ -166,10 +165,11 @@ class Database:
             self._wake.clear()
 
     def _round(self) -> None:
-        unwritten = _tried(self._write_all)
+        unwritten = [_tried(self._write_all), _tried(self._disable_all)]
         unread = _tried(self._look)  # also where nothing may be written
-        unwritten = _tried(self._flush_all) or unwritten
-        self._error = f"can't be read: {unread}" if unread else unwritten and f"can't be written: {unwritten}"
+        unwritten.append(_tried(self._flush_all))
+        wrong = [f"can't be read: {unread}"] if unread else [f"can't be written: {why}" for why in unwritten if why]
+        self._error = wrong[0] if wrong else ""
 
     def _write_all(self) -> None:
         _begin()
@@ -180,6 +180,10 @@ class Database:
             except Exception:
                 self._to_write[name] = fields  # behind the others
                 raise
+        _commit()
+
+    def _disable_all(self) -> None:
+        _begin()
         while self._to_disable:
             self._disable(self._to_disable.popitem()[1])
         _commit()
