@@ -172,7 +172,6 @@ class Database:
         self._error = wrong[0] if wrong else ""
 
     def _write_all(self) -> None:
-        _begin()
         for name in list(self._to_write):
             fields = self._to_write.pop(name)
             try:
@@ -180,16 +179,12 @@ class Database:
             except Exception:
                 self._to_write[name] = fields  # behind the others
                 raise
-        _commit()
 
     def _disable_all(self) -> None:
-        _begin()
         while self._to_disable:
             self._disable(self._to_disable.popitem()[1])
-        _commit()
 
     def _look(self) -> None:
-        _begin()
         at = time.monotonic()
         change = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
         # Any difference: who changed them may have a clock that is behind.
@@ -202,7 +197,6 @@ class Database:
     def _flush_all(self) -> None:
         if self._flush or self._stopping:
             self._write_what_ran()
-            _commit()
 
     def _disable(self, entry: Any) -> None:
         # As this beat knows it: it may have been disabled by another, and enabled again to run once more.
@@ -256,11 +250,14 @@ class Database:
 
 
 def _tried(step: Callable[[], None]) -> str:
-    """Take a step; return what went wrong, '' if nothing did."""
+    """Take a step, which needs no transaction of its own; return what went wrong, '' if nothing did."""
     try:
+        close_old_connections()
+        _commit()  # without autocommit and with REPEATABLE READ others' changes would never be seen
         step()
+        _commit()
     except DatabaseUnavailableError as exc:
-        return str(exc.__cause__ and one_line(exc.__cause__))
+        return one_line(exc.__cause__ or exc)
     except Exception as exc:  # noqa: BLE001  # whatever a driver, or a user's model, raises
         return one_line(exc)
     return ""
@@ -276,11 +273,6 @@ def alone(changes: Any) -> Iterator[None]:
     with transaction.atomic(using=router.db_for_write(changes)):
         changes.objects.filter(ident=1).update(last_update=F("last_update"))
         yield
-
-
-def _begin() -> None:
-    close_old_connections()
-    _commit()  # without autocommit and with REPEATABLE READ others' changes would never be seen
 
 
 def _commit() -> None:
