@@ -17,15 +17,15 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine.beats import BeatRules, Job
 from machine.rules import START_TIMEOUT, entries, maybe, nothing, rarely, several
 from machine.workers import WorkerRules
-from machine.world import DEFINITIONS, ENTRIES, LEASE, Told, World
+from machine.world import DEFINITIONS, ENTRIES, OFF, Told, World
 
 from celery_once_beat import replies as r
 from celery_once_beat.policy import EntryPolicy
 from celery_once_beat.requests import WindowKey
 from celery_once_beat.windows import starts_after
 
-#: Seconds that pass: odd, so that sums of them don't hit a deadline to the millisecond.
-PASSES = (0.31 * LEASE, 1.13 * LEASE, 11.3, 16.7, 61.9, 613.0, 1307.0)
+#: Seconds that pass: the first two within a lease and longer than one.
+PASSES = (1.7, 5.7, 11.3, 16.7, 61.9, 613.0, 1307.0)
 #: So many windows may be late and still run, of those that catch up.
 MOST = 3
 
@@ -36,8 +36,8 @@ class Machine(BeatRules, WorkerRules):
     @initialize(
         max_attempts=st.integers(1, 3),
         recover=st.sampled_from([True, True, True, False]),
-        grace=st.sampled_from([None, None, 30.0]),
-        expires=st.sampled_from([None, None, 45.0]),
+        grace=st.sampled_from([None, None, 30.0 + OFF]),
+        expires=st.sampled_from([None, None, 45.0 + OFF]),
         loses=st.sampled_from([None, None, None, "last writes", "everything"]),
     )
     def set_up(self, max_attempts, recover, grace, expires, loses):
@@ -45,8 +45,8 @@ class Machine(BeatRules, WorkerRules):
         self.expires = expires
         self.loses = loses
         self.policy = EntryPolicy(
-            catch_up="all", max_catch_up=MOST, tolerance=60.0, start_timeout=START_TIMEOUT, anchor=None, tracked=None,
-            **self.limits,
+            catch_up="all", max_catch_up=MOST, tolerance=60.0 + OFF, start_timeout=START_TIMEOUT, anchor=None,
+            tracked=None, **self.limits,
         )  # fmt: skip
         self.begun: dict[tuple[WindowKey, int], set[int]] = {}
         self.names = 0
@@ -155,7 +155,7 @@ class Machine(BeatRules, WorkerRules):
             deadlines = world.deadlines()
             if not deadlines:
                 break
-            world.pass_time(max(min(deadlines) - world.time.timestamp(), 0) + 0.01)
+            world.pass_time(max(min(deadlines) - world.time.timestamp(), 0))
         assert not world.books.open, f"still open: {world.books.open}"
         before = world.books.accounts["tracked"]
         self.claim_by(beat, "tracked")

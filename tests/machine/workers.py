@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, maybe, nothing, rarely, several
-from machine.world import LEASE, Execution, Message
+from machine.world import LEASE, OFF, Execution, Message
 
 from celery_once_beat import replies as r
 from celery_once_beat.requests import Renewal
@@ -65,7 +65,7 @@ class WorkerRules(Rules):
     @rule(
         which=several,
         outcome=st.sampled_from(["done", "done", "failed"]),
-        again=st.sampled_from([None, 30.0]),
+        again=st.sampled_from([None, 30.0 + OFF]),
         twice=maybe,
     )
     def finish(self, which, outcome, again, twice):
@@ -82,7 +82,12 @@ class WorkerRules(Rules):
         return self.world.ask("finish", send, self.ends(window, outcome), twice=twice)
 
     @precondition(lambda self: self.world.running)
-    @rule(which=several, delay=st.sampled_from([0.0, 2.0, 100.0]), copies=st.sampled_from([1, 1, 0, 2]), twice=maybe)
+    @rule(
+        which=several,
+        delay=st.sampled_from([0.0, 2.0 + OFF, 100.0 + OFF]),
+        copies=st.sampled_from([1, 1, 0, 2]),
+        twice=maybe,
+    )
     def hand_over(self, which, delay, copies, twice):
         execution = self.pick(self.world.running, which)
         message = execution.message

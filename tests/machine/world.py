@@ -6,6 +6,7 @@ verb said. The books are what the store holds; what was said is kept here, so th
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,11 +25,16 @@ from celery_once_beat.requests import WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-__all__ = ("ENTRIES", "LEASE", "RETENTION", "Execution", "Message", "World")
+__all__ = ("ENTRIES", "LEASE", "OFF", "RETENTION", "TICK", "Execution", "Message", "World")
 
-LEASE = 5.0
+#: Time goes on by whole ticks, in seconds. The server's own goes on a little within one, by how busy the machine is:
+#: what it does when is the same in every run only if nothing depends on less than that.
+TICK = 0.1
+#: What every limit has on top, in seconds: so that none is reached at a tick.
+OFF = 0.04
+LEASE = 5.0 + OFF
 #: Longer than any run: a message that is older than it may run once more, which is promised nowhere to be refused.
-RETENTION = 20 * 86_400.0
+RETENTION = 20 * 86_400.0 + OFF
 #: Entry → whether a worker closes its windows.
 ENTRIES = {"tracked": True, "untracked": False}
 #: What each definition's schedule is, by its fingerprint.
@@ -85,7 +91,10 @@ class World:
         #: The server's time: it stands still between steps, so that the same run is the same in all.
         self.time = _BEGINNING
         self.client = redis.Redis(host="127.0.0.1", port=server.port, decode_responses=True, socket_timeout=5)
-        settings = Settings(redis_url=server.url(), lease=LEASE, retention=RETENTION, history_size=3)
+        settings = Settings(
+            redis_url=server.url(), lease=LEASE, retention=RETENTION, history_size=3,
+            publish_timeout=10.0 + OFF, marker_ttl=600.0 + OFF,
+        )  # fmt: skip
         self.store = Store(settings, self.client)
         server.clock.stand(self.time)
         self.client.flushall()
@@ -113,7 +122,7 @@ class World:
     # -- time -------------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
-        self.time += timedelta(milliseconds=round(seconds * 1000))
+        self.time += timedelta(seconds=math.ceil(round(seconds / TICK, 6)) * TICK)
         self.server.clock.stand(self.time)
         self.books = self._read()  # a hash may have expired
 
