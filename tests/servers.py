@@ -6,11 +6,12 @@ A server is ended through the handle of the process that was started here, never
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
+import itertools
 import os
 import platform
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import pytest
 import redis
@@ -122,19 +123,39 @@ def find_libfaketime() -> Path | None:
 
 
 # Outside of the range from which the kernel takes ports for outgoing connections (32768 and up, on Linux), so
-# that a server's port is still free when it is started again. Tests seed the shared generator.
+# that a server's port is still free when it is started again.
 _PORTS = range(15000, 32000)
-_random = random.SystemRandom()
+_BLOCK = 500
+
+
+@functools.cache
+def _own_ports() -> Iterator[int]:
+    """A block of ports that no other process of tests gives out, again and again in turn.
+
+    The port of a server that was killed is free, but not forgotten: sentinels and a cluster's nodes would take another
+    test's server there for the one that was theirs, and make a replica of it.
+    """
+    for first in _PORTS[::_BLOCK]:
+        lock = Path(tempfile.gettempdir(), f"once-ports-{first}")
+        with contextlib.suppress(OSError):  # another process has it, or another user
+            _locks.append(lock.open("a"))
+            fcntl.flock(_locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return itertools.cycle(range(first, first + _BLOCK))
+    raise ServerError(f"all ports from {_PORTS.start} to {_PORTS.stop} are other tests', by the locks in {lock.parent}")
+
+
+#: Held until this process ends.
+_locks: list[IO[str]] = []
 
 
 def free_port() -> int:
-    """A loopback TCP port that nothing listens on at this moment."""
-    while True:
-        port = _random.choice(_PORTS)
+    """A loopback TCP port that nothing listens on at this moment, and no other test has had lately."""
+    for port in _own_ports():
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("the ports come in turn, for ever")
 
 
 # ------------------------------------------------------------------------------------------- a clock to move
