@@ -27,9 +27,6 @@ __all__ = ("Proc", "Processes", "processes", "start", "start_beat", "start_worke
 TESTS = Path(__file__).resolve().parent
 T = TypeVar("T")
 
-#: Under coverage.py a process ends by itself where it can: one that is killed takes what it measured with it.
-_MEASURED = "COVERAGE_PROCESS_CONFIG" in os.environ
-
 
 def wait_until(predicate: Callable[[], T], what: str, timeout: float, every: float = 0.05) -> T:
     """Ask *predicate* until its value is true, and return that value.
@@ -92,6 +89,8 @@ class Proc:
             site.mkdir(exist_ok=True)
             (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
             variables["PYTHONPATH"] = f"{site}{os.pathsep}{variables['PYTHONPATH']}"
+        #: Under coverage.py it ends by itself where it can: killed, it takes what it measured with it.
+        self.measured = bool(variables.get("COVERAGE_PROCESS_CONFIG"))
         with self.log_path.open("ab") as log:
             self._popen = subprocess.Popen(
                 list(command), cwd=directory, env=variables, stdin=subprocess.DEVNULL, stdout=log,
@@ -346,12 +345,12 @@ class Processes:
     def end(self) -> None:
         """End every process that was started here; their logs stay. All are tried before an error is raised."""
         errors = []
-        if _MEASURED:
-            for proc in self._live:
-                proc.resume()
-                proc.terminate()
-            with contextlib.suppress(AssertionError):
-                wait_until(lambda: not any(proc.alive for proc in self._live), "", 3)
+        measured = [proc for proc in self._live if proc.measured]
+        for proc in measured:
+            proc.resume()
+            proc.terminate()
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not any(proc.alive for proc in measured), "", 3)
         for proc in self._live:
             proc.signal(signal.SIGKILL)  # all at once: none should notice that another is gone
         for proc in self._live:

@@ -34,8 +34,8 @@ ENTRIES = [f"driven-{number}" for number in range(30)]
 JOBS = "driven-jobs"
 #: Messages that may wait until no more is claimed.
 _MOST_JOBS = 200
-#: Seconds between two bursts of a process, and for which a message may wait for a worker.
-_BETWEEN, _START_TIMEOUT = 0.03, 5.0
+#: Seconds for which a message may wait for a worker.
+_START_TIMEOUT = 5.0
 _MARK = "driven"
 _LEASE = 15.0
 
@@ -49,6 +49,8 @@ class Driver:
         self.store = Store(Settings(**given["settings"]))
         self.broker = redis.Redis.from_url(given["broker"], decode_responses=True)
         self.born = parse_instant(given["born"])
+        #: Seconds between two bursts.
+        self.pause: float = given["pause"]
         self.random = random.Random(f"{given['seed']} {given['name']}")
         self.name = f"{given['name']}:{os.getpid()}"
 
@@ -74,7 +76,7 @@ class Claimer(Driver):
                 self.cursors.clear()  # as a beat does: how far it is, is for the store to say
                 self.looked = 0.0
                 time.sleep(0.1)
-            time.sleep(_BETWEEN)
+            time.sleep(self.pause)
 
     def _load(self) -> None:
         missing = [entry for entry in ENTRIES if entry not in self.cursors]

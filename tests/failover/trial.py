@@ -73,9 +73,11 @@ class Trial:
     """One topology with one setting, and any number of kills of one kind."""
 
     def __init__(
-        self, kind: str, wait_replicas: int, moment: str, *, procs: Processes, directory: Path, binary: Path, seed: int
-    ) -> None:
-        self.kind, self.wait, self.moment = kind, wait_replicas, moment
+        self, kind: str, wait_replicas: int, moment: str, *, procs: Processes, directory: Path, binary: Path, seed: int,
+        pause: float = 0.03,
+    ) -> None:  # fmt: skip
+        """``pause``: seconds between two bursts of claims of one process."""
+        self.kind, self.wait, self.moment, self.pause = kind, wait_replicas, moment, pause
         self.procs = procs
         self.binary = binary
         self.seed = seed
@@ -139,6 +141,7 @@ class Trial:
             "broker": broker.url(),
             "born": format_instant(born),
             "seed": self.seed,
+            "pause": self.pause,
             "settings": {
                 "redis_url": topology.url,
                 "redis_options": topology.options,
