@@ -74,9 +74,9 @@ class Observed:
         for entry in self.system.entries:
             self.system.store.pause(entry)
         for entry in self.system.entries:
-            wait_until(lambda entry=entry: not self._open(entry), f"{entry} is closed", 20)
+            wait_until(lambda entry=entry: not self._open(entry), f"{entry} is closed", 60)
         done = sum(self.system.outcomes(entry).get("done", 0) for entry in self.system.entries)
-        return wait_until(lambda: len(self._done()) == done and self._done(), "all that is done is recorded", 20)
+        return wait_until(lambda: len(self._done()) == done and self._done(), "all that is done is recorded", 60)
 
     def _open(self, entry: str) -> Any:
         account = self.system.store.account(entry)

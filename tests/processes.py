@@ -144,14 +144,14 @@ class Proc:
 
     # ----------------------------------------------------------------------------------------------- waiting
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Wait until the main process has ended; its exit status, as :attr:`exit_code`."""
         self._wait_until(lambda: not self.alive, "to end", timeout)
         code = self.exit_code
         assert code is not None
         return code
 
-    def wait_log(self, pattern: str, timeout: float = 30, since: int = 0) -> re.Match[str]:
+    def wait_log(self, pattern: str, timeout: float = 60, since: int = 0) -> re.Match[str]:
         """Wait until the log, from character *since* on, has a match of *pattern* (lines: ``^`` and ``$``).
 
         Fails as soon as the process has ended without one.
@@ -201,9 +201,9 @@ class Proc:
         Returns once they are gone.
         """
         self.signal(signal.SIGKILL, main_only)
-        self._wait_until(lambda: not self.alive, "to die", 10)
+        self._wait_until(lambda: not self.alive, "to die", 60)
         if not main_only:
-            self._wait_until(lambda: not self.children(), "to lose its children", 10)
+            self._wait_until(lambda: not self.children(), "to lose its children", 60)
         if self.clock:
             FakeClock.forget(self.pid)
 
@@ -214,7 +214,7 @@ class Proc:
     def pause(self) -> None:
         """SIGSTOP to the whole group; returns once every process of it stands still."""
         self.signal(signal.SIGSTOP)
-        self._wait_until(lambda: all(state == "T" for state in self.members().values()), "to stand still", 10)
+        self._wait_until(lambda: all(state == "T" for state in self.members().values()), "to stand still", 60)
 
     def resume(self) -> None:
         """SIGCONT to the whole group."""
@@ -225,7 +225,7 @@ class Proc:
         assert self.clock is not None, f"start {self!r} with faketime=0 to move its clock"
         self.clock.set(seconds)
 
-    def stop(self, timeout: float = 15) -> int:
+    def stop(self, timeout: float = 30) -> int:
         """Warm shutdown, by force after *timeout* seconds; the exit status."""
         self.resume()
         self.terminate()

@@ -50,7 +50,7 @@ class Proxy:
         _cut(self._listener)
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def url(self, db: int = 0) -> str:
         """Where a client reaches the server through this proxy."""
@@ -119,7 +119,7 @@ class Proxy:
                     answered.clear()
                     if position:
                         server.sendall(held[:position])
-                        answered.wait(5)  # the server has seen what came before
+                        answered.wait(30)  # the server has seen what came before
                     call()
                     data, held = held[position:], b""
                 server.sendall(data)

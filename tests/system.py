@@ -89,6 +89,8 @@ class System:
         for proc in workers:
             proc.wait_ready()
         beats = [self.beat(f"beat{n}") for n in (1, 2)]
+        for proc in beats:
+            proc.wait_ready()
         return beats, workers
 
     # -- what happened ----------------------------------------------------------------------------------------
@@ -106,19 +108,19 @@ class System:
         """How often each window's success was recorded."""
         return Counter(event["start"] for event in self.ledger.read("recorded", entry=entry))
 
-    def wait_done(self, number: int, entry: str = "tick", timeout: float = 30) -> None:
+    def wait_done(self, number: int, entry: str = "tick", timeout: float = 60) -> None:
         """Wait until ``number`` more windows are recorded as done."""
         before = len(self.recorded(entry))
         wait_until(
             lambda: len(self.recorded(entry)) >= before + number, f"{number} more windows of {entry} done", timeout
         )
 
-    def wait_fired(self, timeout: float = 30) -> Proc:
+    def wait_fired(self, timeout: float = 60) -> Proc:
         """Wait until a process stood at the kill point; returns which."""
         group = int(wait_until(lambda: self.marker.exists() and self.marker.read_text(), "kill point", timeout))
         return next(proc for proc in self.procs if proc.pid == group)
 
-    def settle(self, beats: list[Proc], entry: str = "tick", timeout: float = 30) -> None:
+    def settle(self, beats: list[Proc], entry: str = "tick", timeout: float = 60) -> None:
         """Stop claiming, and wait until every window has its outcome."""
         for beat in beats[1:]:
             beat.stop()
@@ -152,10 +154,13 @@ class System:
         starts = self.starts(entry)
         assert starts, "no window at all"
         assert self.outcomes(entry) == {"done": len(starts)}
+        # One that died between its finish and its signal couldn't say that it was recorded; one that lives may still
+        # be about to.
+        most = max(1 if self.kill_point.startswith("worker.finished") else 0, body_again)
+        wait_until(
+            lambda: len(set(starts) - set(self.recorded(entry))) <= most, f"every success of {entry} is recorded", 60
+        )
         recorded = self.recorded(entry)
-        # One that died between its finish and its signal couldn't say that it was recorded.
-        unsaid = set(starts) - set(recorded)
-        assert len(unsaid) <= max(1 if self.kill_point.startswith("worker.finished") else 0, body_again), unsaid
         assert set(recorded) <= set(starts)
         assert max(recorded.values()) == 1, {start: n for start, n in recorded.items() if n > 1}
         ended = {key.start: counts.finishes for key, counts in self.ledger.summary(entry).items()}

@@ -22,7 +22,7 @@ def test_a_wrong_setting(system: System, setting: str, value: object, said: str)
     system.settings = {setting: value}
     system.check_law = False
     for proc in (system.beat(), system.worker(pool="solo")):
-        assert proc.wait(20) == os.EX_CONFIG
+        assert proc.wait(60) == os.EX_CONFIG
         (line,) = [line for line in proc.log.splitlines() if "once_beat" in line and "CRITICAL" in line]
         proc.wait_log(said)
         assert "Traceback" not in proc.log
@@ -52,9 +52,9 @@ def test_a_stock_beat_is_warned_of(system: System) -> None:
     stock = system.procs.start_beat("apps.once_app", name="stock", scheduler="celery.beat:Scheduler", env=system.env())
     embedded = system.worker("embedded", pool="threads", beat=True, scheduler="celery.beat:Scheduler")
     for proc in (stock, embedded):
-        proc.wait_log("once: this beat runs Scheduler, which sends each window once more", 20)
+        proc.wait_log("once: this beat runs Scheduler, which sends each window once more", 60)
     right = system.beat()
-    wait_until(lambda: system.store.account("tick"), "the schedule is loaded", 20)
+    wait_until(lambda: system.store.account("tick"), "the schedule is loaded", 60)
     assert "this beat runs" not in right.log
 
 
@@ -105,7 +105,7 @@ def test_broken_headers(system: System, headers: dict, said: str) -> None:
     system.send("apps.once_app.work", {**good, **headers})
     worker.wait_log(said)
     system.send("apps.once_app.work", {**good})
-    wait_until(lambda: system.ledger.read("finish"), "a good message is executed", 10)
+    wait_until(lambda: system.ledger.read("finish"), "a good message is executed", 60)
     assert len(system.ledger.read("start")) == 1
     system.check_law = False
 
@@ -129,7 +129,7 @@ def test_a_message_without_a_window(system: System) -> None:
     """A OnceTask that is sent by hand just runs, and asks Redis nothing."""
     system.worker(pool="solo").wait_ready()
     system.send("apps.once_app.work", {})
-    wait_until(lambda: system.ledger.read("finish"), "it runs", 10)
+    wait_until(lambda: system.ledger.read("finish"), "it runs", 60)
     with system.client() as client:
         assert not list(client.scan_iter("once:*"))
 
@@ -147,5 +147,5 @@ def test_a_task_with_a_wrong_attribute(system: System, task: dict[str, object], 
     system.task = task
     system.check_law = False
     worker = system.worker(pool="solo")
-    assert worker.wait(20) != 0
+    assert worker.wait(60) != 0
     worker.wait_log(said)

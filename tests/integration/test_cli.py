@@ -65,7 +65,7 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     system.check_law = False
     beats, _ = system.pair(pool="solo")
     system.wait_done(2, "good")
-    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 20)
+    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 60)
     (start,) = list(system.recorded("good"))[-1:]
 
     told = json.loads(once("status", "--json").log)
@@ -119,7 +119,7 @@ def test_reading_writes_nothing(system: System, once: Once) -> None:
     system.settle([beat])
     worker.stop()
     with system.client() as client:
-        wait_until(lambda: not client.exists("once:beats"), "the beat has left", 20)
+        wait_until(lambda: not client.exists("once:beats"), "the beat has left", 60)
         before = {key: client.dump(key) for key in client.scan_iter() if key.startswith(b"once:")}
         for look in looks:
             once(*look)
@@ -163,9 +163,9 @@ def test_the_history_of_an_entry(system: System, once: Once) -> None:
     system.wait_done(2)
     (start,) = list(system.recorded())[-1:]
     system.send("apps.once_app.work", encode_headers(Window("tick", parse_instant(start), None)))  # once more
-    wait_until(lambda: system.account().refused, "the copy is refused", 20)
+    wait_until(lambda: system.account().refused, "the copy is refused", 60)
     worker.pause()
-    wait_until(lambda: system.account().open, "a window is open", 20)
+    wait_until(lambda: system.account().open, "a window is open", 60)
     told = json.loads(once("history", "tick", "--json").log)["windows"]
     states = [window["state"] for window in told]
     assert states[0] in {"published", "overdue"}
@@ -197,14 +197,14 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     assert unknown.exit_code == 2
     assert "the store doesn't know 'hourly': start a beat first" in unknown.log
     beat = system.beat()
-    wait_until(lambda: system.store.account("hourly"), "it is loaded", 20)
+    wait_until(lambda: system.store.account("hourly"), "it is loaded", 60)
     worker = system.worker(pool="solo").wait_ready()
 
     newest = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
     ordered = once("run", "hourly")
     start = format_instant(newest)
     assert (ordered.exit_code, ordered.log) == (0, f"{start} {task_id('once:', 'hourly', newest)}\n")
-    wait_until(lambda: start in system.recorded("hourly"), "it ran", 20)
+    wait_until(lambda: start in system.recorded("hourly"), "it ran", 60)
     earlier = newest - timedelta(hours=5)
     odd = once("run", "hourly", "--window", format_instant(earlier + timedelta(minutes=1)))
     assert odd.exit_code == 2
@@ -223,12 +223,12 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     agreed = once("backfill", "hourly", since, newest.isoformat(), typed="y\n")
     assert agreed.exit_code == 0
     assert "4 published" in agreed.log
-    wait_until(lambda: len(system.recorded("hourly")) == 5, "all ran", 20)
+    wait_until(lambda: len(system.recorded("hourly")) == 5, "all ran", 60)
     assert set(system.recorded("hourly").values()) == {1}
     assert system.account("hourly").apart == {"done": 5}
     again = once("backfill", "hourly", since, newest.isoformat(), "--yes", "--again")
     assert "5 published" in again.log
-    wait_until(lambda: system.account("hourly").apart == {"done": 10}, "all ran once more", 20)
+    wait_until(lambda: system.account("hourly").apart == {"done": 10}, "all ran once more", 60)
 
     worker.stop()
     once("run", "hourly")
@@ -245,7 +245,7 @@ def test_run_and_backfill(system: System, once: Once) -> None:
 def test_an_order_without_a_broker_opens_nothing(system: System, once: Once) -> None:
     """Nothing is opened that nobody could publish."""
     beat = system.beat()
-    wait_until(lambda: system.store.account("tick"), "it is loaded", 20)
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
     system.check_law = False
     beat.stop()
     away = once("run", "tick", BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
@@ -258,12 +258,12 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
     system.wait_done(1)
     assert once("pause", "tick").log == "tick: paused\n"
-    wait_until(lambda: not system.account().open, "all is done", 20)
+    wait_until(lambda: not system.account().open, "all is done", 60)
     cursor = system.account().cursor
     beat.stop()
     beat = system.beat()
-    beat.wait_log("it is paused", 20)
-    wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=3), "windows pass", 20)
+    beat.wait_log("it is paused", 60)
+    wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=3), "windows pass", 60)
     assert system.account().cursor == cursor
     told = json.loads(once("status", "--json").log)["entries"][0]
     assert (told["paused"], told["attention"]) == (True, ["paused"])
@@ -291,7 +291,7 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
     assert even.log.endswith("No account is uneven.\n")
     for entry in system.entries:
         system.store.pause(entry)
-        wait_until(lambda entry=entry: not system.account(entry).open, "all is done", 20)
+        wait_until(lambda entry=entry: not system.account(entry).open, "all is done", 60)
     with system.client() as client:
         client.hincrby(system.store.entry_key("two"), "c:done", -1)
     uneven = once("audit")
@@ -323,7 +323,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
     assert found["beats"]["verdict"] == "warn"
     assert found["scheduler"]["advice"] == "beat_scheduler = 'once', or start beat with -S once"
     beats = [system.beat(f"beat{number}") for number in (1, 2)]
-    wait_until(lambda: len(system.store.beats()) == 2 and system.store.account("tick"), "both live", 20)
+    wait_until(lambda: len(system.store.beats()) == 2 and system.store.account("tick"), "both live", 60)
     sick = once("doctor")
     assert sick.exit_code == 1
     for line in (
@@ -350,7 +350,7 @@ def test_a_healthy_pair_passes(start_redis: Callable[..., RedisServer], system: 
     system.worker(pool="solo").wait_ready()
     beats = [system.beat(f"beat{number}") for number in (1, 2)]
     system.wait_done(2)
-    wait_until(lambda: len(system.store.beats()) == 2, "both live", 20)
+    wait_until(lambda: len(system.store.beats()) == 2, "both live", 60)
     well = once("doctor")
     assert well.exit_code == 0, well.log
     assert "warn" not in well.log
@@ -396,7 +396,7 @@ def test_a_message_that_can_not_be_made(system: System, once: Once) -> None:
     system.entries = {"bad": {"task": "apps.once_app.no_arguments", "cron": "0 * * * *", "args": [1]}}
     system.check_law = False
     beat = system.beat()
-    wait_until(lambda: system.store.account("bad"), "it is loaded", 20)
+    wait_until(lambda: system.store.account("bad"), "it is loaded", 60)
     said = once("run", "bad")
     assert said.exit_code == 1
     assert "once: 1 can't be published:" in said.log
@@ -407,7 +407,7 @@ def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once)
     """A beat's name, an outcome in a history and a counter's name that nobody of ours wrote are written out."""
     system.check_law = False
     beat = system.beat()
-    wait_until(lambda: system.store.account("tick"), "it is loaded", 20)
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
     beat.stop()
     with system.client() as client:
         client.zadd("once:beats", {"a\x1b[2J:1:b": 1e15})
@@ -463,9 +463,9 @@ def test_watch_shows_the_status_until_it_is_stopped(system: System) -> None:
     """It shows the beat come and Redis' absence, and Ctrl-C ends it quietly."""
     system.check_law = False
     watch = system.procs.start(command("watch", "--interval", "0.3"), name="watch", env=system.env())
-    watch.wait_log("No beat lives", 30)
+    watch.wait_log("No beat lives", 60)
     beat = system.beat()
-    watch.wait_log(rf"{HOST}:{beat.pid}", 30)
+    watch.wait_log(rf"{HOST}:{beat.pid}", 60)
     watch.signal(signal.SIGINT)
-    assert watch.wait(20) == 0
+    assert watch.wait(60) == 0
     assert "Traceback" not in watch.log

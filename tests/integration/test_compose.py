@@ -298,8 +298,8 @@ def test_redis_is_healthy_only_when_it_has_loaded_its_data(
         for number in range(1000):
             client.set(f"k{number}", os.urandom(2000))  # which doesn't get smaller in the file
         client.bgrewriteaof()
-        wait_until(lambda: client.info("persistence")["aof_rewrites"] >= 1, "the AOF is rewritten", 20)
-        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the AOF is there", 20)
+        wait_until(lambda: client.info("persistence")["aof_rewrites"] >= 1, "the AOF is rewritten", 60)
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the AOF is there", 60)
         client.set("last", "one")
     assert probe_redis(service, port) == 0
 
@@ -319,7 +319,7 @@ def test_redis_is_healthy_only_when_it_has_loaded_its_data(
                 assert loading.alive, loading.tail()
                 return False
 
-        wait_until(is_loading, "Redis loads its data", 20)
+        wait_until(is_loading, "Redis loads its data", 60)
         assert probe_redis(service, port) != 0, "it listens, and loads"
     loading.kill()
 

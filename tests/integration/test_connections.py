@@ -116,7 +116,7 @@ def is_said_once(system: System, reason: str, *, to_a_probe: bool = True) -> Non
     worker.wait_log(f"messages are put back for .*{reason}")
     system.send("apps.once_app.work", headers)
     # It has tried again for some times: a new beat's line stands for the moment.
-    wait_until(lambda: system.waiting() == 0, "the worker has taken what was sent", 20)
+    wait_until(lambda: system.waiting() == 0, "the worker has taken what was sent", 60)
     other = system.beat("other")
     other.wait_log("nothing is claimed until Redis can be used again")
     assert beat.alive

@@ -186,7 +186,7 @@ def test_ends(play: Play, row: Row) -> None:
     check_again(play, row, starts)
     if row.result is not None:
         *before, last = row.result.split(", then ")
-        wait_until(lambda: play.state(row.entry) == last, f"its result is {last}: {play.state(row.entry)}", 10)
+        wait_until(lambda: play.state(row.entry) == last, f"its result is {last}: {play.state(row.entry)}", 60)
         if before:
             # Of a death Celery stores what it does once it has noticed, on a slow machine after the next execution.
             late = {"PENDING"} if row.again == "after its lease" else set()
@@ -213,7 +213,7 @@ def test_every_end_is_documented(play: Play) -> None:
 def test_a_replacement_has_no_window(play: Play) -> None:
     """What a task is replaced by runs, as a task without a window: it isn't refused as a copy of one that is done."""
     for acks in ("early", "late"):
-        (ran,) = wait_until(lambda: play.ledger.read("replacement", entry=f"replaces/{acks}"), "it runs", 10)  # noqa: B023
+        (ran,) = wait_until(lambda: play.ledger.read("replacement", entry=f"replaces/{acks}"), "it runs", 60)  # noqa: B023
         assert ran["window"] is None
 
 

@@ -59,7 +59,7 @@ class Worker:
         """Another worker begins, as soon as the lease of this one has run out."""
         other = f"other:{uuid.uuid4().hex[:12]}"
         begin = lambda: store_of(self.app).begin(KEY, other, 60.0)  # noqa: E731
-        wait_until(lambda: isinstance(begin(), Begun), "the lease has run out", 10)
+        wait_until(lambda: isinstance(begin(), Begun), "the lease has run out", 60)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -263,9 +263,9 @@ def test_a_store_that_is_away_while_it_runs(
         window = worker.task.window
         assert window is not None
         server.pause()
-        wait_until(lambda: not window.held, "the lease isn't trusted any more", 10)
+        wait_until(lambda: not window.held, "the lease isn't trusted any more", 60)
         server.resume()
-        wait_until(lambda: window.held, "the lease is renewed again", 10)
+        wait_until(lambda: window.held, "the lease is renewed again", 60)
 
     worker.deliver(body)
     assert worker.account.counts == {"done": 1}
@@ -516,7 +516,7 @@ def test_a_delivery_that_its_pool_gives_to_another_child(worker: Worker) -> None
             lambda: pytest.fail("a window that another child may still run was executed"), **{DELIVERY: "one"}
         )
     deliver = lambda: worker.deliver(lambda: windows.append(worker.task.window), **{DELIVERY: "two"})  # noqa: E731
-    wait_until(lambda: not _refused(deliver), "its lease has run out", 10)
+    wait_until(lambda: not _refused(deliver), "its lease has run out", 60)
     first, second = windows
     assert (first.attempt, second.attempt) == (1, 2)
     assert second.fence > first.fence
@@ -554,7 +554,7 @@ def test_a_lease_that_is_lost_while_the_body_runs(
         assert window is not None
         with worker.frozen():
             worker.begin_elsewhere()
-        (record,) = wait_until(lambda: [r for r in caplog.records if action(r) == "lease_lost"], "it is said", 10)
+        (record,) = wait_until(lambda: [r for r in caplog.records if action(r) == "lease_lost"], "it is said", 60)
         assert record.levelno == logging.WARNING
         found = {name: getattr(record, name) for name in ("entry", "start", "attempt", "fence")}
         start = format_instant(WINDOW.start)

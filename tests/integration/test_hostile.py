@@ -128,7 +128,7 @@ def test_entries_of_any_name(system: System) -> None:
     worker = system.worker(pool="solo").wait_ready()
     beats = [system.beat(f"beat{n}", entries=entries) for n in (1, 2)]
     for name in NAMES.values():
-        wait_until(lambda name=name: len(system.recorded(name)) >= 3, f"windows of {name!r:.40}", 40)
+        wait_until(lambda name=name: len(system.recorded(name)) >= 3, f"windows of {name!r:.40}", 60)
     for name in NAMES.values():
         system.store.pause(name)
     for name in NAMES.values():
@@ -173,14 +173,14 @@ def test_a_foreign_value_under_running_beats(system: System, what: str) -> None:
     key = system.store.entry_key("bad")
     with system.client() as client:
         # A beat that loads the entry writes its limits anew.
-        wait_until(lambda: _loaded(client.hget(key, "loaders"), beats), "both beats have loaded it", 20)
+        wait_until(lambda: _loaded(client.hget(key, "loaders"), beats), "both beats have loaded it", 60)
         command, *values = FOREIGN[what]
         if command == "set":
             client.set(key, *values, ex=600)
         else:
             client.hset(key, *values)
         for beat in beats:
-            beat.wait_log(r"(ERROR|WARNING)/.*once:\{\d+\}:entry:bad", 20)
+            beat.wait_log(r"(ERROR|WARNING)/.*once:\{\d+\}:entry:bad", 60)
         system.wait_done(4)
         for beat in beats:
             told = [line for line in beat.log.splitlines() if key in line and "/MainProcess] once: " in line]
@@ -208,7 +208,7 @@ def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
     with system.client() as client:
         client.set(key, "mine", ex=600)
         for beat in beats:
-            beat.wait_log(rf"{re.escape(key)}' holds a string, expected a (zset|list)", 20)
+            beat.wait_log(rf"{re.escape(key)}' holds a string, expected a (zset|list)", 60)
         if what != "beats":  # without it nobody knows who lives: all wait
             system.wait_done(3)
         for beat in beats:

@@ -35,7 +35,7 @@ def goes_on(system: System, point: str, action: str) -> None:
     )
     if action == "STOP":
         if fired in beats:
-            wait_until(lambda: len(living_beats(system)) == 1, "the frozen beat counts as gone", 30)
+            wait_until(lambda: len(living_beats(system)) == 1, "the frozen beat counts as gone", 60)
         fired.resume()
         system.wait_done(2)
     left = [proc for proc in (*beats, *workers) if proc is not fired]
@@ -95,9 +95,9 @@ def test_a_beat_between_take_and_publish(system: System, action: str) -> None:
     system.wait_done(1)
     # Messages that are lost in the broker make windows overdue.
     with system.procs_paused(first, second):
-        wait_until(lambda: system.purge() > 0, "a message waits in the queue", 20)
+        wait_until(lambda: system.purge() > 0, "a message waits in the queue", 60)
     fired = system.wait_fired()
-    wait_until(lambda: not overdue(system), "what was overdue is recovered", 40)
+    wait_until(lambda: not overdue(system), "what was overdue is recovered", 60)
     if action == "STOP":
         fired.resume()
         system.wait_done(2)
