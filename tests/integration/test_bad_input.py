@@ -8,6 +8,9 @@ import pytest
 from processes import wait_until
 from system import EVERY_SECOND, System
 
+#: Nobody dies here: no worker loses its lease because the machine is slow.
+PATIENT = {"once_beat_lease": 30.0}
+
 
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
@@ -36,9 +39,11 @@ def test_an_unknown_key_of_an_entry(system: System) -> None:
         **EVERY_SECOND,
         "wrong": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"catchup": "all"}}},
     }
+    system.settings = PATIENT
     beats, _ = system.pair(pool="solo")
     system.wait_done(3)
     for beat in beats:
+        beat.wait_log("'wrong'.*unknown key")  # it may be the slower one
         (line,) = [line for line in beat.log.splitlines() if "'wrong'" in line]
         assert "unknown key 'catchup' (did you mean 'catch_up'?)" in line
     assert not system.ledger.read(entry="wrong")
@@ -61,9 +66,11 @@ def test_a_stock_beat_is_warned_of(system: System) -> None:
 def test_a_schedule_that_raises(system: System) -> None:
     """An entry whose schedule raises is named once and tried again later; it never stops beat."""
     system.entries = {**EVERY_SECOND, "broken": {"task": "apps.once_app.work", "broken": True}}
+    system.settings = PATIENT
     beats, _ = system.pair(pool="solo")
     system.wait_done(4)
     for beat in beats:
+        beat.wait_log("this schedule is broken")
         assert beat.log.count("this schedule is broken") == 1
         assert "entry 'broken'" in beat.log
     system.settle(beats)
@@ -76,9 +83,11 @@ def test_a_key_of_the_wrong_type(system: System) -> None:
     key = system.store.entry_key("taken")
     with system.client() as client:
         client.set(key, "mine", ex=600)
+    system.settings = PATIENT
     beats, _ = system.pair(pool="solo")
     system.wait_done(3)
     for beat in beats:
+        beat.wait_log("'taken'.*holds a string")
         (line,) = [line for line in beat.log.splitlines() if "'taken'" in line]
         assert f"the key {key!r} holds a string, expected a hash" in line
     system.settle(beats)
