@@ -10,7 +10,8 @@ import pytest
 from processes import wait_until
 from system import System
 
-from celery_once_beat.windows import parse_instant
+from celery_once_beat.settings import BEAT_TTL
+from celery_once_beat.windows import format_instant, parse_instant
 
 
 def test_a_new_entry_is_not_run_early(system: System) -> None:
@@ -35,6 +36,7 @@ def test_a_new_entry_is_not_run_early(system: System) -> None:
 
 def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     """Windows that pass while all beats restart are claimed by the next one, in order."""
+    system.settings = {"once_beat_publish_timeout": 20.0}  # however slow the machine, none is left to recovery
     system.worker(pool="solo").wait_ready()
     beats = [system.beat("old1"), system.beat("old2")]
     system.wait_done(2)
@@ -46,7 +48,10 @@ def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     system.wait_done(6)
     system.settle([beat])
     system.check_each_once()
-    starts = [event["start"] for event in system.ledger.read("recorded")]
+    # What the killed beat had claimed and not published comes late.
+    recorded = [event["start"] for event in system.ledger.read("recorded")]
+    starts = [start for start in recorded if start > format_instant(before)]
+    assert starts
     assert starts == sorted(starts)
 
 
@@ -88,7 +93,10 @@ def test_a_long_outage_of_all_beats(system: System) -> None:
     beat.stop()
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in options}
     assert missed["all"] == 0
-    assert missed["none"] == missed["latest"] + 1
+    # Of each outage one window; a beat that got no time for longer than the tolerance has had another one.
+    outages = system.ledger.read("missed", entry="none")
+    assert outages
+    assert missed["none"] == missed["latest"] + len(outages)
     assert missed["latest"] >= 3
     system.check_each_once("all")
     assert sum(event["count"] for event in system.ledger.read("missed", entry="latest")) == missed["latest"]
@@ -132,12 +140,14 @@ def test_a_failed_rollout(system: System, end: int) -> None:
     new.signal(end)
     new.wait()
     # A killed beat counts as alive for 15 s.
-    old.wait_log("'tick' is changed", timeout=60)
+    changed = parse_instant(old.wait_log(r"'tick' is changed, its windows count from (\S+)")[1])
+    silent = datetime.now(timezone.utc) - timedelta(seconds=BEAT_TTL)
     system.wait_done(4)
     system.settle([old])
+    assert changed <= max(gone, silent), "a window after the failed beat's end was lost"
     ran = [parse_instant(event["start"]) for event in system.ledger.read("recorded")]
-    after = [start for start in ran if start > gone + timedelta(seconds=1)]
-    assert after[0] <= gone + timedelta(seconds=3), "a window after the failed beat's end was lost"
+    after = sorted(start for start in ran if start > changed)
+    assert after[0] <= changed + timedelta(seconds=1), "the first window of those that count was lost"
     assert all(b - a == timedelta(seconds=1) for a, b in itertools.pairwise(after))
 
 
@@ -149,8 +159,10 @@ def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     plain = {f"plain{n}": {"task": "apps.once_app.plain", "every": 1.0} for n in range(20)}
     work = {f"work{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(80)}
     system.entries = {**plain, **work}
-    # All that is claimed is published at once, however slow the machine: none is left to recovery.
-    system.settings = {"once_beat_start_timeout": 600.0, "once_beat_publish_timeout": 20.0}
+    # All that is claimed is published at once, however slow the machine: none is left to recovery, nor sent again.
+    system.settings = {
+        "once_beat_start_timeout": 600.0, "once_beat_publish_timeout": 20.0, "broker_connection_timeout": 20.0,
+    }  # fmt: skip
     for number in range(4):
         beat = system.beat(f"beat{number}")
         sent = wait_until(lambda beat=beat: beat.log.count("Sending due task") >= 100 and beat.log, "a burst", 60)
@@ -169,11 +181,13 @@ def test_a_plain_task_is_untracked(system: System) -> None:
         "plain": {"task": "apps.once_app.plain", "every": 1.0},
         "quiet": {"task": "apps.once_app.plain", "every": 1.0, "options": {"once": {"tracked": False}}},
     }
+    system.settings = {"broker_connection_timeout": 20.0}  # what isn't confirmed in time is sent again
     beats, _ = system.pair(pool="solo")
     wait_until(lambda: len(system.ledger.read("start", name="plain")) >= 8, "eight plain tasks ran", 60)
     for entry in system.entries:
         system.store.pause(entry)
     for beat in beats:
+        beat.wait_log("untracked")
         (warning,) = [line for line in beat.log.splitlines() if "untracked" in line]
         assert "'plain'" in warning
         assert "'quiet'" not in warning
