@@ -44,7 +44,7 @@ def report(self, users):
 
 def main() -> None:
     key, every, how, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float((sys.argv[4:] or ["0"])[0])
-    with once(key, every=every, url=os.environ["STORE_URL"], lease=1.0, retry_failed_after=1.0) as window:
+    with once(key, every=every, url=os.environ["STORE_URL"], lease=3.0, retry_failed_after=1.0) as window:
         if window is None:
             ledger.write("refused", entry=key)
             return

@@ -324,7 +324,10 @@ def slow(
 ) -> Iterator[tuple[Worker, Proxy]]:
     """A worker whose store is behind a proxy, and knows the script of begin."""
     with Proxy(redis_server.port) as proxy:
-        worker = new_worker(redis_url, once_beat_redis_url=proxy.url(), once_beat_lease=0.5)
+        # What is late is later than the lease, and sooner than the client gives up.
+        patient = {"socket_timeout": 20.0}
+        options = {"once_beat_redis_url": proxy.url(), "once_beat_redis_options": patient, "once_beat_lease": 1.5}
+        worker = new_worker(redis_url, **options)
         store_of(worker.app).begin(WindowKey("other", T0), "other", 1.0, tracked=False)
         yield worker, proxy
 
@@ -499,11 +502,12 @@ def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, co
     assert (KEY.start in worker.account.open) == (not counts)
 
 
-def test_a_delivery_that_its_pool_gives_to_another_child(worker: Worker) -> None:
+def test_a_delivery_that_its_pool_gives_to_another_child(new_worker: Callable[..., Worker], redis_url: str) -> None:
     """A child can die before its pool knows what it ran, which then runs it once more: that copy is refused.
 
     The execution that died counts, and the next one has a fence of its own: a job's writes can be told apart.
     """
+    worker = new_worker(redis_url, once_beat_lease=6.0)  # the copy comes before it has run out
 
     def dies() -> None:
         raise SystemExit
