@@ -280,11 +280,11 @@ def composed_redis(services: dict[str, Any]) -> Iterator[ComposedRedis]:
 
 
 def probe_redis(service: dict[str, Any], port: int) -> int:
-    """Exit status of Redis' healthcheck."""
+    """Exit status of Redis' healthcheck; here its time isn't limited: three seconds may pass before it is started."""
     command = probe_of(service)
     here = [part.replace("redis-cli", f"redis-cli -p {port}") for part in command]
     assert here != command
-    return _run(here, seconds(service["healthcheck"]["timeout"])).returncode
+    return _run(here).returncode
 
 
 def test_redis_is_healthy_only_when_it_has_loaded_its_data(
@@ -386,20 +386,20 @@ class Composed:
         return self.running[name]
 
     def probe(self, name: str) -> int | None:
-        """Exit status of the service's healthcheck; None if it took longer than it may."""
+        """Exit status of the service's healthcheck; None if it took four times as long as it may, where it is alone."""
         service = self.services[name]
         if name == "redis":
             return probe_redis(service, self.store.port)
         proc = self._start(probe_of(service), name, f"probe of {name}")
         try:
-            return proc.wait(seconds(service["healthcheck"]["timeout"]))
+            return proc.wait(4 * seconds(service["healthcheck"]["timeout"]))
         except AssertionError:
             return None
         finally:
             proc.end()
 
     def wait_healthy(self, name: str) -> None:
-        wait_until(lambda: self.probe(name) == 0, f"{name} is healthy", 60, every=1)
+        wait_until(lambda: self.probe(name) == 0, f"{name} is healthy", 180, every=1)
 
     def reports(self) -> Counter[datetime]:
         """How often each window was reported, by the logs of the workers."""
@@ -412,7 +412,7 @@ class Composed:
     def wait_reports(self, number: int) -> None:
         """Wait for so many more windows."""
         before = len(self.reports())
-        wait_until(lambda: len(self.reports()) >= before + number, f"{number} more reports", 60)
+        wait_until(lambda: len(self.reports()) >= before + number, f"{number} more reports", 120)
 
 
 @pytest.fixture
@@ -452,7 +452,7 @@ def test_its_commands_run_as_processes(composed: Composed) -> None:
 
     composed.running["beat-1"].kill()
     composed.wait_reports(2)
-    dead = wait_until(lambda: composed.probe("beat-1"), "the dead beat's healthcheck fails", 60)
+    dead = wait_until(lambda: composed.probe("beat-1"), "the dead beat's healthcheck fails", 120)
     assert dead == 1, "no beat of that host lives"
     assert composed.probe("beat-2") == 0
 
@@ -464,12 +464,12 @@ def test_its_commands_run_as_processes(composed: Composed) -> None:
         first, last = min(composed.reports()), max(composed.reports())
         return {first + number * every for number in range((last - first) // every + 1)}
 
-    wait_until(lambda: set(composed.reports()) == owed(), "every window is reported", 60)
+    wait_until(lambda: set(composed.reports()) == owed(), "every window is reported", 120)
 
     composed.up("beat-1")
     composed.wait_healthy("beat-1")
     composed.running["worker-1"].terminate()
-    wait_until(lambda: composed.probe("worker-1") not in (0, None), "the ended worker's healthcheck fails", 60)
+    wait_until(lambda: composed.probe("worker-1") not in (0, None), "the ended worker's healthcheck fails", 120)
     assert composed.probe("worker-2") == 0
     for name in BEATS + WORKERS:
         composed.running[name].terminate()

@@ -68,7 +68,9 @@ def tls_url(options: tuple[str, ...], authority: Path) -> str:
 def connected(system: System, url: str, **options: Any) -> Iterator[None]:
     """Coordinate through ``url``; the broker stays the session's plain server."""
     system.store.close()
-    system.store_url, system.settings = url, {"once_beat_redis_options": options}
+    # A server that gets no time for two seconds isn't what these tests are about.
+    patient = {"socket_timeout": 20.0, "socket_connect_timeout": 20.0, **options}
+    system.store_url, system.settings = url, {"once_beat_redis_options": patient}
     system.store = Store(Settings(redis_url=url, redis_options=options))
     yield
 
@@ -324,8 +326,9 @@ def test_each_right_is_needed(any_server: RedisServer) -> None:
         assert right[1:] in str(error) or re.search("can't run this command|NoPermissionError", str(error)), error
 
 
-def test_wait_is_a_right_of_its_own(any_server: RedisServer) -> None:
+def test_wait_is_a_right_of_its_own(any_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it no write is certain, and the error names the command; with it, it is for the replicas to say."""
+    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
     without = allowed(any_server, *rights(), wait_replicas=1)
     assert isinstance(without, UncertainWriteError)
     assert "'wait'" in str(without)

@@ -105,6 +105,15 @@ def sessions_below(demo: Proc | Terminal) -> set[int]:
     return {session for _, parent, session in stats().values() if parent == demo.pid} - {demo.pid}
 
 
+def started_last(sessions: set[int]) -> int:
+    """By the time of its start: the ids of processes begin anew when they have reached their end."""
+
+    def started(pid: int) -> tuple[int, int]:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]), pid
+
+    return max(sessions, key=started)
+
+
 def members(sessions: set[int]) -> list[int]:
     return [pid for pid, (state, _, session) in stats().items() if session in sessions and state not in "ZX"]
 
@@ -247,7 +256,7 @@ def test_an_error_gives_the_terminal_back(in_terminal: Callable[..., Terminal]):
     terminal = in_terminal()
     terminal.wait_text(r"► running")
     sessions = sessions_below(terminal)
-    os.killpg(max(sessions), signal.SIGKILL)  # the one that was started last
+    os.killpg(started_last(sessions), signal.SIGKILL)
 
     assert terminal.wait(timeout=60) == 1
     wait_until(lambda: not members(sessions), "no process is left in the demo's sessions", 60)
@@ -276,7 +285,7 @@ def test_a_given_server_keeps_what_is_its_own_and_nothing_of_the_demo(procs: Pro
     """On ``ONCE_BEAT_REDIS_URL`` the demo touches its own keys only, and takes them away when it is ended."""
     client = redis.Redis.from_url(redis_url, decode_responses=True)
     with client:
-        client.set("celery", "somebody else's", ex=60)
+        client.set("celery", "somebody else's", ex=600)
         demo = start_demo(procs, ONCE_BEAT_REDIS_URL=redis_url)
         demo.wait_log(r"started report", timeout=60)
         sessions = sessions_below(demo)
