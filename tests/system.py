@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,17 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
-__all__ = ("EVERY_SECOND", "System")
+__all__ = ("EVERY_SECOND", "System", "rare")
 
 EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
+
+
+def rare(every: float = 20.0) -> dict[str, Any]:
+    """An interval of which one window comes a few seconds from now, and none while a test acts on that one.
+
+    A beat that comes up later begins with the next: to be waited for longer than ``every``.
+    """
+    return {"every": every, "anchor": format_instant(datetime.now(timezone.utc) + timedelta(seconds=5))}
 
 
 class System:
@@ -119,6 +127,13 @@ class System:
         """Wait until a process stood at the kill point; returns which."""
         group = int(wait_until(lambda: self.marker.exists() and self.marker.read_text(), "kill point", timeout))
         return next(proc for proc in self.procs if proc.pid == group)
+
+    def killed_in(self) -> str:
+        """Wait until a worker stood at the kill point in a body; returns that window's start."""
+        worker = self.wait_fired()
+        # Another one may be in a body too.
+        begun = [event["start"] for event in self.ledger.read("start") if event["worker"].startswith(f"{worker.name}@")]
+        return begun[-1]
 
     def settle(self, beats: list[Proc], entry: str = "tick", timeout: float = 60) -> None:
         """Stop claiming, and wait until every window has its outcome."""
