@@ -5,18 +5,20 @@ from __future__ import annotations
 import signal
 
 from processes import wait_until
-from system import System
+from system import System, rare
 
-LONG = 4.0  # more than two leases
+LEASE = 3.0
+LONG = 7.0  # more than two leases
 
 
-def start_one(system: System, seconds: float = LONG, every: float = 3.0) -> str:
+def start_one(system: System, seconds: float = LONG) -> str:
     """Let one long window begin; returns its start. Two workers are there."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": every, "args": [seconds]}}
+    system.settings = {"once_beat_lease": LEASE}
     for n in (1, 2):
         system.worker(f"worker{n}").wait_ready()
+    system.entries = {"tick": {"task": "apps.once_app.work", "args": [seconds], **rare()}}
     system.beat()
-    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
+    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 60)
     system.store.pause("tick")
     return begun["start"]
 
@@ -24,7 +26,7 @@ def start_one(system: System, seconds: float = LONG, every: float = 3.0) -> str:
 def test_a_body_longer_than_its_lease(system: System) -> None:
     """The lease is renewed while the body runs: no other worker begins, and window.held stays true."""
     start = start_one(system)
-    wait_until(lambda: system.recorded()[start] == 1, "it is done", 20)
+    wait_until(lambda: system.recorded()[start] == 1, "it is done", 60)
     assert len(system.ledger.read("start", start=start)) == 1
     (finish,) = system.ledger.read("finish", start=start)
     assert finish["held"] is True
@@ -33,16 +35,19 @@ def test_a_body_longer_than_its_lease(system: System) -> None:
 
 def test_a_copy_that_comes_while_it_runs(system: System) -> None:
     """A second copy of the message, taken by another process while the first executes, is refused."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 3.0, "args": [LONG]}}
+    # Nobody publishes it again while the worker comes up.
+    system.settings = {"once_beat_lease": LEASE, "once_beat_start_timeout": 60.0}
+    system.entries = {"tick": {"task": "apps.once_app.work", "args": [LONG], **rare()}}
     beat = system.beat()
-    body = wait_until(system.peek, "the message waits", 20)
+    body = wait_until(system.peek, "the message waits", 60)
     system.store.pause("tick")
     system.put(body)
     system.worker(concurrency=2)
-    refused = wait_until(system.refused, "the copy is refused", 20)
+    refused = wait_until(system.refused, "the copy is refused", 60)
     assert [event["reason"] for event in refused] == ["running"]
-    assert not system.ledger.read("finish"), "it was refused while the first one ran"
-    wait_until(lambda: not system.account().open, "it is done", 20)
+    wait_until(lambda: not system.account().open, "it is done", 60)
+    ends = [event["kind"] for event in system.ledger.read("refused", "finish")]
+    assert ends == ["refused", "finish"], "it was refused while the first one ran"
     beat.stop()
     system.check_each_once()
 
@@ -56,14 +61,14 @@ def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
     start = start_one(system)
     frozen = next(p for p in system.procs if f"{p.name}@" in system.ledger.read("start")[0]["worker"])
     frozen.pause()
-    wait_until(lambda: len(system.ledger.read("start", start=start)) == 2, "another begins", 20)
+    wait_until(lambda: len(system.ledger.read("start", start=start)) == 2, "another begins", 60)
     frozen.resume()
-    wait_until(lambda: len(system.ledger.read("finish", start=start)) == 2, "both bodies come to their end", 20)
-    wait_until(lambda: not system.account().open, "it is done", 20)
+    wait_until(lambda: len(system.ledger.read("finish", start=start)) == 2, "both bodies come to their end", 60)
+    wait_until(lambda: not system.account().open, "it is done", 60)
     first, second = system.ledger.read("start", start=start)
-    (recorded,) = wait_until(lambda: system.ledger.read("recorded", start=start), "it is recorded", 10)
+    (recorded,) = wait_until(lambda: system.ledger.read("recorded", start=start), "it is recorded", 30)
     assert recorded["fence"] == second["fence"] > first["fence"]
-    (stale,) = wait_until(lambda: system.ledger.read("stale", start=start), "the first one learns it", 10)
+    (stale,) = wait_until(lambda: system.ledger.read("stale", start=start), "the first one learns it", 30)
     assert stale["fence"] == first["fence"]
     held = {event["fence"]: event["held"] for event in system.ledger.read("finish", start=start)}
     assert held == {first["fence"]: False, second["fence"]: True}
@@ -73,19 +78,20 @@ def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
 
 def test_a_call_that_holds_the_gil(system: System) -> None:
     """A C call that holds the GIL past the lease stops its renewal: another executes, and the late one is stale."""
-    system.entries = {"tick": {"task": "apps.once_app.stubborn", "every": 3.0, "args": [6.0]}}
+    system.settings = {"once_beat_lease": LEASE}
     for n in (1, 2):
         system.worker(f"worker{n}").wait_ready()
+    system.entries = {"tick": {"task": "apps.once_app.stubborn", "args": [12.0], **rare()}}
     system.beat()
-    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
+    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 60)
     system.store.pause("tick")
     start = begun["start"]
     # Its main process doesn't hold the GIL of the child, and would take the second copy for it.
     holder = next(proc for proc in system.procs if f"{proc.name}@" in begun["worker"])
     holder.signal(signal.SIGSTOP, main_only=True)
-    (recorded,) = wait_until(lambda: system.ledger.read("recorded", start=start), "another executes it", 20)
+    (recorded,) = wait_until(lambda: system.ledger.read("recorded", start=start), "another executes it", 60)
     assert recorded["fence"] > begun["fence"]
-    (stale,) = wait_until(lambda: system.ledger.read("stale", start=start), "the first one learns it", 20)
+    (stale,) = wait_until(lambda: system.ledger.read("stale", start=start), "the first one learns it", 60)
     assert stale["fence"] == begun["fence"]
     assert [event["attempt"] for event in system.ledger.read("start", start=start)] == [1, 2]
     held = {event["fence"]: event["held"] for event in system.ledger.read("finish", start=start)}
@@ -95,17 +101,17 @@ def test_a_call_that_holds_the_gil(system: System) -> None:
 
 def test_a_worker_that_wakes_before_another_began(system: System) -> None:
     """A worker whose lease ran out has its window again, as long as nobody began since: no second execution."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 3.0, "args": [1.0]}}
     worker = system.worker().wait_ready()
+    system.entries = {"tick": {"task": "apps.once_app.work", "args": [5.0], **rare()}}
     system.beat()
-    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 20)
+    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 60)
     system.store.pause("tick")
     worker.pause()
     run_key = f"once:*:run:tick:{begun['start']}"
     with system.client() as client:
-        wait_until(lambda: not list(client.scan_iter(run_key)), "its lease has run out", 10)
-    wait_until(system.waiting, "the window is published again", 10)
+        wait_until(lambda: not list(client.scan_iter(run_key)), "its lease has run out", 30)
+    wait_until(system.waiting, "the window is published again", 30)
     worker.resume()
-    wait_until(lambda: not system.account().open, "it has its outcome", 20)
-    wait_until(system.refused, "the copy is refused", 10)
+    wait_until(lambda: not system.account().open, "it has its outcome", 60)
+    wait_until(system.refused, "the copy is refused", 30)
     system.check_each_once()
