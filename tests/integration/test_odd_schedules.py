@@ -44,6 +44,12 @@ def odd_beat(system: System, name: str, **env: str) -> Proc:
     return system.procs.start_beat("apps.odd_app", name=name, env=system.env(**env))
 
 
+def wait_said(beat: Proc) -> None:
+    """Wait until a beat has named each wrong entry."""
+    for name in WRONG:
+        beat.wait_log(f"entry '{name}'")
+
+
 def test_odd_entries_stop_no_other(system: System) -> None:
     """Each wrong entry is named once by each beat, with what is wrong; the right one runs, each window once.
 
@@ -51,6 +57,8 @@ def test_odd_entries_stop_no_other(system: System) -> None:
     """
     system.worker(pool="solo").wait_ready()
     beats = [odd_beat(system, f"beat{n}") for n in (1, 2)]
+    for beat in beats:
+        wait_said(beat)
     system.wait_done(8)
     for beat in beats:
         lines = [line for line in beat.log.splitlines() if re.match(r"\[.*(ERROR|WARNING|CRITICAL)/", line)]
@@ -72,9 +80,10 @@ def test_odd_entries_stop_no_other_over_a_restart(system: System) -> None:
     system.wait_done(2)
     first.stop()
     second = odd_beat(system, "second")
+    wait_said(second)
     system.wait_done(2)
     for name in WRONG:
         assert len([line for line in second.log.splitlines() if f"entry '{name}'" in line]) == 1, name
-    wait_until(lambda: system.store.account("never"), "one that never starts is known too", 10)
+    wait_until(lambda: system.store.account("never"), "one that never starts is known too", 30)
     system.settle([second])
     system.check_each_once()
