@@ -16,6 +16,8 @@ from celery_once_beat.settings import BEAT_TTL
 
 CATCH_UPS = ("latest", "all", "none")
 OUTAGE = timedelta(seconds=20)
+#: Seconds: longer than a busy machine lets a beat wait, else that would be an outage of its own.
+TOLERANCE = 6.0
 
 
 def said(proc: Proc, what: str = "once: ") -> list[str]:
@@ -62,7 +64,7 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
         system.use_store(server.url())
     else:
         system.broker_url = server.url()
-    system.settings = {"once_beat_tolerance": 1.5, "once_beat_start_timeout": 40.0}
+    system.settings = {"once_beat_tolerance": TOLERANCE, "once_beat_start_timeout": 40.0}
     system.entries = {
         name: {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"catch_up": name}}}
         for name in CATCH_UPS
@@ -74,7 +76,7 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     if away == "store":
         worker.pause()
         queued = sent(beat, "all")
-        wait_until(lambda: sent(beat, "all") >= queued + 2, "messages wait for the worker", 10)
+        wait_until(lambda: sent(beat, "all") >= queued + 2, "messages wait for the worker", 30)
     begin_outage(server, how)
     worker.resume()
     wait_windows(system, "all", OUTAGE)
@@ -107,7 +109,7 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in CATCH_UPS}
     assert missed["all"] == 0
     assert missed["none"] == missed["latest"] + 1
-    assert missed["latest"] >= OUTAGE.total_seconds() - 5
+    assert missed["latest"] >= OUTAGE.total_seconds() - TOLERANCE - 4
     for entry in CATCH_UPS:
         done = system.outcomes(entry)["done"]
         assert system.outcomes(entry) == {"done": done} | ({"missed": missed[entry]} if missed[entry] else {})
@@ -130,29 +132,33 @@ def test_an_outage_of_the_store_without_which_they_go_on(
     store = start_redis(appendonly=True)
     system.use_store(store.url())
     system.settings = {"once_beat_publish_without_store": publish, "once_beat_run_without_store": run}
+    # What waits, or is in its body, while the worker stands still isn't published again before the outage.
+    system.settings |= {"once_beat_start_timeout": 10.0, "once_beat_lease": 10.0}
     worker = system.worker(pool="solo").wait_ready()
     beat = system.beat()
     system.wait_done(2)
     worker.pause()
     queued = system.waiting()
-    wait_until(lambda: system.waiting() >= queued + 2, "messages wait for the worker", 10)
+    wait_until(lambda: system.waiting() >= queued + 2, "messages wait for the worker", 30)
     store.kill()
     published = sent(beat, "tick")
     began = len(system.ledger.read("start"))
     worker.resume()
     if publish:
-        wait_until(lambda: sent(beat, "tick") >= published + 8, "it publishes on", 40)
+        wait_until(lambda: sent(beat, "tick") >= published + 8, "it publishes on", 60)
     else:
+        beat.wait_log("once: nothing is claimed until Redis")
+        published = sent(beat, "tick")
         wait_windows(system, "tick", timedelta(seconds=8))
-        assert sent(beat, "tick") <= published + 1
+        assert sent(beat, "tick") == published
     if run:
-        wait_until(lambda: len(system.ledger.read("start")) >= began + (8 if publish else 2), "bodies run", 40)
+        wait_until(lambda: len(system.ledger.read("start")) >= began + (8 if publish else 2), "bodies run", 60)
     else:
         assert len(system.ledger.read("start")) <= began + 1
     assert beat.alive
     store.restart()
-    beat.wait_log("once: Redis can be used again", 20)
-    system.wait_done(3, timeout=40)
+    beat.wait_log("once: Redis can be used again")
+    system.wait_done(3)
     system.settle([beat], timeout=60)
 
     starts = system.starts()
@@ -181,20 +187,20 @@ def test_an_untracked_claim_in_a_long_outage(start_redis: Callable[..., RedisSer
     system.entries = {"tick": {"task": "apps.once_app.plain", "every": 1.0}}
     system.worker(pool="solo").wait_ready()
     first = system.beat("first")
-    wait_until(lambda: system.ledger.read("start", name="plain"), "the server knows the scripts", 20)
+    wait_until(lambda: system.ledger.read("start", name="plain"), "the server knows the scripts", 60)
     first.stop()
     beat = system.beat("second", kill_point="beat.before_claim:STOP")
     system.wait_fired()
     store.pause()
     beat.resume()
-    beat.wait_log("once: nothing is claimed until Redis", 20)
+    beat.wait_log("once: nothing is claimed until Redis")
     wait_windows(system, "tick", timedelta(seconds=BEAT_TTL + 2))
     store.resume()
-    beat.wait_log("once: Redis can be used again, after", 20)
+    beat.wait_log("once: Redis can be used again, after")
     system.store.pause("tick")
 
     def bodies() -> int:
         return len(system.ledger.read("start", name="plain"))
 
-    wait_until(lambda: bodies() == system.outcomes()["untracked"], "each claimed window has its message", 15)
+    wait_until(lambda: bodies() == system.outcomes()["untracked"], "each claimed window has its message", 30)
     beat.stop()
