@@ -25,12 +25,13 @@ LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}
 def test_skip(system: System, by: str) -> None:
     """Of an entry's windows one runs at a time; those that come meanwhile are skipped, recorded, and the law holds."""
     system.entries = {"tick": dict(LONG)}
+    system.settings = {"once_beat_lease": 30.0}  # nobody dies, and nobody is to be taken for dead
     if by == "task":
         system.task = {"once_overlap": "skip"}
     else:
         system.entries["tick"]["options"] = {"once": {"overlap": "skip"}}
     worker, beat = system.worker(concurrency=3).wait_ready(), system.beat()
-    wait_until(lambda: system.outcomes().get("skipped", 0) >= 4, "windows are skipped", 40)
+    wait_until(lambda: system.outcomes().get("skipped", 0) >= 4, "windows are skipped", 60)
     system.settle([beat])
     outcomes = system.outcomes()
     assert set(outcomes) == {"done", "skipped"}
@@ -51,7 +52,7 @@ def test_allow(system: System) -> None:
     system.task = {"once_overlap": "skip"}
     system.worker(concurrency=4).wait_ready()
     beat = system.beat()
-    wait_until(lambda: len(system.ledger.read("start")) >= len(system.ledger.read("finish")) + 2, "two run", 40)
+    wait_until(lambda: len(system.ledger.read("start")) >= len(system.ledger.read("finish")) + 2, "two run", 60)
     system.settle([beat])
     assert set(system.outcomes()) == {"done"}
 
@@ -121,11 +122,11 @@ def test_a_crash_blocks_nobody(system: System) -> None:
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [60.0]}}
     system.task = {"once_overlap": "skip"}
     first, beat = system.worker("first", concurrency=1).wait_ready(), system.beat()
-    wait_until(lambda: system.ledger.read("start"), "one runs", 30)
+    wait_until(lambda: system.ledger.read("start"), "one runs", 60)
     first.kill()
-    system.worker("second", concurrency=1).wait_ready()
     (blocked,) = system.ledger.read("start")
-    wait_until(lambda: len(system.ledger.read("start")) >= 2, "another one begins", 30)
+    system.worker("second", concurrency=1).wait_ready()
+    wait_until(lambda: len(system.ledger.read("start")) >= 2, "another one begins", 60)
     assert system.ledger.read("start")[1]["mono"] > blocked["mono"]
     system.check_law = False
     beat.stop()
@@ -140,9 +141,9 @@ def test_failed_windows_run_again(system: System, by: str) -> None:
     else:
         system.entries["tick"]["options"] = {"once": {"retry_failed_after": 0.5, "max_attempts": 3}}
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
-    wait_until(lambda: system.store.account("tick"), "it is loaded", 20)
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
     order(system)
-    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 30)
+    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 60)
     assert len(system.ledger.read("start")) == 3
     assert len({event["start"] for event in system.ledger.read("start")}) == 1
     assert worker.log.count("failed, runs again in 0.5 s") == 2
@@ -168,10 +169,10 @@ def test_an_entry_may_say_never(system: System) -> None:
     system.worker().wait_ready()
     beat = system.beat()
     for entry in system.entries:
-        wait_until(lambda entry=entry: system.store.account(entry), "it is loaded", 20)
+        wait_until(lambda entry=entry: system.store.account(entry), "it is loaded", 60)
         order(system, entry)
-    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 30)
-    wait_until(lambda: system.account("fragile").apart == {"dropped": 1}, "it is dropped", 30)
+    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 60)
+    wait_until(lambda: system.account("fragile").apart == {"dropped": 1}, "it is dropped", 60)
     assert len(system.ledger.read("start", entry="fragile")) == 1
     beat.stop()
 

@@ -8,28 +8,36 @@ import pytest
 from processes import wait_until
 from system import System
 
+#: Where nobody dies: seconds after which a process isn't taken for dead on a busy machine either.
+HEALTHY = {"once_beat_publish_timeout": 15.0, "once_beat_start_timeout": 60.0, "once_beat_lease": 30.0}
+
 
 def test_two_beats_and_two_workers(system: System) -> None:
     """Over thirty windows two healthy beats and two workers execute each once, and refuse nothing."""
     system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(3)}
+    system.settings = HEALTHY
     beats, _ = system.pair()
-    wait_until(lambda: len(system.ledger.read("recorded")) >= 30, "thirty windows are done", 30)
+    for beat in beats:
+        beat.wait_log("Sending due task")  # nothing is elected: both publish
+    before = len(system.ledger.read("recorded"))
+    wait_until(lambda: len(system.ledger.read("recorded")) >= before + 30, "thirty windows are done", 60)
     for entry in system.entries:
         system.store.pause(entry)
     for entry in system.entries:
-        wait_until(lambda entry=entry: not system.account(entry).open, "all have their outcome", 10)
+        wait_until(lambda entry=entry: not system.account(entry).open, "all have their outcome", 30)
         system.check_each_once(entry)
         assert system.account(entry).refused == 0
-    # Nothing is elected: both publish.
-    assert all("Sending due task" in beat.log for beat in beats)
 
 
 def test_three_workers_with_a_beat_in_each(system: System) -> None:
     """``worker -B`` on every worker is the same as many beats."""
+    system.settings = HEALTHY
     workers = [system.worker(f"worker{n}", beat=True) for n in range(3)]
-    system.wait_done(6, timeout=40)
+    for worker in workers:
+        worker.wait_ready()
+    system.wait_done(6)
     system.store.pause("tick")
-    wait_until(lambda: not system.account().open, "every window has its outcome", 10)
+    wait_until(lambda: not system.account().open, "every window has its outcome", 60)
     system.check_each_once()
     assert all(worker.alive for worker in workers)
 
@@ -55,11 +63,9 @@ def test_a_worker_killed_while_it_executes(system: System, acks: str) -> None:
     system.settings = {"task_acks_late": acks == "late"}
     system.kill_point = "worker.body:KILL"
     beats, _ = system.pair()
-    system.wait_fired()
-    (killed,) = system.ledger.unfinished() or [None]
-    assert killed is not None
-    wait_until(lambda: system.recorded()[killed.start] == 1, "the killed window is executed again", 15)
-    again = system.ledger.read("start", start=killed.start)
+    start = system.killed_in()
+    wait_until(lambda: system.recorded()[start] == 1, "the killed window is executed again", 60)
+    again = system.ledger.read("start", start=start)
     assert [event["attempt"] for event in again] == [1, 2]
     assert again[1]["fence"] > again[0]["fence"]
     system.settle(beats)
@@ -73,7 +79,9 @@ def test_clocks_apart(system: System) -> None:
     system.wait_done(6)
     for beat, offset in zip(beats, (7, -5), strict=True):
         said = beat.wait_log(r"clock is ([\d.]+) s (ahead of|behind) the Redis server's")
-        assert math.isclose(float(said[1]), abs(offset), abs_tol=0.5)
+        # A first round trip that took its time is part of what is said.
+        assert math.isclose(float(said[1]), abs(offset), abs_tol=2)
+        assert said[2] == ("ahead of" if offset > 0 else "behind")
     system.settle(beats)
     system.check_each_once()
     # Not one of them before its time, by the worker's clock, which is the server's.

@@ -28,7 +28,7 @@ def test_a_beat_that_lives_is_found_until_it_ends(system: System) -> None:
         assert client.keys() == [], "a probe writes nothing"
 
     beat = system.beat().wait_ready()
-    wait_until(lambda: len(system.store.beats()) == 1, "the beat has said that it lives", 20)
+    wait_until(lambda: len(system.store.beats()) == 1, "the beat has said that it lives", 60)
     (name,) = system.store.beats()
     for arguments in ([], ["--beat", name], ["--beat", socket.gethostname()]):
         found = ping(procs, *arguments, env=env)
