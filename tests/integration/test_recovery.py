@@ -166,7 +166,7 @@ def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[t
     beat.claim("a", 1)
     (ended,) = beat.claim("b", 1, most=1)
     certain = Store(replace(beat.settings, wait_replicas=0))
-    begun = certain.begin(ended, "worker", 1.0)
+    begun = certain.begin(ended, "worker", 30.0)
     beat.client.delete(*beat.client.scan_iter("*run:b:*"))  # its worker died
     beat.client.zadd(beat.store.entry_key("b").partition("entry:")[0] + "open", {f"b@{_text(ended)}": 1}, xx=True)
     certain.close()

@@ -63,7 +63,7 @@ def ping(system: System, env: dict[str, str], name: str, status: int) -> Proc:
     proc = system.procs.start(
         [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "ping"], name=name, env=env
     )
-    assert proc.wait(30) == status, proc.log
+    assert proc.wait() == status, proc.log
     return proc
 
 
@@ -87,22 +87,22 @@ def test_no_password_is_shown(system: System, start_redis: Callable[..., RedisSe
     system.wait_done(2)
     procs += [ping(system, env, "ping", 0), ping(system, wrong, "ping-wrong", 69)]
     procs += [worker("worker-wrong", wrong), beat("beat-wrong", wrong)]
-    procs[-1].wait_log("nothing is claimed until Redis can be used again: .*WRONGPASS|invalid username-password", 30)
-    procs[-2].wait_log("invalid username-password", 30)
+    procs[-1].wait_log("nothing is claimed until Redis can be used again: .*WRONGPASS|invalid username-password")
+    procs[-2].wait_log("invalid username-password")
 
     # It changes under them.
     seen = [len(proc.log) for proc in procs]
     let_in(server, WRONG)
-    procs[1].wait_log("nothing is claimed|the broker doesn't answer", 30, seen[1])
-    procs[0].wait_log("invalid username-password", 30, seen[0])
+    procs[1].wait_log("nothing is claimed|the broker doesn't answer", since=seen[1])
+    procs[0].wait_log("invalid username-password", since=seen[0])
     let_in(server, PASSWORDS)
     system.wait_done(2, timeout=60)
 
     # It goes away, and comes back.
     seen = [len(proc.log) for proc in procs]
     server.stop()
-    procs[1].wait_log("nothing is claimed|the broker doesn't answer", 30, seen[1])
-    procs[0].wait_log("Connection refused|onnection to broker lost", 30, seen[0])
+    procs[1].wait_log("nothing is claimed|the broker doesn't answer", since=seen[1])
+    procs[0].wait_log("Connection refused|onnection to broker lost", since=seen[0])
     procs.append(ping(system, env, "ping-gone", 69))
     server.restart()
     let_in(server, PASSWORDS)

@@ -38,7 +38,7 @@ def test_clocks_at_the_ends_of_time(system: System) -> None:
     worker = system.worker(pool="solo", faketime=_until(2038)).wait_ready()
     beats = [system.beat("early", faketime=_until(1971)), system.beat("late", faketime=_until(2100))]
     for beat in beats:
-        beat.wait_log("machine's clock is [0-9.]+ s (ahead of|behind) the Redis server's", 30)
+        beat.wait_log("machine's clock is [0-9.]+ s (ahead of|behind) the Redis server's")
     system.wait_done(4)
     system.settle(beats)
     system.check_each_once()
@@ -98,7 +98,7 @@ def test_workers_down_for_days(start_redis, system: System) -> None:
     server = start_redis(faketime=0)
     system.use_store(server.url())
     beat = system.beat(faketime=0)
-    wait_until(lambda: system.waiting() >= 5, "five windows wait", 20)
+    wait_until(lambda: system.waiting() >= 5, "five windows wait", 60)
     system.store.pause("tick")
     beat.stop()
     waiting = len(system.account().open)
@@ -107,12 +107,12 @@ def test_workers_down_for_days(start_redis, system: System) -> None:
         server.set_clock_offset(days * DAY)
         before = system.waiting()
         beat = system.beat(faketime=days * DAY)
-        wait_until(lambda before=before: system.waiting() > before, "what is overdue is published again", 20)
+        wait_until(lambda before=before: system.waiting() > before, "what is overdue is published again", 60)
         beat.stop()
     assert len(system.account().open) == waiting, "nothing was given up"
     worker = system.worker(pool="solo", faketime=3 * DAY).wait_ready()
-    wait_until(lambda: not system.account().open, "all have their outcome", 30)
-    wait_until(lambda: not system.waiting(), "the copies are refused", 30)
+    wait_until(lambda: not system.account().open, "all have their outcome", 60)
+    wait_until(lambda: not system.waiting(), "the copies are refused", 60)
     system.check_each_once()
     assert len(system.refused()) >= waiting
     assert worker.alive

@@ -66,7 +66,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str,
             [sys.executable, "-m", "examples.ways"], env=env, stdout=log, stderr=subprocess.STDOUT, cwd=directory.parent
         )
         try:
-            code = ways.wait(timeout=240)
+            code = ways.wait(timeout=480)
         finally:
             if ways.poll() is None:
                 ways.terminate()
@@ -138,10 +138,10 @@ def test_a_lock_of_the_examples_own(procs: Processes, tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory), "WAYS_LOCK": "own"}
     way = procs.start([sys.executable, "-m", "examples.ways.f_one_beat"], name="way", env=env)
     try:
-        code = way.wait(timeout=150)
+        code = way.wait(timeout=300)
     finally:
         way.signal(signal.SIGTERM, main_only=True)  # whatever went wrong: its nodes are in sessions of their own
-        way.wait(timeout=20)
+        way.wait(timeout=60)
     assert code == 0, way.log
     assert "with a lock of this example's" in way.log
     own, ours = (tuple(map(int, row[2:])) for row in ROW.findall(way.log))
@@ -159,16 +159,16 @@ def test_a_way_that_is_interrupted_leaves_nothing_behind(procs: Processes, tmp_p
         env={"PYTHONPATH": str(ROOT), "TMPDIR": str(directory)},
     )
     try:
-        wait_until(lambda: "stands still" in way.log, "a node stands still", 40)
+        wait_until(lambda: "stands still" in way.log, "a node stands still", 120)
         started = processes_in(directory)
     finally:
         way.signal(signal.SIGTERM, main_only=True)  # whatever went wrong: its nodes are in sessions of their own
-        code = way.wait(timeout=20)
+        code = way.wait(timeout=60)
     assert len(started) == 4
     assert code == 130
     assert "interrupted" in way.log
     assert list(directory.iterdir()) == []
-    wait_until(lambda: not processes_in(directory), "every process has ended", 10)
+    wait_until(lambda: not processes_in(directory), "every process has ended", 30)
 
 
 # --------------------------------------------------------------------------------------------- how it is judged
