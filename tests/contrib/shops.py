@@ -18,6 +18,18 @@ __all__ = ("ONCE", "STOCK", "Orm", "Shop", "copy_of", "migrate", "new_database",
 
 ONCE = "once-django"
 STOCK = "django_celery_beat.schedulers:DatabaseScheduler"
+#: Takes the lock that only who is alone gets, and gives it back; fails after two seconds.
+_LOCK = """
+with connection.cursor() as cursor:
+    cursor.execute("PRAGMA busy_timeout")
+    (patience,) = cursor.fetchone()
+    cursor.execute("PRAGMA busy_timeout = 2000")
+    try:
+        cursor.execute("BEGIN EXCLUSIVE")
+        cursor.execute("COMMIT")
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout = {patience}")
+"""
 
 
 def sqlite(path: Path, timeout: int = 20) -> dict[str, Any]:
@@ -28,7 +40,7 @@ def sqlite(path: Path, timeout: int = 20) -> dict[str, Any]:
 def postgres(server: PostgresServer, name: str) -> dict[str, Any]:
     """Django's settings for a database of the server."""
     return {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": server.port, "USER": "once",
-            "NAME": name, "OPTIONS": {"connect_timeout": 2}}  # fmt: skip
+            "NAME": name, "OPTIONS": {"connect_timeout": 30}}  # fmt: skip
 
 
 def migrate(database: dict[str, Any]) -> None:
@@ -65,7 +77,7 @@ class Orm:
 
     def close(self) -> None:
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -111,7 +123,7 @@ class Shop(System):
     def once(self, *arguments: str, exit_code: int = 0, env: Mapping[str, Any] | None = None) -> str:
         """What a command of ``celery once`` prints."""
         done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "apps.dj_shop.celery", "once", *arguments], text=True, timeout=60,
+            [sys.executable, "-m", "celery", "-A", "apps.dj_shop.celery", "once", *arguments], text=True, timeout=120,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
             env=environ(self.env(**(env or {}))), cwd=self.directory,
         )  # fmt: skip
@@ -122,9 +134,33 @@ class Shop(System):
         """The windows that are recorded as done, each as often as it is."""
         return sorted(event["start"] for event in self.ledger.read("recorded", entry=entry))
 
-    def wait_ran(self, entry: str, number: int = 1, timeout: float = 20) -> None:
+    def wait_ran(self, entry: str, number: int = 1, timeout: float = 60) -> None:
         """Wait until so many windows in all are recorded as done."""
         wait_until(lambda: len(self.ran(entry)) >= number, f"{number} windows of {entry} done", timeout)
+
+    def wait_recorded(self, entry: str) -> None:
+        """Wait until none of its windows is open, and all that are done are in the ledger, which learns it later."""
+        wait_until(
+            lambda: not self.account(entry).open and len(self.ran(entry)) >= self.outcomes(entry).get("done", 0),
+            f"every window of {entry} has its outcome and is recorded",
+            60,
+        )
+
+    def stand_still(self, beat: Proc) -> None:
+        """Freeze a beat, at a moment when it has no lock of SQLite's file: nobody else could write until it goes on."""
+
+        def frozen() -> bool:
+            beat.pause()
+            try:
+                self.orm(_LOCK)
+            except AssertionError as exc:
+                if "database is locked" not in str(exc):
+                    raise
+                beat.resume()
+                return False
+            return True
+
+        wait_until(frozen, f"{beat!r} stands still without a lock", 60)
 
     def check_each_ran_once(self, *entries: str) -> None:
         """Of no window of theirs more than one end is recorded, or more than one body came to its end."""
@@ -148,22 +184,22 @@ class Shop(System):
             return loaded if mark and set(loaded) == {mark.decode()} else []
 
         for entry in entries:
-            wait_until(lambda entry=entry: len(marks(entry)) == beats, f"{beats} beats have loaded {entry}", 15)
+            wait_until(lambda entry=entry: len(marks(entry)) == beats, f"{beats} beats have loaded {entry}", 60)
 
     def wait_left(self, entry: str) -> None:
         """Wait until no beat has the entry any more."""
-        wait_until(lambda: self.account(entry).fingerprint == "-", f"both beats have dropped {entry}", 15)
+        wait_until(lambda: self.account(entry).fingerprint == "-", f"both beats have dropped {entry}", 60)
 
     def wait_disabled(self, *entries: str) -> None:
         """Wait until these rows are disabled."""
-        wait_until(lambda: not {*entries} & {*self.names()}, f"{entries} are disabled", 20)
+        wait_until(lambda: not {*entries} & {*self.names()}, f"{entries} are disabled", 60)
 
     def wait_even(self) -> None:
         """Wait until nothing is open; then every account balances."""
         wait_until(
             lambda: not any(self.account(entry).open for entry in self.names() if self.store.account(entry)),
             "every window has its outcome",
-            20,
+            60,
         )
         self.audit()
 

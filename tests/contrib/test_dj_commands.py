@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from processes import wait_until
@@ -22,15 +23,24 @@ result = [list(model.objects.order_by("pk").values_list())
 """
 
 
-def test_commands_read_rows_and_write_nothing(shop: Shop) -> None:
+#: Nothing is overdue since the machine is busy.
+PATIENT = {"PUBLISH_TIMEOUT": 10.0, "START_TIMEOUT": 60.0, "LEASE": 15.0}
+
+
+def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> None:
     """Neither to the database nor to Redis, also where rows are wrong."""
+    shop = new_shop(**{f"CELERY_ONCE_BEAT_{name}": value for name, value in PATIENT.items()})
     shop.orm(ROWS)
     shop.worker().wait_ready()
     beats = shop.beats()
     shop.wait_ran("tick", 2)
     shop.wait_loaded("nightly", "one-off")
-    status = json.loads(shop.once("status", "-S", ONCE, "--json"))
-    assert [beat["entries"] for beat in status["beats"]] == [4, 4]
+
+    def look() -> Any:
+        facts = json.loads(shop.once("status", "-S", ONCE, "--json"))
+        return [beat["entries"] for beat in facts["beats"]] == [4, 4] and facts
+
+    status = wait_until(look, "both beats have said that they have four entries", 60)
     entries = {entry["entry"]: entry for entry in status["entries"]}
     assert "did you mean 'catch_up'?" in entries["wrong"]["attention"][0]
     assert "row 'wrong args', args: found '['" in entries["wrong args"]["attention"][0]
@@ -38,9 +48,10 @@ def test_commands_read_rows_and_write_nothing(shop: Shop) -> None:
     assert entries["nightly"]["schedule"] == "30 2 * * * Asia/Tokyo"
     assert entries["tick"]["last"]["state"] == "done"
     shop.store.pause("tick")
-    wait_until(lambda: not shop.account("tick").open, "nothing is open", 10)
     for beat in beats:
         assert beat.stop() == 0
+    for name in ("tick", "soon over"):
+        shop.wait_recorded(name)
 
     def everything() -> Any:
         with shop.client() as client:
@@ -75,6 +86,6 @@ except KeyError:
     work.delay("the last")
 """)
     shop.worker().wait_ready()
-    wait_until(lambda: shop.ledger.read("start", what="the last"), "all have run", 20)
+    wait_until(lambda: shop.ledger.read("start", what="the last"), "all have run", 60)
     assert [event["what"] for event in shop.ledger.read("start")] == ["committed", "with options", "the last"]
     assert all("entry" not in event for event in shop.ledger.read())

@@ -21,10 +21,10 @@ def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
     for name in names:
         shop.orm(f"row({name!r}, args=json.dumps([{name!r}]), {fields})")
     stock = shop.beat("stock", scheduler=STOCK)
-    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 20)
+    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 60)
     stock.kill()
     stock = shop.beat("stock again", scheduler=STOCK)
-    wait_until(lambda: sum(sent(shop, *names).values()) == 5, "all but the first, after which it wrote, run again", 20)
+    wait_until(lambda: sum(sent(shop, *names).values()) == 5, "all but the first, after which it wrote, run again", 60)
     stock.kill()
     shop.orm("PeriodicTask.objects.all().delete()")
 
@@ -32,7 +32,7 @@ def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
     for name in names:
         shop.orm(f"row({name!r}, args=json.dumps([{name!r}]), clocked=at(now(-5)), one_off=True)")
     beats = shop.beats()
-    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 20)
+    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 60)
     for beat in beats:
         beat.kill()
     shop.orm("PeriodicTask.objects.update(enabled=True, last_run_at=None, total_run_count=0)")

@@ -456,14 +456,14 @@ def test_rows_of_the_conf(shop: Shop) -> None:
     shop.orm("row('in conf', interval=every(1), enabled=False)")
     beat = shop.beat(**env)
     beat.wait_ready()
-    wait_until(lambda: shop.orm.row("in conf", "crontab__hour") == ["3"], "the row is the conf's", 10)
+    wait_until(lambda: shop.orm.row("in conf", "crontab__hour") == ["3"], "the row is the conf's", 60)
     fields = "enabled, interval, crontab__hour, crontab__minute, args, expire_seconds, queue, headers"
     assert shop.orm.row("in conf", fields)[:-1] == [False, None, "3", "30", '["conf"]', 91, "slow"]
     assert json.loads(shop.orm.row("in conf", "headers")[0]) == {"once": {"catch_up": "all"}}
     assert shop.store.account("in conf") is None
     assert "in conf" not in shop.once("next", "-S", ONCE, env=env)
     shop.orm("edit('in conf', enabled=True)")
-    wait_until(lambda: shop.store.account("in conf"), "it is loaded", 10)
+    wait_until(lambda: shop.store.account("in conf"), "it is loaded", 60)
     assert "in conf" in shop.once("next", "-S", ONCE, env=env)
 
 
