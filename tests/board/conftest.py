@@ -31,7 +31,7 @@ def chromium() -> Iterator[Browser]:
     if executable is None:
         missing("Chromium isn't installed (package chromium)")
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=[*root, "--disable-dev-shm-usage"])
         yield browser
@@ -55,7 +55,7 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
     def open_page(url: str, **options: Any) -> Page:
         contexts.append(chromium.new_context(**options))
         page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("dialog", alerted)
         page.on("console", said)

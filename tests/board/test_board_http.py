@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -124,7 +125,7 @@ def test_it_ends_in_order(system: System, board: Start) -> None:
     with follow(there) as news:
         next(news)
         there.proc.terminate()
-        assert there.proc.wait(15) == 0
+        assert there.proc.wait(60) == 0
     assert there.proc.log == f"once: the board is at {there.url}\n"
 
 
@@ -176,7 +177,7 @@ def test_nothing_is_written(system: System, board: Start) -> None:
         lineup = lineup_of(system)
         filled.fill(system.store, lineup, 1, timedelta(minutes=61))
         before = {key: client.dump(key) for key in client.scan_iter()}
-        (window,) = wait_until(lambda: re.findall(r"window/\w+/[\w:.-]+", there.ask().text), "its window is shown", 10)
+        (window,) = wait_until(lambda: re.findall(r"window/\w+/[\w:.-]+", there.ask().text), "its window is shown", 60)
         for path in ("/", "/metrics", f"/{window}"):
             assert there.ask(path).status == 200
         assert {key: client.dump(key) for key in client.scan_iter()} == before
@@ -289,7 +290,7 @@ def test_garbage_is_refused(shared_board: Board) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ):
-        with socket.create_connection((parts.host, parts.port), 10) as connection:
+        with socket.create_connection((parts.host, parts.port), 60) as connection:
             connection.sendall(garbage)
             try:
                 answer = connection.recv(100)
@@ -426,13 +427,14 @@ def test_the_news_go_on_where_they_stopped(system: System, board: Start) -> None
         first = next(news)
     filled.fill(system.store, lineup_of(system), 1, timedelta(minutes=61))
     with follow(there, "forged-0", {"last-event-id": first["id"]}) as news:
-        for event in news:
+        state = None
+        for _, event in zip(range(60), news, strict=False):  # a look may have come between its claim and its end
             assert event["event"] == "news"
             (line,) = json.loads(event["data"])["lines"].values() or ({},)
-            if "cells" in line:
+            ((_, state, _),) = line.get("cells") or ((None, state, None),)
+            if state == "done":
                 break
-    (cell,) = line["cells"]
-    assert cell[1] == "done"
+    assert state == "done"
     with follow(there, "another-3") as news:
         assert next(news)["event"] == "anew"
 
@@ -456,7 +458,7 @@ def test_a_flood_of_viewers(system: System, board: Start) -> None:
             connection.request("GET", "/events")
             return connection.getresponse().status == 200
 
-    wait_until(room, "there is room again", 20)
+    wait_until(room, "there is room again", 60)
     assert "Traceback" not in there.proc.log
 
 
@@ -472,14 +474,14 @@ def test_one_look_serves_all(system: System, board: Start) -> None:
         viewers = [stack.enter_context(follow(there)) for _ in range(20)]
         for viewer in viewers:
             next(viewer)
-        before, seen = looks(), 0
+        began, before = time.monotonic(), looks()
         for _ in range(5):
             for viewer in viewers:
                 assert next(viewer)["event"] == "news"
             assert there.ask("/metrics").status == 200
             assert there.ask().status == 200
-            seen += 1
-        assert looks() - before <= seen + 2
+        made = looks() - before
+        assert made <= time.monotonic() - began + 2
 
 
 def test_who_takes_nothing_holds_nobody_up(system: System, board: Start) -> None:
@@ -518,7 +520,7 @@ def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[
     for secret in secrets:
         assert secret not in look()
     server.stop()
-    wait_until(lambda: "Redis can" in there.ask().text, "it says that Redis is away", 20)
+    wait_until(lambda: "Redis can" in there.ask().text, "it says that Redis is away", 60)
     away = look() + there.proc.log
     for secret in secrets:
         assert secret not in away
