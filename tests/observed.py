@@ -36,7 +36,10 @@ class Observed:
         self.tools = tools
         self.env: dict[str, Any] = {"OBSERVED": ",".join(tools)}
         system.app = "apps.observed_app"
-        system.settings = {"once_beat_start_timeout": 60.0}  # what waits for a worker isn't published again meanwhile
+        # What waits for a worker isn't published again meanwhile, nor what a busy machine publishes or executes slowly.
+        system.settings = {
+            "once_beat_publish_timeout": 10.0, "once_beat_start_timeout": 60.0, "once_beat_lease": 10.0,
+        }  # fmt: skip
         if "datadog" in tools:
             system.run_by = (str(Path(sys.executable).parent / "ddtrace-run"),)
             # Nobody has to listen: there is no agent.
@@ -87,7 +90,7 @@ class Observed:
 
     def deliver_again(self, beats: list[Proc]) -> int:
         """With three windows in the queue stop the beats, and put a copy beside each message; how many there are."""
-        wait_until(lambda: self.system.waiting() >= 3, "three messages wait", 60)
+        wait_until(lambda: self.system.waiting() >= 3, "three messages wait", 90)
         for beat in beats:
             beat.stop()  # what it has claimed, it still publishes
         messages = self.system.queued()
@@ -149,15 +152,17 @@ class SentryServer(Receiver):
         return f"http://key@127.0.0.1:{self.server_port}/1"
 
     def check_ins(self, monitor: str) -> list[dict[str, Any]]:
-        """What an entry's monitor was told, in order."""
+        """What an entry's monitor was told, in the order in which it was said: several processes send."""
         items = [item for _, body in list(self.requests) for item in _items(body)]
-        return [item for item in items if item["monitor_slug"] == monitor]
+        items.sort(key=lambda item: item[0])
+        return [item for _, item in items if item["monitor_slug"] == monitor]
 
 
-def _items(body: bytes) -> Iterator[dict[str, Any]]:
-    """The check-ins of an envelope."""
+def _items(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The check-ins of an envelope, each with the time at which it was said."""
     envelope = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
-    _, _, rest = envelope.partition(b"\n")
+    line, _, rest = envelope.partition(b"\n")
+    said = json.loads(line).get("sent_at", "")  # by the SDK: when it made the envelope
     while rest.strip():
         line, _, rest = rest.partition(b"\n")
         header = json.loads(line)
@@ -167,4 +172,4 @@ def _items(body: bytes) -> Iterator[dict[str, Any]]:
         else:
             payload, rest = rest[:length], rest[length:].removeprefix(b"\n")
         if header["type"] == "check_in":
-            yield json.loads(payload)
+            yield said, json.loads(payload)

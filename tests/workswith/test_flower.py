@@ -27,10 +27,12 @@ class Flower:
             [*command, "--address=127.0.0.1", f"--port={port}"], name="flower", env=env, ready="Connected to redis"
         )
         self.proc.wait_ready()
+        with system.client() as client:
+            wait_until(client.pubsub_numpat, "it hears the events", 60)
 
     def tasks(self) -> dict[str, Any]:
         """Id → what it knows of the task."""
-        with urlopen(f"{self.url}/api/tasks", timeout=10) as reply:
+        with urlopen(f"{self.url}/api/tasks", timeout=60) as reply:
             found: dict[str, Any] = json.load(reply)
         return found
 
@@ -45,14 +47,14 @@ def test_flower_lists_each_window_once(system: System, *, sent_events: bool) -> 
     copies = observed.deliver_again(observed.beats())
     observed.worker(extra_args=["-E"])
     entries = observed.settle(copies)
-    wait_until(lambda: len(system.ledger.read("refused")) == copies, "the copies are refused", 20)
+    wait_until(lambda: len(system.ledger.read("refused")) == copies, "the copies are refused", 60)
     expected = {task_id("once:", entry, system.account(entry).cursor) for entry in entries}
     assert len(expected) == copies
 
     def done() -> bool:
         return {task["state"] for task in flower.tasks().values()} == {"SUCCESS"} and len(flower.tasks()) >= copies
 
-    wait_until(done, "all that Flower lists are successes", 20)
+    wait_until(done, "all that Flower lists are successes", 60)
     tasks = flower.tasks()
     assert set(tasks) == expected
     assert {task["name"] for task in tasks.values()} == {"apps.once_app.work"}

@@ -79,7 +79,7 @@ def test_a_refused_copys_span(system: System, tracer: str) -> None:
     copies = observed.deliver_again(observed.beats())
     worker = observed.worker()
     assert len(observed.settle(copies)) == copies
-    wait_until(lambda: len(system.ledger.read("refused")) == copies, "the copies are refused", 20)
+    wait_until(lambda: len(system.ledger.read("refused")) == copies, "the copies are refused", 60)
     worker.stop()
     runs = ran(observed)
     assert len(runs) == 2 * copies
@@ -96,6 +96,8 @@ def test_all_tools_at_once(system: System) -> None:
         observed.beats()
         entries = observed.settle(2)
         worker.stop()
+        for entry in entries:
+            wait_until(lambda entry=entry: len(sentry.check_ins(entry)) >= 3, f"check-ins of {entry}", 60)
     for entry in entries:
         assert [event["retries"] for event in system.ledger.read("start", entry=entry)] == [0, 1]
         assert system.outcomes(entry) == {"done": 1}
