@@ -90,7 +90,7 @@ class Page:
     def __exit__(self, *exc_info: object) -> None:
         if self._driver is not None:
             self._driver.stdin.close()
-            self._driver.wait(20)
+            self._driver.wait(60)
             self._driver.stdout.close()
         self.procs.end()
         for server in self.started:
@@ -200,13 +200,17 @@ class Page:
             return sum(len(_SUCCEEDED.findall(proc.log)) for proc in self.workers)
 
         before = succeeded()
-        wait_until(lambda: succeeded() > before, f"{block}: a worker executes what beat sends", 30)
+        wait_until(lambda: succeeded() > before, f"{block}: a worker executes what beat sends", 60)
+        consoles = (each for each in blocks_of(self.page) if each.language == "console")
+        if any(re.search(r"^\S.* failed ", each.text, re.MULTILINE) for each in consoles):  # shown by what comes next
+            failed = re.compile(r"Task \S+ raised")
+            wait_until(lambda: any(failed.search(proc.log) for proc in self.workers), f"{block}: a task fails", 60)
 
     def _shell(self, command: str) -> str:
         binaries = Path(sys.executable).parent
         command = re.sub(r"\bredis-cli\b", f"redis-cli -p {self.server.port}", command)
         done = subprocess.run(
-            ["bash", "-c", f"set -o pipefail; {command}"], cwd=self.folder, text=True, timeout=60, check=False,
+            ["bash", "-c", f"set -o pipefail; {command}"], cwd=self.folder, text=True, timeout=120, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **self.env, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"},
         )  # fmt: skip
@@ -218,7 +222,7 @@ class Page:
         for proc in group:
             proc.terminate()
         for proc in group:
-            assert proc.wait(30) == 0, f"{proc!r}:\n{proc.tail()}"
+            assert proc.wait(60) == 0, f"{proc!r}:\n{proc.tail()}"
             assert raises or "Traceback" not in proc.log, proc.log
         group.clear()
 

@@ -75,7 +75,7 @@ class Machine:
     def status(self, command: list[str], **env: str) -> int:
         proc = self.start(command, "probe", **env)
         try:
-            return proc.wait(30)
+            return proc.wait(60)
         finally:
             proc.end()
 
@@ -86,7 +86,7 @@ def machine(procs: Processes, folder: Path, redis_url: str) -> Machine:
 
 
 def wait_for_windows(worker: Proc) -> None:
-    worker.wait_log(r"Task proj\.tick\[\S+\] succeeded", 30)
+    worker.wait_log(r"Task proj\.tick\[\S+\] succeeded", 60)
 
 
 # ------------------------------------------------------------------------------------------------ Kubernetes
@@ -150,7 +150,8 @@ def test_the_pods_commands_and_probes(objects: dict[tuple[str, str], dict[str, A
     wait_for_windows(workers)
     assert machine.status(probes["readiness"]) == 0
     assert machine.status(probes["liveness"]) == 0
-    assert machine.status(worker["readinessProbe"]["exec"]["command"]) == 0
+    answers = worker["readinessProbe"]["exec"]["command"]
+    wait_until(lambda: machine.status(answers) == 0, "the worker answers in the probe's five seconds", 120)
     assert machine.status(probes["readiness"], HOSTNAME="another-pod") == 1
 
     away = f"redis://127.0.0.1:{free_port()}/0"
@@ -159,7 +160,7 @@ def test_the_pods_commands_and_probes(objects: dict[tuple[str, str], dict[str, A
 
     for proc in (beats, workers):
         proc.terminate()
-        assert proc.wait(30) == 0
+        assert proc.wait(60) == 0
     assert machine.status(probes["liveness"]) == 1, "it has ended"
 
 
@@ -245,9 +246,9 @@ def test_the_units_commands(
     beat, one, two = (procs[name].wait_ready() for name in enabled)
     assert f"one@{POD} ready" in one.log
     assert f"two@{POD} ready" in two.log
-    wait_until(lambda: "succeeded" in one.log + two.log, "a window is executed", 30)
+    wait_until(lambda: "succeeded" in one.log + two.log, "a window is executed", 60)
     for proc in (beat, one, two):
         proc.terminate()
-        assert proc.wait(30) == 0
+        assert proc.wait(60) == 0
     written = {path.name for path in machine.folder.iterdir()}
     assert written <= {"proj.py", "__pycache__"}, "beats and workers write no file"

@@ -88,7 +88,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
     """A beat and a worker of the page's app find the master through its sentinels, and wait for its replica."""
-    wait_until(watched.all_is_well, "the sentinels see all well", 60)
+    wait_until(watched.all_is_well, "the sentinels see all well", 90)
     text = the_block(PAGE, "proj.py", 1).text
     for port, sentinel in zip((26379, 26380, 26381), watched.sentinels, strict=True):
         assert text.count(f"@localhost:{port}") == 1
@@ -103,13 +103,13 @@ def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
 
     worker = start("worker", r" ready\.$").wait_ready()
     beat = start("beat", "beat: Starting").wait_ready()
-    worker.wait_log(r"Task proj\.tick\[\S+\] succeeded", 30)
+    worker.wait_log(r"Task proj\.tick\[\S+\] succeeded", 60)
     assert "can't be used" not in beat.log
     with watched.replica.client(password=watched.password) as client:
         assert client.exists("once:beats"), "the replica has what the master has"
     for proc in (beat, worker):
         proc.terminate()
-        assert proc.wait(30) == 0
+        assert proc.wait(60) == 0
         assert "Traceback" not in proc.log
         assert watched.password not in proc.log
 
@@ -151,6 +151,6 @@ def beat_by_acl(procs: Processes, tmp_path: Path) -> Iterator[RedisServer]:
         env = {"PYTHONPATH": str(tmp_path)}
         worker = procs.start_worker("proj", env=env).wait_ready()
         procs.start_beat("proj", env=env).wait_ready()
-        worker.wait_log("succeeded", 30)
+        worker.wait_log("succeeded", 60)
         yield server
         procs.end()
