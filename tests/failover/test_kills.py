@@ -32,5 +32,7 @@ def test_the_master_is_killed(procs: Processes, tmp_path: Path, kind: str, wait_
     assert figures.windows > 0
     assert not broken(figures), figures
     if moment == "executions":
-        # Once for each state: unreachable, and with wait_replicas perhaps again, without a replica.
-        assert figures.said_away <= KILLS * 2 * 3, figures
+        # Once for each state: unreachable, and with wait_replicas perhaps again, without a replica; on a busy machine
+        # some more often, but each of the two beats not again before it said that all is well.
+        assert figures.said_away - figures.said_back <= 2, figures
+        assert figures.said_away <= KILLS * 2 * 6, figures

@@ -46,7 +46,8 @@ def test_a_planned_failover(two_replicas: SentinelSet) -> None:
     with two_replicas.store(wait_replicas=1) as store:
         assert isinstance(load(store, "beat-1"), Loaded)
         assert isinstance(claim(store, "beat-1"), Claimed)
-        ask(two_replicas.sentinels[0], "SENTINEL", "FAILOVER", MASTER)
+        # A sentinel that has just now heard nothing of the replicas refuses.
+        wait_until(lambda: ask(two_replicas.sentinels[0], "SENTINEL", "FAILOVER", MASTER), "a failover begins", 60, 0.5)
         wait_until(lambda: two_replicas.choose_or_none() not in (None, before), "another is master", 60)
         wait_until(lambda: (ask(before, "ROLE") or [""])[0] == "slave", "the old one is a replica", 60)
         answers: list[Any] = []
@@ -86,6 +87,7 @@ def test_a_replica_that_lags_and_is_preferred(two_replicas: SentinelSet, wait_re
             for number in range(40):
                 pipe.set(f"filler:{number}", b"x" * 1_000_000, px=60_000)
             pipe.execute()
+            wait_until(lambda: client.wait(1, 1000), "the other replica has them", 60)
         first = claim(store, "beat-1")
         master.kill()
         lagging.resume()
