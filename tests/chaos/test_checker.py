@@ -22,24 +22,42 @@ def test_every_check_fails_on_stock_beat(procs, ledger, redis_url):
         procs.start_beat("chaos.stock", name="beat1", env=env, scheduler="celery.beat:PersistentScheduler"),
         procs.start_beat("chaos.stock", name="beat2", env=env, scheduler="celery.beat:PersistentScheduler"),
     ]
-    wait_until(lambda: len(ledger.read("finish")) > 6, "windows of both beats", 30)
+    for beat in beats:
+        beat.wait_ready()
+    wait_until(lambda: len(ledger.read("finish")) > 6, "windows of both beats", 60)
     begin = time.monotonic()
     for beat in beats:
         beat.kill()
-    wait_until(lambda: time.monotonic() > begin + 3, "a gap without beat", 10)
+    wait_until(lambda: time.monotonic() > begin + 3, "a gap without beat", 60)
     beats = [
         procs.start_beat(
             "chaos.stock", name="ahead", env=env, faketime=2.0, scheduler="celery.beat:PersistentScheduler"
         ),
         procs.start_beat("chaos.stock", name="beat3", env=env, scheduler="celery.beat:PersistentScheduler"),
     ]
-    before = len(ledger.read("finish"))
-    wait_until(lambda: len(ledger.read("finish")) > before + 6, "windows of both beats", 30)
-    starts = len(ledger.read("start"))
-    wait_until(lambda: len(ledger.read("start")) > starts, "a body begins", 10)
+
+    def found():
+        return judge(ledger.read(), {"tick": 1.0}, begin - 2, time.monotonic(), LEASE)
+
+    def has_all():
+        verdict = found()
+        return verdict.finished_twice and verdict.recorded_twice and verdict.overlapped and verdict.early
+
+    wait_until(has_all, "windows of both beats, one of which is ahead", 60)
+
+    def stands_in_a_body():
+        """And in no body's last line, for which its death would be an excuse."""
+        worker.pause()
+        starts, ends, records = (len(ledger.read(kind)) for kind in ("start", "finish", "recorded"))
+        if starts > ends == records:
+            return True
+        worker.resume()
+        return False
+
+    wait_until(stands_in_a_body, "a body runs", 60)
     worker.kill()
     ledger.write("fault", effect="death", of=worker.pid)
-    verdict = judge(ledger.read(), {"tick": 1.0}, begin - 2, time.monotonic(), LEASE)
+    verdict = found()
     assert verdict.lost, "no beat ran for three seconds, and a worker was killed in a body"
     assert verdict.finished_twice
     assert verdict.recorded_twice
