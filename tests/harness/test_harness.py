@@ -77,7 +77,7 @@ def test_paused_server_hangs(start_redis: Callable[..., RedisServer]):
     import redis
 
     server = start_redis()
-    with server.client(socket_timeout=0.2, retry=None) as client:
+    with server.client(socket_timeout=5, retry=None) as client:
         assert client.ping()
         server.pause()
         with pytest.raises(redis.TimeoutError):
@@ -107,12 +107,18 @@ def test_server_clock_moves(start_redis: Callable[..., RedisServer]):
     with server.client() as client:
         client.set("hour", 1, ex=1800)
         client.set("day", 1, ex=86400)
+
+        def check_ahead_by(seconds: float) -> None:
+            sooner = time.time()
+            told, micros = client.time()
+            assert sooner - 1 < told + micros / 1e6 - seconds < time.time() + 1
+
         server.set_clock_offset(3600)
-        assert client.time()[0] - time.time() == pytest.approx(3600, abs=2)
+        check_ahead_by(3600)
         assert client.get("hour") is None
         assert 0 < client.ttl("day") <= 86400 - 3600
         server.set_clock_offset(-5)
-        assert client.time()[0] - time.time() == pytest.approx(-5, abs=2)
+        check_ahead_by(-5)
         assert client.ping()
 
 
@@ -127,7 +133,7 @@ def test_beat_and_worker_run(procs: Processes, env: dict[str, str], ledger: Ledg
     worker.wait_ready()
     assert worker.pid in worker.members()
     assert len(worker.children()) == 2
-    wait_until(lambda: len(ledger.finished()) >= 2, "two windows finished", timeout=30)
+    wait_until(lambda: len(ledger.finished()) >= 2, "two windows finished", timeout=60)
     assert {event["host"].partition("@")[0] for event in ledger.read("start")} == {"one"}
     worker.wait_log(r"Task stock\.record\[\S+\] succeeded")
     assert (beat.stop(), worker.stop()) == (0, 0)
@@ -141,15 +147,15 @@ def test_two_stock_beats_double_windows(procs: Processes, env: dict[str, str], l
     procs.start_worker("apps.stock", env=env)
     for name in ("a", "b"):
         procs.start_beat("apps.stock", env=env, scheduler=STOCK, name=name)
-    doubled = wait_until(ledger.finished_twice, "stock beats doubled a window", timeout=45)
-    assert ledger.summary()[doubled[0]].finishes == 2
+    doubled = wait_until(ledger.finished_twice, "stock beats doubled a window", timeout=60)
+    assert ledger.summary()[doubled[0]].finishes >= 2
 
 
 def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], ledger: Ledger):
     """A paused beat, or a paused worker with its pool, does nothing until it goes on."""
     worker = procs.start_worker("apps.stock", env=env)
     beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK)
-    wait_until(ledger.finished, "a window finished", timeout=30)
+    wait_until(ledger.finished, "a window finished", timeout=60)
 
     beat.pause()
     assert beat.alive
@@ -159,24 +165,24 @@ def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], led
     wait_until(lambda: time.monotonic() - begun > 2, "two intervals to pass", timeout=10)
     assert len(ledger.read("publish")) == published
     beat.resume()
-    wait_until(lambda: len(ledger.read("publish")) > published, "the resumed beat to publish", timeout=15)
+    wait_until(lambda: len(ledger.read("publish")) > published, "the resumed beat to publish", timeout=60)
 
     worker.pause()
     assert set(worker.members().values()) == {"T"}
     assert len(worker.members()) == 3
     started = len(ledger.read("start"))
     published = len(ledger.read("publish"))
-    wait_until(lambda: len(ledger.read("publish")) >= published + 2, "beat to go on", timeout=15)
+    wait_until(lambda: len(ledger.read("publish")) >= published + 2, "beat to go on", timeout=60)
     assert len(ledger.read("start")) == started
     worker.resume()
-    wait_until(lambda: len(ledger.read("start")) > started, "the resumed worker to go on", timeout=15)
+    wait_until(lambda: len(ledger.read("start")) > started, "the resumed worker to go on", timeout=60)
 
 
 def test_killed_worker_leaves_nothing(procs: Processes, env: dict[str, str], ledger: Ledger):
     """SIGKILL in the middle of a task: a start without a finish, and no process of the pool is left."""
     worker = procs.start_worker("apps.stock", env={**env, "WORK_SECONDS": "600"})
     procs.start_beat("apps.stock", env=env, scheduler=STOCK)
-    wait_until(lambda: ledger.read("start"), "a task is running", timeout=30)
+    wait_until(lambda: ledger.read("start"), "a task is running", timeout=60)
     worker.pause()
     worker.kill()
     assert worker.exit_code == -signal.SIGKILL
@@ -191,7 +197,7 @@ def test_whatever_was_started_is_ended(tmp_path: Path):
     with Processes(tmp_path) as procs:
         stopped, orphaned = (procs.start([sys.executable, "-c", fork], name=name) for name in "ab")
         for proc in (stopped, orphaned):
-            wait_until(proc.children, f"{proc!r} has forked", timeout=30)
+            wait_until(proc.children, f"{proc!r} has forked", timeout=60)
         stopped.pause()
         orphaned.kill(main_only=True)
         assert not orphaned.alive
@@ -213,16 +219,16 @@ def test_failures_say_what_was_missing(procs: Processes):
 def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: Ledger):
     """A beat's clock can be wrong, and can jump while it runs; the worker's stays right."""
     needs_faketime()
-    procs.start_worker("apps.stock", env=env)
+    procs.start_worker("apps.stock", env=env).wait_ready()
     beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK, faketime="+3600s")
 
     def offsets() -> list[int]:
         """Of each finished window: by how many whole minutes its beat's clock was ahead of the worker's."""
         return [round((int(event["start"]) - event["at"]) / 60) for event in ledger.read("finish")]
 
-    wait_until(lambda: 60 in offsets(), "a window an hour ahead", timeout=30)
+    wait_until(lambda: 60 in offsets(), "a window an hour ahead", timeout=60)
     beat.set_clock_offset(7200)
-    wait_until(lambda: 120 in offsets(), "a window two hours ahead", timeout=30)
+    wait_until(lambda: 120 in offsets(), "a window two hours ahead", timeout=60)
     assert set(offsets()) == {60, 120}
 
 
@@ -232,7 +238,7 @@ def test_rabbitmq_broker(procs: Processes, rabbit_url: str, ledger: Ledger, tmp_
     env = {"BROKER_URL": rabbit_url, "LEDGER": str(ledger.path), "QUEUE": "harness"}
     procs.start_worker("apps.stock", env=env, pool="solo")
     procs.start_beat("apps.stock", env=env, scheduler=STOCK)
-    wait_until(ledger.finished, "a window finished", timeout=45)
+    wait_until(ledger.finished, "a window finished", timeout=60)
 
 
 # --------------------------------------------------------------------------------------- checks after a test
@@ -265,7 +271,7 @@ def test_checks_after_a_test_can_fail(procs: Processes, tmp_path: Path):
         f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_checked.py"),
     ]  # fmt: skip
     run = procs.start(command, name="pytest", env={"PYTEST_ADDOPTS": ""})
-    assert run.wait() == 1
+    assert run.wait(180) == 1
     assert "ERROR at teardown of test_forever" in run.log
     assert "keys without expiry: ['db0 once:forever']" in run.log
     assert "ERROR at teardown of test_own_server" in run.log

@@ -16,7 +16,7 @@ from celery_once_beat.settings import Settings
 
 def meeting(make: Callable[..., Any]) -> Callable[..., Any]:
     """``make``, which returns to nobody before two threads are in it."""
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=60)
 
     def met(*arguments: Any) -> Any:
         barrier.wait()
