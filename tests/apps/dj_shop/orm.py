@@ -23,6 +23,10 @@ from django_celery_beat.models import (  # noqa: E402, F401
     SolarSchedule,
 )
 
+if connection.vendor == "sqlite" and django.VERSION >= (5, 1):
+    # Where another process writes, a transaction that reads first and then writes fails at once; this one waits.
+    connection.settings_dict["OPTIONS"]["transaction_mode"] = "IMMEDIATE"
+
 
 def now(seconds=0.0):
     return datetime.now(timezone.utc) + timedelta(seconds=seconds)
