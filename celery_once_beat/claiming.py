@@ -82,12 +82,13 @@ class Claiming:
         """Note that entries have left the schedule: :meth:`load` says so."""
         self._left.update((row.name, row.fingerprint) for row in rows if row.loaded_at)
 
-    def load(self, alive: Sequence[str]) -> None:
-        """Say which definitions this beat has, and learn the cursors; ``alive`` are the beats that live.
+    def load(self, alive: Sequence[str], asked_at: datetime | None = None) -> None:
+        """Say which definitions this beat has, and learn the cursors.
 
+        ``alive`` are the beats that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
         Raises StoreUnavailableError.
         """
-        self._unload(alive)
+        self._unload(alive, asked_at)
         gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
         for name in gone:
             del self._superseded_by[name]
@@ -95,7 +96,7 @@ class Claiming:
         rows = self._rows.unloaded()
         for position in range(0, len(rows), CHUNK):
             chunk = rows[position : position + CHUNK]
-            replies = self._store.load_many(self._load_request(row, alive) for row in chunk)
+            replies = self._store.load_many(self._load_request(row, alive, asked_at) for row in chunk)
             now = self._clock.now()
             for row, reply in zip(chunk, replies, strict=True):
                 if isinstance(reply, Loaded):
@@ -107,14 +108,14 @@ class Claiming:
                 else:
                     self._troubled(row, reply, now)
 
-    def _unload(self, alive: Sequence[str]) -> None:
+    def _unload(self, alive: Sequence[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]
-        replies = self._store.unload_many(self._beat, left, alive) if left else []
+        replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
         # Of a cluster one node may be away: it is told later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
 
-    def _load_request(self, row: Row, alive: Sequence[str]) -> LoadRequest:
+    def _load_request(self, row: Row, alive: Sequence[str], asked_at: datetime | None) -> LoadRequest:
         return LoadRequest(
             entry=row.name,
             beat=self._beat,
@@ -126,6 +127,7 @@ class Claiming:
             retry_failed_after=row.policy.retry_failed_after,
             overlap=row.policy.overlap,
             alive=alive,
+            asked_at=asked_at,
             loaded_at=row.loaded_at,
             known=row.known,
             counts_from=row.counts_from or row.absent_at,

@@ -52,7 +52,9 @@ class Recovery:
         #: Of the signals.
         self._sender = sender
         self._next = 0.0
+        #: The beats that lived at ``asked_at``, the time of the server at the last look.
         self.alive: tuple[str, ...] = ()
+        self.asked_at = clock.now()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
@@ -81,7 +83,7 @@ class Recovery:
         found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text)
         self._clock.measured(found.heartbeat.now, sent, time.monotonic())
         self.forgotten = found.heartbeat.new and bool(self.alive)
-        self.alive = found.heartbeat.beats
+        self.alive, self.asked_at = found.heartbeat.beats, found.heartbeat.now
         self.certain = found.heartbeat.certain
         self._next = sent + self._store.settings.recovery_interval
         return self._read(found)

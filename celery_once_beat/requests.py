@@ -47,7 +47,7 @@ class LoadRequest:
     max_attempts: int
     recover: bool
     grace: float | None
-    #: The beats alive; what vanished beats loaded doesn't count.
+    #: The beats alive; what vanished beats loaded doesn't count, unless they loaded it since ``asked_at``.
     alive: Sequence[str] = ()
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
@@ -60,6 +60,8 @@ class LoadRequest:
     counts_from: datetime | None = None
     #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.
     absent_at: datetime | None = None
+    #: When the server said who is alive. Aware UTC; None: just now.
+    asked_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class OnceSchedulerMixin(Publishing):
             self._rows.restart()
         self._check()
         self._rows.wake(self._clock.now())
-        self._claiming.load(self._recovery.alive)
+        self._claiming.load(self._recovery.alive, self._recovery.asked_at)
         if overdue and self.broker_ready():
             with _undisturbed():
                 self._recover(overdue)

@@ -152,17 +152,22 @@ class Store:
         limits: list[object] = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
         back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
         limits += [-1 if q.retry_failed_after is None else _ms(q.retry_failed_after), q.overlap or "-"]
-        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants, *q.alive]
+        lives = [_asked(q.asked_at), *q.alive]
+        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants, *lives]
         return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
 
-    def unload_many(self, beat: str, left: Iterable[tuple[str, str]], alive: Sequence[str]) -> list[str | OnceError]:
+    def unload_many(
+        self, beat: str, left: Iterable[tuple[str, str]], alive: Sequence[str], asked_at: datetime | None = None
+    ) -> list[str | OnceError]:
         """Say that entries have left the beat's schedule, as (entry, fingerprint); see ``lua/unload.lua``.
 
-        ``alive`` are the beats that live. Returns for each ``unloaded``, ``kept``, ``unknown`` or an error.
+        ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). Returns for each ``unloaded``,
+        ``kept``, ``unknown`` or an error.
         """
+        lives = [_asked(asked_at), *alive]
         return self._trip.run(
             [
-                Call("unload", [self.entry_key(entry)], [beat, fingerprint, *alive], reading.read_word)
+                Call("unload", [self.entry_key(entry)], [beat, fingerprint, *lives], reading.read_word)
                 for entry, fingerprint in left
             ]
         )
@@ -512,6 +517,10 @@ def _kind(window: WindowKey, *, tracked: bool) -> int | str:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def _asked(at: datetime | None) -> int | str:
+    return "" if at is None else _epoch_ms(at)
 
 
 def _epoch_ms(instant: datetime) -> int:

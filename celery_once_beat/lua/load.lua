@@ -9,7 +9,7 @@
 -- ARGV[11] the cursor that this beat knows, '' for none; counts only where the store has lost its own
 -- ARGV[12] from where a definition that is new or changed counts, '' for now; the cursor never goes back for it
 -- ARGV[13] until when this beat knows that the entry was in no schedule, '' for never: windows up to then don't count
--- ARGV[14...] beats alive
+-- ARGV[14] when this beat asked who lives, server ms, '' for now   ARGV[15...] the beats that lived then
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
@@ -61,8 +61,9 @@ if version > VERSION then
   return {'newer', fields[1]}
 end
 
+local asked_at = tonumber(ARGV[14]) or math.huge
 local alive = {}
-for position = 14, #ARGV do
+for position = 15, #ARGV do
   alive[ARGV[position]] = true
 end
 local loaded_at = tonumber(ARGV[3])
@@ -73,7 +74,8 @@ end
 local loaders = {BEAT .. ' ' .. FINGERPRINT .. ' ' .. int(loaded_at)}
 local right_beat, right_fingerprint, right_loaded_at = BEAT, FINGERPRINT, loaded_at
 for beat, fingerprint, at in string.gmatch(fields[4] or '', '(%S+) (%S+) (%d+)') do
-  if beat ~= BEAT and alive[beat] then
+  -- Who has loaded since this beat asked couldn't be in the answer: it lives.
+  if beat ~= BEAT and (alive[beat] or tonumber(at) >= asked_at) then
     loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
     -- Two in the same millisecond: by name, so that they don't take turns.
     if tonumber(at) > right_loaded_at or tonumber(at) == right_loaded_at and beat > right_beat then

@@ -102,8 +102,10 @@ class Stage:
         limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
         return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
 
-    def unload(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:
-        return self.store.unload_many(beat, [(ENTRY, mark)], alive)[0]
+    def unload(
+        self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = (), asked_at: datetime | None = None
+    ) -> Any:
+        return self.store.unload_many(beat, [(ENTRY, mark)], alive, asked_at)[0]
 
     def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
         window = WindowKey(given.pop("entry", ENTRY), start or self.start)
@@ -1256,6 +1258,19 @@ def test_a_dead_beat_keeps_no_entry(stage: Stage) -> None:
     stage.raw.flushall()
     assert stage.unload() == "unknown"
     assert stage.all_keys() == []
+
+
+def test_who_loads_while_another_still_has_to_say_what_it_has(new_stage: Callable[..., Stage]) -> None:
+    """A beat that came, and loaded, after another asked who lives isn't taken for gone by that one."""
+    stage = new_stage()
+    asked_at = stage.store.heartbeat("slow").now
+    stage.load("quick", "fingerprint-2", alive=("slow", "quick"))
+    assert isinstance(stage.load("slow", loaded_at=1, alive=("slow",), asked_at=asked_at), Superseded)
+    assert stage.load("third", "fingerprint-2", alive=("slow",), asked_at=asked_at).news == "same"
+    assert stage.unload("third", "fingerprint-2", alive=("slow", "third"), asked_at=asked_at) == "kept"
+    # One that loaded before that, and wasn't in the answer, is gone.
+    asked_at = asked_at + timedelta(minutes=1)
+    assert stage.load("slow", loaded_at=1, alive=("slow",), asked_at=asked_at).news == "changed"
 
 
 # ------------------------------------------------------------------------------------- pause, untracked, passed

@@ -35,7 +35,9 @@ class Beat:
 
     name: str
     definition: str
+    #: Who lived when it asked last.
     alive: tuple[str, ...] = ()
+    asked_at: datetime | None = None
     cursor: dict[str, datetime] = field(default_factory=dict)
     known: dict[str, datetime] = field(default_factory=dict)
     #: When its schedule had no such entry; it has it again.
@@ -51,14 +53,17 @@ class BeatRules(Rules):
 
     def new_beat(self, definition: str) -> Beat:
         beat = Beat(self.new_name("beat"), definition)
-        beat.alive = self.world.store.heartbeat(beat.name).beats
+        self.learn(beat, self.world.store.heartbeat(beat.name))
         return beat
+
+    def learn(self, beat: Beat, heartbeat: r.Heartbeat) -> None:
+        beat.alive, beat.asked_at = heartbeat.beats, heartbeat.now
 
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
             entry, beat.name, beat.definition, 30 * 86_400.0, self.limits["max_attempts"], self.limits["recover"],
             self.limits["grace"], beat.alive, beat.loaded_at[entry], beat.known.get(entry),
-            absent_at=beat.absent.get(entry),
+            absent_at=beat.absent.get(entry), asked_at=beat.asked_at,
         )  # fmt: skip
         before = self.world.books.accounts[entry]
 
@@ -169,7 +174,7 @@ class BeatRules(Rules):
 
     def take_by(self, beat: Beat, *, twice: bool = False) -> None:
         found = self.world.store.overdue(beat.name, self.world.time, 100)
-        beat.alive = found.heartbeat.beats
+        self.learn(beat, found.heartbeat)
         # In an order of their own: those whose deadlines are of one tick come in one that the machine's load decides.
         for window in sorted((window for shard in found.shards for window in shard), key=astuple):
             reply = self.world.ask(
@@ -187,7 +192,7 @@ class BeatRules(Rules):
         beat = self.beats[which % 2]
         if said and beat.loaded_at[entry]:  # else it was back before the store was told
             left = [(entry, beat.definition)]
-            unload = lambda: self.world.store.unload_many(beat.name, left, beat.alive)[0]  # noqa: E731
+            unload = lambda: self.world.store.unload_many(beat.name, left, beat.alive, beat.asked_at)[0]  # noqa: E731
             self.world.ask("unload", unload, nothing, twice=twice)
         for known in (beat.cursor, beat.known, beat.loaded_at):
             known.pop(entry, None)
