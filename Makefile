@@ -52,7 +52,7 @@ endif
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))
 
-figures: $(VENV)/.test  ## the tests of README's failure table; what they measure goes into docs/reports and README.md
+figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what they measure there and into docs/reports
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --figures
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
@@ -65,7 +65,7 @@ failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, K
 leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
 	$(PY) -m pytest -s tests/leaks --windows $(WINDOWS) --report docs/reports
 
-bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=3; writes a report, plots and README's table
+bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=3; writes a report, plots and docs/scaling.md's tables
 	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS)
 
 docs: $(VENV)/.docs  ## the docs as a site, in build/site; a warning is an error

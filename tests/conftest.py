@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--runs", type=int, default=2000, help="of the state machine")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
-    group.addoption("--figures", action="store_true", help="write docs/reports/failures.md and README's column")
+    group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
 
 
@@ -65,14 +65,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.option.figures and not hasattr(session.config, "workerinput"):
         measured = figures.read(_FIGURES)
         _FIGURES.unlink()
-        readme = ROOT / "README.md"
+        page = ROOT / "docs" / "failures.md"
         _FIGURES.with_suffix(".md").write_text(figures.report(measured, machine()))
-        readme.write_text(figures.fill(readme.read_text(), measured))
+        page.write_text(figures.fill(page.read_text(), measured))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.figures:
-        wanted = figures.linked((ROOT / "README.md").read_text())
+        wanted = figures.named((ROOT / "docs" / "failures.md").read_text())
         items[:] = [item for item in items if getattr(item, "originalname", item.name) in wanted]
     items.sort(key=_turn)
 

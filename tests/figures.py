@@ -1,4 +1,4 @@
-"""Figures of README's failure table: what its tests measured while they ran, by ``make figures``.
+"""Figures of docs/failures.md: what the tests of its last table measured while they ran, by ``make figures``.
 
 Each test that runs the system leaves a line; from all of them come a report, and the last column of the table.
 """
@@ -17,12 +17,12 @@ from typing import Any
 
 from ledger import Ledger
 
-__all__ = ("Figures", "fill", "linked", "note", "read", "report", "report_of")
+__all__ = ("Figures", "fill", "named", "note", "read", "report", "report_of")
 
 #: Seconds before a test's first line after which its windows may have started.
 _MADE_UP = 300.0
-_TITLE = "## What each failure does"
-_TEST = re.compile(r"\[`(\w+)`\]\(tests/")
+_TITLE = "## Which test shows it"
+_TEST = re.compile(r"`(\w+)`")
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Figures:
         return f"{self.windows} windows, {twice}, latest {self.latest:.1f} s" if self.windows else ""
 
 
-def linked(readme: str) -> set[str]:
-    """Names of the tests that the failure table links to."""
-    return {f"test_{name}" for name in _TEST.findall(_table(readme))}
+def named(page: str) -> set[str]:
+    """Names of the tests that the table names."""
+    return {f"test_{name}" for row in _rows(page) for name in _TEST.findall(row[1])}
 
 
 def note(path: Path, test: str, ledger: Ledger) -> None:
@@ -109,22 +109,21 @@ def report_of(text: str) -> dict[str, Figures]:
     return {test: Figures(int(windows), int(twice), float(latest)) for test, windows, twice, latest in rows}
 
 
-def fill(readme: str, figures: dict[str, Figures]) -> str:
-    """Write the last column of the failure table: the sum over the tests that a row names.
+def fill(page: str, figures: dict[str, Figures]) -> str:
+    """Write the table's last column: the sum over the tests that a row names.
 
     What stands there is left where none of these runs the system as a whole.
     """
-
-    def row(match: re.Match[str]) -> str:
-        failure, outcome, shown, measured = (cell.strip() for cell in match.group().strip("|").split(" | "))
-        return f"| {failure} | {outcome} | {shown} | {_sum(figures, _TEST.findall(shown)) or measured} |"
-
-    table = _table(readme)
-    return readme.replace(table, re.sub(r"^\| .*\]\(tests/.*\|$", row, table, flags=re.MULTILINE))
+    for _, shown, measured in _rows(page):
+        new = _sum(figures, _TEST.findall(shown)) or measured
+        page = page.replace(f"| {shown} | {measured} |", f"| {shown} | {new} |")
+    return page
 
 
-def _table(readme: str) -> str:
-    return readme.partition(_TITLE)[2].partition("\n## ")[0]
+def _rows(page: str) -> list[list[str]]:
+    """The rows of the table: failure, tests, what was measured."""
+    lines = [line for line in page.partition(_TITLE)[2].splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
 def _sum(figures: dict[str, Figures], tests: Iterable[str]) -> str:

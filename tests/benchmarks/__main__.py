@@ -1,7 +1,7 @@
 """``make bench``: everything that is compared, in turns, on one machine; medians, ratios, tables and plots.
 
 ``python -m benchmarks --rounds 3``, with ``tests`` on the path. Writes docs/reports/benchmarks.md with its plots, and
-README's table. Give the machine nothing else to do meanwhile.
+docs/scaling.md's tables. Give the machine nothing else to do meanwhile.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ def about(rounds: int, server: str) -> dict[str, str]:
 
 
 def between(text: str) -> str:
-    """What stands between the marks in README.md."""
+    """What stands between the marks."""
     return text.partition(MARKS[0])[2].partition(MARKS[1])[0].strip()
 
 
 def write(found: Mapping[str, Any], root: Path) -> None:
-    """Write the report, its plots and README's table, and print the table."""
+    """Write the report, its plots and docs/scaling.md's tables, and print the table."""
     from benchmarks.plots import plot
 
     folder = root / "docs/reports"
@@ -50,8 +50,7 @@ def write(found: Mapping[str, Any], root: Path) -> None:
     (folder / "benchmarks.md").write_text(_page(found, table))
     plot(figures, folder)
     source = f"{found['machine']}; {found['how']}"
-    _put(root / "README.md", f"{table}\n\n{source}. [All figures](docs/reports/benchmarks.md).")
-    _put(root / "docs/scaling.md", f"{_costs(figures)}\n\n{source}.")
+    _put(root / "docs/scaling.md", f"{_costs(figures)}\n\n{table}\n\n{source}. [All figures](reports/benchmarks.md).")
 
 
 def _put(file: Path, shown: str) -> None:

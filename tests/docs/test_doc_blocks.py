@@ -15,6 +15,7 @@ from servers import RedisServer
 PAGES = {
     "README.md": "tests/integration/test_readme.py",
     "docs/adopting.md": "tests/integration/test_readme.py",
+    "docs/index.md": "tests/integration/test_readme.py",
     "docs/works-with.md": "tests/workswith/test_works_with_docs.py",
 }
 #: Blocks that another test runs, by the file that they are or the comment above them. Of several with one name, all

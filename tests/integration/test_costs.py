@@ -1,4 +1,4 @@
-"""What a window costs: commands, round trips and bytes, which don't depend on the machine. README quotes them."""
+"""What a window costs: commands, round trips, bytes. None depends on the machine; docs/scaling.md quotes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, W
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 #: Entries' names as people write them.
@@ -62,13 +62,13 @@ def bytes_of(client: redis.Redis, name: str) -> int:
 
 
 def quoted(pattern: str) -> int:
-    match = re.search(pattern, " ".join(README.read_text().split()))
-    assert match, f"README.md says nothing like {pattern!r} any more"
+    match = re.search(pattern, " ".join(PAGE.read_text().split()))
+    assert match, f"{PAGE.name} says nothing like {pattern!r} any more"
     return int(match[1].replace(",", ""))
 
 
 def test_what_it_costs(store: Store) -> None:
-    """A window: two commands of a worker's, two that share a beat's pipelines. An entry: the bytes that README says."""
+    """A window: two commands of a worker's, two that share a beat's pipelines. An entry: the bytes that it says."""
     name = NAMES[0]
     run(store, name, 0)  # connections are made and scripts are loaded
     store.heartbeat("beat")
