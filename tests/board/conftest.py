@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from boards import Board, find_chromium, start_board
+from boards import Board, start_board
+from needs import need
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
-from servers import missing
 from system import System
 
 #: What a page may complain of: that a connection was cut by the test.
@@ -27,9 +27,7 @@ def board(system: System) -> Callable[..., Board]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One browser for a file's tests: it has an event loop in this thread, beside which others can't run theirs."""
-    executable = find_chromium()
-    if executable is None:
-        missing("Chromium isn't installed (package chromium)")
+    executable = need("chromium")
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import filled
 import pytest
 import yaml
 from boards import lineup_of, start_board
+from needs import need
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -331,9 +331,6 @@ def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
 
 
 def test_promtool_takes_the_rules() -> None:
-    """Prometheus's own check of them, where it is installed."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool isn't installed (package prometheus); their expressions are parsed above")
-    done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
+    """Prometheus's own check of them, where it is installed; their expressions are parsed above."""
+    done = subprocess.run([need("promtool"), "check", "rules", RULES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from chaos.entries import ENTRIES
 from chaos.network import Link, Network
 from ledger import Ledger
+from needs import find
 from processes import Proc, Processes
-from servers import RedisServer, find_libfaketime
+from servers import RedisServer
 from system import System
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Stage:
             entry: {"task": task, "every": every, "args": [seconds]}
             for entry, (task, every, seconds) in ENTRIES.items()
         }
-        jumps = find_libfaketime() is not None
+        jumps = find("libfaketime") is not None
         self.members = [
             self._member("beat", "beat1"),
             self._member("beat", "beat2", clock=jumps),

@@ -13,9 +13,10 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 from doc_pages import ROOT, Block, blocks_of
+from needs import need
 from packaging.requirements import Requirement
 from processes import Proc, Processes, wait_until
-from servers import RedisServer, find_servers, missing
+from servers import RedisServer, find_servers, need_server
 
 __all__ = ("Page", "agrees", "commands_of")
 
@@ -208,7 +209,7 @@ class Page:
 
     def _shell(self, command: str) -> str:
         binaries = Path(sys.executable).parent
-        command = re.sub(r"\bredis-cli\b", f"redis-cli -p {self.server.port}", command)
+        command = re.sub(r"\bredis-cli\b", lambda _: f"{need('redis-cli')} -p {self.server.port}", command)
         done = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {command}"], cwd=self.folder, text=True, timeout=120, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -238,10 +239,7 @@ class Page:
 
 def start_with(path: Path, *args: str) -> RedisServer:
     """A server with that configuration; Redis itself, where it is there."""
-    binaries = find_servers()
-    if not binaries:
-        missing("no Redis server on this machine")
-    return RedisServer.start(binaries.get("redis") or binaries["valkey"], args=("--include", str(path), *args))
+    return RedisServer.start(find_servers().get("redis") or need_server(), args=("--include", str(path), *args))
 
 
 def check_install(command: str) -> None:

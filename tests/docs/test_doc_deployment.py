@@ -6,7 +6,6 @@ import configparser
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from doc_pages import Block, blocks_of, the_block
+from needs import need
 from processes import Proc, Processes, wait_until
 from servers import RedisServer, free_port
 
@@ -206,9 +206,7 @@ def test_the_units_are_valid(units: dict[str, configparser.ConfigParser], tmp_pa
         assert set(unit) == {"DEFAULT", "Unit", "Service", "Install"}
         assert unit["Service"]["Type"] == "exec"
         assert unit["Service"]["RestartPreventExitStatus"] == str(os.EX_CONFIG)
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("no systemd-analyze on this machine (package systemd)")
+    analyze = need("systemd-analyze")
     wrong = tmp_path / "wrong.service"
     wrong.write_text((tmp_path / UNITS[0]).read_text().replace("Restart=", "Restrat="))
 

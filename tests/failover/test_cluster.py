@@ -13,7 +13,7 @@ import redis
 from failover.topology import Cluster, ask
 from processes import wait_until
 from redis.cluster import key_slot
-from servers import RedisServer, find_servers, free_port, missing
+from servers import RedisServer, free_port, need_server
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.replies import Begun, Claimed, Finished, Loaded, Taken
@@ -30,10 +30,7 @@ MARK = "mark"
 
 @pytest.fixture(scope="module")
 def _whole() -> Iterator[Cluster]:
-    binaries = find_servers()
-    if "valkey" not in binaries:
-        missing("no valkey server on this machine")
-    with Cluster(binaries["valkey"], seed=1) as cluster:
+    with Cluster(need_server("valkey"), seed=1) as cluster:
         yield cluster
 
 

@@ -8,7 +8,7 @@ import pytest
 from failover.__main__ import CASES, broken
 from failover.trial import Trial
 from processes import Processes
-from servers import find_servers, missing
+from servers import need_server
 
 KILLS = 5
 
@@ -20,13 +20,9 @@ def test_the_master_is_killed(procs: Processes, tmp_path: Path, kind: str, wait_
     Without, where the replica was still attaching, some are: so the check can fail. Beats and workers go on by
     themselves, and the conservation law holds in each case.
     """
-    binaries = find_servers()
-    if "valkey" not in binaries:
-        missing("no valkey server on this machine")
+    binary = need_server("valkey")
     seed = CASES.index((kind, wait_replicas, moment))
-    trial = Trial(
-        kind, wait_replicas, moment, procs=procs, directory=tmp_path, binary=binaries["valkey"], seed=seed, pause=0.1
-    )
+    trial = Trial(kind, wait_replicas, moment, procs=procs, directory=tmp_path, binary=binary, seed=seed, pause=0.1)
     figures = trial.run(KILLS)
     assert figures.kills == KILLS
     assert figures.windows > 0

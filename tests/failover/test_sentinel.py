@@ -10,7 +10,7 @@ import pytest
 import redis
 from failover.topology import MASTER, SentinelSet, ask
 from processes import wait_until
-from servers import find_servers, missing
+from servers import need_server
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.replies import Claimed, Loaded, Moved
@@ -33,10 +33,7 @@ def claim(store: Store, beat: str, number: int = 1) -> Any:
 
 @pytest.fixture
 def two_replicas() -> Iterator[SentinelSet]:
-    binaries = find_servers()
-    if "valkey" not in binaries:
-        missing("no valkey server on this machine")
-    with SentinelSet(binaries["valkey"], seed=1, replicas=2) as sentinels:
+    with SentinelSet(need_server("valkey"), seed=1, replicas=2) as sentinels:
         yield sentinels
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ledger import Counts, Ledger, WindowKey
 from processes import Processes, wait_until
-from servers import RedisServer, find_libfaketime, keys_without_expiry, missing
+from servers import RedisServer, keys_without_expiry
 
 STOCK = "celery.beat:Scheduler"
 
@@ -20,11 +20,6 @@ STOCK = "celery.beat:Scheduler"
 @pytest.fixture
 def env(redis_url: str, ledger: Ledger) -> dict[str, str]:
     return {"BROKER_URL": redis_url, "LEDGER": str(ledger.path)}
-
-
-def needs_faketime() -> None:
-    if find_libfaketime() is None:
-        missing("libfaketime isn't installed (package faketime)")
 
 
 # ---------------------------------------------------------------------------------------------------- ledger
@@ -102,7 +97,6 @@ def test_key_without_expiry_is_found(any_server: RedisServer):
 
 def test_server_clock_moves(start_redis: Callable[..., RedisServer]):
     """A server's clock can be moved both ways while it runs; keys expire by it, and it goes on answering."""
-    needs_faketime()
     server = start_redis("valkey", faketime=0)
     with server.client() as client:
         client.set("hour", 1, ex=1800)
@@ -218,7 +212,6 @@ def test_failures_say_what_was_missing(procs: Processes):
 
 def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: Ledger):
     """A beat's clock can be wrong, and can jump while it runs; the worker's stays right."""
-    needs_faketime()
     procs.start_worker("apps.stock", env=env).wait_ready()
     beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK, faketime="+3600s")
 

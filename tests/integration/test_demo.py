@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -22,7 +21,6 @@ import redis
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from processes import Proc, Processes, wait_until
-from servers import missing
 from terminal import Terminal
 
 from celery_once_beat.audit import Balance
@@ -47,8 +45,7 @@ def start_demo(procs: Processes, **env: str) -> Proc:
 
 def need_rich() -> None:
     """The live view and the recording are drawn by it."""
-    if find_spec("rich") is None:
-        missing("rich isn't installed")
+    pytest.importorskip("rich")
 
 
 @pytest.fixture(autouse=True)

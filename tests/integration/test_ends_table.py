@@ -18,7 +18,7 @@ import celery
 import pytest
 from ends import Play
 from processes import Processes, wait_until
-from servers import RedisServer, find_servers, keys_without_expiry, missing
+from servers import RedisServer, keys_without_expiry, need_server
 
 # One play is for all of these tests: they stay on one process of pytest-xdist.
 pytestmark = pytest.mark.xdist_group("ends of a task")
@@ -123,11 +123,8 @@ def rows_of_pools() -> Iterator[Row]:
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     """All ends at once, played to their end."""
-    binaries = list(find_servers().values())
-    if not binaries:
-        missing("no Redis or Valkey on this machine")
     directory = tmp_path_factory.mktemp("ends")
-    with RedisServer.start(binaries[0]) as server, Processes(directory) as procs:
+    with RedisServer.start(need_server()) as server, Processes(directory) as procs:
         play = Play(server, procs, directory)
         try:
             play.run()
