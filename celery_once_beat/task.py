@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import time
+import uuid
 from collections.abc import Callable
-from datetime import timedelta, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +20,14 @@ from celery.schedules import BaseSchedule
 from celery.signals import beat_embedded_init, beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
-from .errors import NewerVersionError, SettingError
+from .errors import NewerVersionError, OnceError, SettingError
 from .execution import DELIVERY, Execution
 from .keyed import publish_once
 from .logs import about
 from .put_back import put_back
 from .settings import Settings, check_choice, check_count, check_seconds
 from .store import store_of
-from .windows import Window, decode_headers, find_headers
+from .windows import Window, decode_headers, encode_call, find_call, find_headers
 
 __all__ = ("OnceTask", "current_window")
 
@@ -48,7 +50,8 @@ class OnceTask(_Task):
     """A task of which each window is executed once; without a window it is a plain task.
 
     A window's execution is refused (``Ignore``, no trace in the result) while another one runs, and after it has
-    its outcome. A direct call, an eager one and a message without window headers just run and don't ask Redis.
+    its outcome. A direct call, an eager one and a message without window headers just run and don't ask Redis; they
+    have a window of their own, which isn't ``scheduled``.
     A subclass may define ``__call__``: it then runs within the window's execution.
     """
 
@@ -95,10 +98,21 @@ class OnceTask(_Task):
             cls._once_track_started, cls.track_started = True, False
 
     @property
-    def window(self) -> Window | None:
-        """The window for which this execution's message was sent; None where it was sent for none."""
-        execution: Execution | None = getattr(self.request, "_once_execution", None)
-        return execution.window if execution is not None else None
+    def window(self) -> Window:
+        """The window for which this execution's message was sent; else the call's own, whose ``scheduled`` is False.
+
+        Where nothing was called (``task.run()`` by itself, or outside of any body), each look makes a new one.
+        """
+        request: Any = self.request_stack.top
+        execution: Execution | None = getattr(request, "_once_execution", None)
+        if execution is not None:
+            return execution.window
+        window: Window | None = getattr(request, "_once_window", None)
+        if window is None:
+            window = _window_of(request)
+            if request is not None:
+                request._once_window = window
+        return window
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; for a window of its own only if that is this delivery's to execute."""
@@ -106,17 +120,25 @@ class OnceTask(_Task):
         if request is not None and request.is_eager and not request._protected:
             # Its own request: Celery 5.4 would put an empty one on top, as on a direct call, and lose the retry.
             request._protected = 1
+            request._once_began = time.time()
             return self.run(*args, **kwargs)
         return self._begin_and_call(partial(super().__call__, *args, **kwargs))
+
+    def push_request(self, *args: Any, **kwargs: Any) -> None:
+        """As Celery's, which does so for a direct call: that begins now."""
+        super().push_request(*args, **kwargs)
+        request: Any = self.request_stack.top
+        if request.called_directly:
+            request._once_began = time.time()
 
     def _begin_and_call(self, call: Callable[[], Any]) -> Any:
         """Execute the window of the request around ``call``; without one, or within it already, just call."""
         request: Any = self.request_stack.top
-        if request is None or request.called_directly or request.is_eager or request._protected:
+        if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
             return call()
-        if getattr(request, "_once_called", False):
+        request._once_began = time.time()
+        if request.is_eager:
             return call()
-        request._once_called = True
 
         def body() -> Any:
             self._store_started(request)
@@ -181,7 +203,10 @@ class OnceTask(_Task):
         return publish_once(self, args, kwargs, key=key, window=window, every=every, tz=tz, options=options)
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
-        """As Celery's; the window's headers survive a retry even where another tool nests headers."""
+        """As Celery's; the window's headers survive a retry even where another tool nests headers.
+
+        Without a window the retry is told when the call was first begun.
+        """
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
         window_headers = find_headers(vars(request), request.headers)
@@ -189,6 +214,10 @@ class OnceTask(_Task):
             headers = {**(signature.options.get("headers") or {}), **window_headers}
             headers.pop(DELIVERY, None)
             signature.set(headers=headers)
+        elif hasattr(request, "_once_began"):
+            signature.set(
+                headers={**(signature.options.get("headers") or {}), **encode_call(request.id, _first_begun(request))}
+            )
         return signature
 
 
@@ -217,9 +246,32 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def current_window() -> Window | None:
-    """The window that this thread executes; None outside of one. For tasks that aren't bound."""
+    """The ``window`` of the OnceTask that this thread executes; None outside of one. For tasks that aren't bound."""
     task = current_task
-    return getattr(task, "window", None) if task else None
+    return task.window if isinstance(task, OnceTask) else None
+
+
+def _window_of(request: Any) -> Window:
+    """Return the window of a call that has no execution: what its message says, before its begin, else its own."""
+    if request is not None and not request.called_directly:
+        try:
+            window = decode_headers(find_headers(vars(request), request.headers))
+        except OnceError:  # it fails for that, and its hooks have a window all the same
+            window = None
+        if window is not None:
+            return window
+    call = request.id if request is not None and request.id else str(uuid.uuid4())
+    return Window(call, _first_begun(request), None, tracked=False, scheduled=False, _held=_always)
+
+
+def _first_begun(request: Any) -> datetime:
+    """When this call was begun, or the first of those of which it is a retry."""
+    first = None if request is None else find_call(request.id, vars(request), request.headers)
+    return first or datetime.fromtimestamp(getattr(request, "_once_began", None) or time.time(), timezone.utc)
+
+
+def _always() -> bool:
+    return True
 
 
 @celeryd_after_setup.connect(weak=False)

@@ -114,8 +114,8 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
     However the body is run: ``task()``, ``task.run()``, ``task.apply()``, or by ``delay()`` with
     ``task_always_eager``. It is its ``self.window``, and ``current_window()`` while the body runs and in the block
     itself. Nothing is begun or recorded, signals of windows aren't sent, and limits don't count; ``once`` and
-    ``apply_once`` in a body ask Redis as ever. Another task that the body runs has no window, as in a worker. Raises
-    TypeError if ``task`` is no OnceTask.
+    ``apply_once`` in a body ask Redis as ever. Another task that the body runs has a window of its own, as in a
+    worker. Raises TypeError if ``task`` is no OnceTask.
     """
     of_proxy = getattr(type(task), "_get_current_object", None)
     itself: Any = of_proxy(task) if of_proxy else task

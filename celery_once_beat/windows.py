@@ -21,7 +21,9 @@ __all__ = (
     "INSTANT_WIDTH",
     "Window",
     "decode_headers",
+    "encode_call",
     "encode_headers",
+    "find_call",
     "find_headers",
     "format_instant",
     "next_start",
@@ -51,13 +53,17 @@ def _not_held() -> bool:
 
 @dataclass(frozen=True)
 class Window:
-    """One window of an entry, as the execution that was sent for it sees it.
+    """One window of an entry, as the execution that was sent for it sees it; or that of a call that was sent for none.
 
     ``start`` and ``end`` are aware datetimes in UTC: the scheduled instant and the next one (None after a
     one-off). ``attempt`` counts the window's executions from 1. ``tracked`` is False where nothing recovers
     the window; ``keyed`` is True where ``entry`` is no entry, but a key of ``once`` or ``apply_once``. ``fence``
     grows with every execution of the entry's windows (None before one has begun). ``last_done`` is the start of
     the entry's last window that ended as done, in UTC (None if there is none).
+
+    ``scheduled`` is False where a task was called without a window (``delay()``, say). The window is then the call's
+    own: ``entry`` is its task id, ``start`` when it was first begun, the same over its retries. It is nobody else's, so
+    it is always held.
     """
 
     entry: str
@@ -68,6 +74,7 @@ class Window:
     fence: int | None = None
     last_done: datetime | None = None
     keyed: bool = False
+    scheduled: bool = True
     _held: Callable[[], bool] = field(default=_not_held, repr=False, compare=False, hash=False)
 
     @property
@@ -179,6 +186,32 @@ def find_headers(*mappings: object) -> dict[str, object]:
                 if name in level:
                     return {k: v for k, v in level.items() if isinstance(k, str) and k.startswith("once_")}
     return {}
+
+
+# -- calls that were sent for no window
+
+#: When such a call was first begun, and its task id: a retry has it. It is no header of a window.
+_CALL = "once_call"
+
+
+def encode_call(call: str, start: datetime) -> dict[str, str]:
+    """Return the message header that tells a retry of ``call``, a task id, when that was first begun."""
+    return {_CALL: f"{format_instant(start)} {call}"}
+
+
+def find_call(call: object, *mappings: object) -> datetime | None:
+    """Return when ``call`` was first begun, by its header, flat or below ``headers``; else None.
+
+    Not what is said of another task id: a child may have been given its parent's headers.
+    """
+    for mapping in mappings:
+        text = mapping.get(_CALL) if isinstance(mapping, Mapping) else None
+        if isinstance(text, str) and text[INSTANT_WIDTH:] == f" {call}":
+            try:
+                return parse_instant(text[:INSTANT_WIDTH])
+            except ValueError:
+                return None
+    return None
 
 
 def _header(headers: Mapping[str, object], name: str, expected: str, read: Callable[[Any], T]) -> T:

@@ -167,7 +167,7 @@ if not hasattr(Task, "retry_on_worker_lost"):
 
 @app.task(bind=True)
 def replacement(self: Any, entry: str) -> None:
-    ledger.write("replacement", entry=entry, window=self.window)
+    ledger.write("replacement", entry=entry, scheduled=self.window.scheduled)
 
 
 @window_published.connect

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from datetime import datetime, timezone
 
 from celery import Celery
 from ledger import Ledger
 
-from celery_once_beat import OnceTask, Window, once
+from celery_once_beat import OnceTask, once
 from celery_once_beat.windows import format_instant
 
 ledger = Ledger(os.environ["LEDGER"])
@@ -37,9 +36,8 @@ def mail(self, user):
 
 @app.task(bind=True)
 def report(self, users):
-    window = self.window or Window("report", datetime(2026, 11, 21, 8, tzinfo=timezone.utc), None)
     for user in users:
-        mail.apply_once((user,), key=user, window=window)
+        mail.apply_once((user,), key=user, window=self.window)
 
 
 def main() -> None:

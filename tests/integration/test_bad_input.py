@@ -135,10 +135,12 @@ def test_a_message_of_a_newer_version(system: System) -> None:
 
 
 def test_a_message_without_a_window(system: System) -> None:
-    """A OnceTask that is sent by hand just runs, and asks Redis nothing."""
+    """A OnceTask that is sent by hand just runs, and asks Redis nothing; its retries share a window of its own."""
     system.worker(pool="solo").wait_ready()
-    system.send("apps.once_app.work", {})
+    system.send("apps.once_app.retrying", {})
     wait_until(lambda: system.ledger.read("finish"), "it runs", 60)
+    assert len(system.ledger.read("start")) == 3
+    assert len({(event["entry"], event["start"]) for event in system.ledger.read("start", "finish")}) == 1
     with system.client() as client:
         assert not list(client.scan_iter("once:*"))
 

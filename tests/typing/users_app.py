@@ -27,9 +27,8 @@ app = Celery("proj", broker="redis://localhost", task_cls=OnceTask)
 @app.task(bind=True, base=OnceTask)
 def report(self: OnceTask, day: str) -> int:
     window = self.window
-    assert_type(window, Window | None)
-    window.start  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
-    assert window is not None
+    assert_type(window, Window)
+    assert_type(window.scheduled, bool)
     assert_type(window.entry, str)
     assert_type(window.start, datetime)
     assert_type(window.end, datetime | None)
@@ -43,7 +42,9 @@ def report(self: OnceTask, day: str) -> int:
 
 @app.task
 def unbound() -> None:
-    assert_type(current_window(), Window | None)
+    window = current_window()
+    assert_type(window, Window | None)
+    window.start  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
 
 
 class Report(OnceTask):
@@ -54,13 +55,13 @@ class Report(OnceTask):
     once_max_attempts = 5
 
     def run(self, day: str) -> int:
-        assert_type(self.window, Window | None)
+        assert_type(self.window, Window)
         return len(day)
 
 
 class SentAfterCommit(DjangoOnceTask):
     def run(self, day: str) -> int:
-        assert_type(self.window, Window | None)
+        assert_type(self.window, Window)
         self.delay_on_commit(day)
         return len(day)
 

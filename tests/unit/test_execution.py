@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,10 +12,11 @@ from celery.app.task import Context
 from celery.exceptions import Reject
 from servers import free_port
 
-from celery_once_beat import OnceTask
+from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.execution import _delay
 from celery_once_beat.put_back import put_back
+from celery_once_beat.windows import encode_call, encode_headers
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)
@@ -83,3 +85,82 @@ def test_an_eager_run_has_its_own_request() -> None:
         result = flaky.apply()
     assert (result.state, result.get()) == ("SUCCESS", "done")
     assert seen == [(result.id, 0), (result.id, 1), (result.id, 2)]
+
+
+# ------------------------------------------------------------------------------------------- calls without a window
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    with Celery("tests", broker="memory://", set_as_current=False, task_cls=OnceTask) as app:
+        yield app
+
+
+def test_a_call_without_a_window_has_its_own(app: Celery) -> None:
+    """Direct, eager, with a base's __call__: from when it began, under its task id, held, the same at each look."""
+
+    class Base(OnceTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return self.run(*args, **kwargs)
+
+    def look(self: Any) -> Any:
+        assert self.window is self.window is current_window()
+        return self.request.id, self.window
+
+    for base in (OnceTask, Base):
+        task = app.task(look, name=f"proj.{base.__name__}", base=base, bind=True, shared=False)
+        before = datetime.now(timezone.utc)
+        direct, eager = task() if base is OnceTask else (None, None), task.apply().get()
+        for call, window in (direct, eager) if base is OnceTask else (eager,):
+            assert before <= window.start <= datetime.now(timezone.utc)
+            assert window.entry == (call or window.entry)
+            assert (window.scheduled, window.tracked, window.held) == (False, False, True)
+            assert (window.end, window.fence, window.attempt) == (None, None, 1)
+    assert current_window() is None
+
+
+def test_the_retries_of_a_call_have_its_window(app: Celery) -> None:
+    """Eagerly too: so apply_once(window=self.window) means the same in each."""
+    seen = []
+
+    @app.task(bind=True, max_retries=3, shared=False)
+    def flaky(self: Any) -> None:
+        seen.append(self.window)
+        if self.request.retries < 2:
+            raise self.retry(countdown=0)
+
+    flaky.apply()
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+
+
+def test_another_calls_header_isnt_believed(app: Celery) -> None:
+    """A child that was given its parent's headers began when it began; nor what is no instant."""
+    task = app.task(work, name="proj.task", shared=False)
+    header = encode_call("parent", NOW - HOUR)
+    for headers, call, start in (
+        (header, "parent", NOW - HOUR),
+        (header, "child", NOW),
+        ({"once_call": "yesterday"}, "parent", NOW),
+        ({"once_call": "9" * 27 + " parent"}, "parent", NOW),
+        ({"once_call": 7}, "parent", NOW),
+        (None, "parent", NOW),
+    ):
+        for fields in ({**(headers or {}), "headers": None}, {"headers": headers}):
+            request = Context(id=call, called_directly=False, **fields)
+            request._once_began = NOW.timestamp()
+            task.request_stack.push(request)
+            assert (task.window.entry, task.window.start) == (call, start)
+            task.request_stack.pop()
+
+
+def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
+    """before_start runs before it, and on_failure where it is refused for a wrong header."""
+    task = app.task(work, name="proj.task", shared=False)
+    window = Window("nightly", NOW, None)
+    for headers, expected in ((encode_headers(window), window), ({"once_entry": 7}, None)):
+        task.request_stack.push(Context(id="1", called_directly=False, headers=headers))
+        assert task.window == expected if expected else not task.window.scheduled
+        task.request_stack.pop()
