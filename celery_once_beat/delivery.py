@@ -62,7 +62,7 @@ def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again
     window = None
     try:
         headers = find_headers(request, request.get("headers"))
-        window = decode_headers(headers) if headers else None
+        window = decode_headers(headers, request.get("id")) if headers else None
         if window is None or not window.tracked:
             return
         if _record(app, request, window, outcome, killed=killed, again_after=again_after):

@@ -42,7 +42,7 @@ from .requests import KeyedWindow
 from .settings import Settings, check_seconds
 from .starts import latest_start, shown
 from .store import Store, store_of
-from .windows import Window, encode_headers, format_instant, next_start, task_id
+from .windows import Window, format_instant, next_start, task_id, with_window
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -307,8 +307,8 @@ def publish_once(  # noqa: PLR0913  # apply_once tells it all that it was told
     if child is None or not isinstance(reply, Claimed):
         return None
     keyed = _keyed(child)
-    options = {**options, "headers": {**(options.get("headers") or {}), **encode_headers(child)}}
-    options.setdefault("task_id", task_id(store.settings.key_prefix, f"key:{name}", child.start))
+    sent_as = str(options.get("task_id") or "") or task_id(store.settings.key_prefix, f"key:{name}", child.start)
+    options = {**options, "task_id": sent_as, "headers": with_window(options.get("headers"), child, sent_as)}
     try:
         result = task.apply_async(args, kwargs, **options)
     except Exception:

@@ -29,7 +29,7 @@ from .replies import Closed
 from .requests import Confirmation, WindowKey
 from .rows import Row
 from .store import Store
-from .windows import Window, encode_headers, format_instant, task_id
+from .windows import Window, format_instant, task_id, with_window
 
 __all__ = ("SLICE", "Job", "Publishing")
 
@@ -169,9 +169,9 @@ class Publishing(Scheduler):
         if self._broker_down:
             return 0
         options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
-        # Celery writes into the headers of the options: a copy of its own for each message.
-        options["headers"] = {**(options.get("headers") or {}), **encode_headers(window)}
         options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
+        # Celery writes into the headers of the options: a copy of its own for each message.
+        options["headers"] = with_window(options.get("headers"), window, options["task_id"])
         # A broker that takes messages and confirms none (RabbitMQ in its memory alarm) must not hold a beat.
         options.setdefault("confirm_timeout", self._once.settings.publish_timeout)
         if job.expires is not None:

@@ -11,6 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -146,10 +147,12 @@ class OnceTask(_Task):
 
         headers = find_headers(vars(request), request.headers)
         try:
-            window = decode_headers(headers) if headers else None
+            window = decode_headers(headers, request.id) if headers else None
         except NewerVersionError as exc:
             put_back(self, request, exc)
         if window is None:
+            if headers:
+                _say_copied(self.name)
             return body()
         return Execution(self, request, window, store_of(self.app)).run(request, body)
 
@@ -210,7 +213,7 @@ class OnceTask(_Task):
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
         window_headers = find_headers(vars(request), request.headers)
-        if window_headers:
+        if window_headers and window_headers.get("once_id", str(request.id)) == str(request.id):
             headers = {**(signature.options.get("headers") or {}), **window_headers}
             headers.pop(DELIVERY, None)
             signature.set(headers=headers)
@@ -255,13 +258,28 @@ def _window_of(request: Any) -> Window:
     """Return the window of a call that has no execution: what its message says, before its begin, else its own."""
     if request is not None and not request.called_directly:
         try:
-            window = decode_headers(find_headers(vars(request), request.headers))
+            window = decode_headers(find_headers(vars(request), request.headers), request.id)
         except OnceError:  # it fails for that, and its hooks have a window all the same
             window = None
         if window is not None:
-            return window
+            return replace(window, _held=_always) if request.is_eager else window
     call = request.id if request is not None and request.id else str(uuid.uuid4())
     return Window(call, _first_begun(request), None, tracked=False, scheduled=False, _held=_always)
+
+
+#: Tasks of which messages came with the headers of another one.
+_copied: set[str] = set()
+
+
+def _say_copied(name: str) -> None:
+    if name not in _copied:
+        _copied.add(name)
+        logger.warning(
+            "once: task %s is sent with the headers of another task's window, and runs as a task without one: don't "
+            "give children the headers of self.request",
+            name,
+            extra=about("headers_copied"),
+        )
 
 
 def _first_begun(request: Any) -> datetime:

@@ -30,18 +30,23 @@ __all__ = (
     "parse_instant",
     "starts_after",
     "task_id",
+    "with_window",
 )
 
 T = TypeVar("T")
 
 #: Length of an instant's text.
 INSTANT_WIDTH = 27
-#: The message headers that say for which window a message was sent.
-HEADERS = frozenset({"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_keyed", "once_v"})
+#: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a task
+#: that gives its children its own headers doesn't send copies of its window.
+HEADERS = frozenset(
+    {"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_keyed", "once_id", "once_v"}
+)
 
 _VERSION = 1
 _NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 _MAX_ENTRY_BYTES = 64 * 1024
+_MAX_ID = 1024
 _MAX_ATTEMPT = 10**9
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):\d\d:\d\d\.\d{6}Z", re.ASCII)
 _AN_INSTANT = "an instant like 2026-11-21T05:36:00.000000Z"
@@ -107,19 +112,24 @@ def parse_instant(text: str) -> datetime:
     raise ValueError(f"found {shown(text)}, expected {_AN_INSTANT}")
 
 
-def task_id(prefix: str, entry: str, start: datetime) -> str:
+def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None = None) -> str:
     """The id of a window's task: duplicates share it, and anyone can look up a window's result.
 
-    ``prefix`` is ``once_beat_key_prefix``. A UUID of version 5, RFC 9562.
+    ``prefix`` is ``once_beat_key_prefix``. ``ordered`` is when a person ordered the window to run (again), in whole ms:
+    that run has an id of its own, since workers go on discarding one that was revoked. A UUID of version 5, RFC 9562.
     """
-    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}"))
+    name = f"{prefix}\x00{entry}\x00{format_instant(start)}"
+    return str(uuid.uuid5(_NAMESPACE, name if ordered is None else f"{name}\x00{format_instant(ordered)}"))
 
 
 # -- windows as message headers
 
 
-def encode_headers(window: Window) -> dict[str, str | int]:
-    """Return the flat message headers of `window`; its fence, its lease and its last success don't travel."""
+def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str | int]:
+    """Return the flat message headers of `window`; its fence, its lease and its last success don't travel.
+
+    ``sent_as`` is the task id of the one message for which they hold; None: of any, as earlier versions sent them.
+    """
     headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
     if window.end is not None:
         headers["once_end"] = format_instant(window.end)
@@ -128,13 +138,22 @@ def encode_headers(window: Window) -> dict[str, str | int]:
         headers["once_tracked"] = 1
     if window.keyed:
         headers["once_keyed"] = 1
+    if sent_as is not None:
+        headers["once_id"] = sent_as
     headers["once_v"] = _VERSION
     return headers
 
 
-def decode_headers(headers: Mapping[str, object]) -> Window | None:
+def with_window(headers: Mapping[str, Any] | None, window: Window, sent_as: str) -> dict[str, Any]:
+    """Return ``headers`` with those of ``window``, and without those of any other."""
+    others = {name: value for name, value in (headers or {}).items() if name not in HEADERS}
+    return {**others, **encode_headers(window, sent_as)}
+
+
+def decode_headers(headers: Mapping[str, object], task: object = None) -> Window | None:
     """Return the window that a message was sent for, or None if it wasn't sent for one.
 
+    ``task`` is the message's task id: headers of another message aren't its own. None: it isn't asked.
     Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes, and
     NewerVersionError if a newer version wrote them: what they mean isn't guessed at.
     """
@@ -145,6 +164,10 @@ def decode_headers(headers: Mapping[str, object]) -> Window | None:
         raise NewerVersionError(
             f"message header once_v: found {shown(version)}, expected {_VERSION}; upgrade this process"
         )
+    if "once_id" in headers:
+        sent_as = _header(headers, "once_id", f"a task id of 1 to {_MAX_ID} characters", _id)
+        if task is not None and sent_as != str(task):
+            return None
     entry = _header(headers, "once_entry", f"an entry's name of 1 to {_MAX_ENTRY_BYTES} bytes", _name)
     start = _header(headers, "once_start", _AN_INSTANT, parse_instant)
     end = _header(headers, "once_end", _AN_INSTANT, parse_instant) if "once_end" in headers else None
@@ -226,6 +249,12 @@ def _header(headers: Mapping[str, object], name: str, expected: str, read: Calla
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value.encode()) <= _MAX_ENTRY_BYTES:
+        raise ValueError
+    return value
+
+
+def _id(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_ID:
         raise ValueError
     return value
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 
 import pytest
 from processes import wait_until
 from system import EVERY_SECOND, System
+
+from celery_once_beat import Window
+from celery_once_beat.windows import encode_headers
 
 #: Nobody dies here: no worker loses its lease because the machine is slow.
 PATIENT = {"once_beat_lease": 30.0}
@@ -132,6 +136,22 @@ def test_a_message_of_a_newer_version(system: System) -> None:
     assert worker.log.count("put back for") == 1, "said once"
     assert not system.ledger.read("start")
     system.check_law = False
+
+
+def test_headers_of_another_message(system: System) -> None:
+    """A parent's headers make its children no copies of its window: each runs, and its task is named once."""
+    worker = system.worker(pool="solo").wait_ready()
+    window = Window("tick", datetime(2026, 11, 21, tzinfo=timezone.utc), None)
+    parents = encode_headers(window, "parent")
+    for headers in (parents, parents, {"headers": parents}):
+        system.send("apps.once_app.retrying", headers)
+    wait_until(lambda: len(system.ledger.read("finish")) == 3, "all run", 60)
+    started = system.ledger.read("start")
+    assert len(started) == 9
+    assert len({event["entry"] for event in started} - {"tick"}) == 3, "each in a window of its own"
+    assert worker.log.count("with the headers of another task's window") == 1
+    with system.client() as client:
+        assert not list(client.scan_iter("once:*"))
 
 
 def test_a_message_without_a_window(system: System) -> None:

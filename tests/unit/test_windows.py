@@ -28,6 +28,7 @@ from celery_once_beat.windows import (
     next_start,
     parse_instant,
     starts_after,
+    with_window,
 )
 
 UTC = timezone.utc
@@ -162,6 +163,19 @@ def test_headers_look_like_this() -> None:
     """The names and forms on the wire stay as other languages' workers read them."""
     assert encode_headers(WINDOW) == GOOD
     assert decode_headers({**GOOD, "id": "…", "retries": 0}) == WINDOW
+    assert encode_headers(WINDOW, "17") == {**GOOD, "once_id": "17"}
+
+
+def test_headers_of_another_message_are_no_windows() -> None:
+    """They hold for the task id that they name; those of earlier versions name none."""
+    headers = {**GOOD, "once_id": "17"}
+    assert decode_headers(headers) == decode_headers(headers, "17") == decode_headers(GOOD, "18") == WINDOW
+    assert decode_headers(headers, "18") is None
+    assert decode_headers({**headers, "once_attempt": "no number"}, "18") is None
+    child = Window("child", START, None, tracked=False, keyed=True)
+    given = with_window({**headers, "trace": 1}, child, "18")
+    assert given == {"trace": 1, **encode_headers(child, "18")}
+    assert decode_headers(given, "18") == child
 
 
 @pytest.mark.parametrize("headers", [{}, {"id": "x"}, {"once_attempt": "x", "once_tracked": None, "once_end": 3}])
