@@ -158,7 +158,10 @@ def story_facts(story: Story) -> dict[str, Any]:
 
 def window_facts(prefix: str, entry: str, story: Story) -> dict[str, Any]:
     """As :func:`story_facts`, and whose window it is; ``task_id`` is that of its task, by ``prefix``, the keys'."""
-    return {"entry": entry, **story_facts(story), "task_id": task_id(prefix, entry, story.start)}
+    known: Past | OpenWindow | None = story.past or story.open
+    by_order = story.past.ordered if story.past else story.open is not None and story.open.backfill
+    ordered = known.claimed if known and by_order else None
+    return {"entry": entry, **story_facts(story), "task_id": task_id(prefix, entry, story.start, ordered)}
 
 
 def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:

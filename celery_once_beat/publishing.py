@@ -48,6 +48,8 @@ class Job(NamedTuple):
     expires: datetime | None
     retry: int = 0
     attempt: int = 1
+    #: When a person ordered it; None: nobody did.
+    ordered: datetime | None = None
     again: bool = False
 
 
@@ -130,10 +132,10 @@ class Publishing(Scheduler):
             ]
         )
 
-    def publish_by_order(self, row: Row, start: datetime, turn: int) -> int:
+    def publish_by_order(self, row: Row, start: datetime, turn: int, ordered: datetime | None) -> int:
         """Publish a window that was opened by order, and confirm it; returns as :meth:`_send`."""
         window = row.window(start)
-        published = self._send(row.entry, window, Job(row, start, turn, None, again=True))
+        published = self._send(row.entry, window, Job(row, start, turn, None, again=True, ordered=ordered))
         if published == 1:
             signals.window_published.send(sender=self, window=window, again=True)
         self._confirm([Confirmation(WindowKey(row.name, start), turn, published, self._start_timeout(row))])
@@ -169,7 +171,7 @@ class Publishing(Scheduler):
         if self._broker_down:
             return 0
         options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
-        options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start)
+        options["task_id"] = task_id(self._once.settings.key_prefix, window.entry, window.start, job.ordered)
         # Celery writes into the headers of the options: a copy of its own for each message.
         options["headers"] = with_window(options.get("headers"), window, options["task_id"])
         # A broker that takes messages and confirms none (RabbitMQ in its memory alarm) must not hold a beat.

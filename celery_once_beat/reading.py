@@ -72,8 +72,8 @@ def read_confirm(reply: list[Any]) -> r.Confirmed | r.Closed | r.Unchanged:
 def read_take(reply: list[Any]) -> r.TakeReply:
     match reply[0]:
         case "taken":
-            turn, retry, attempts, expires, publishes = reply[1:6]
-            return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes))
+            turn, retry, attempts, expires, publishes, ordered = reply[1:7]
+            return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes), _instant(ordered))
         case "closed":
             return r.Closed(reply[1])
     return r.Unchanged(reply[1])
@@ -82,7 +82,7 @@ def read_take(reply: list[Any]) -> r.TakeReply:
 def read_backfill(reply: list[Any]) -> r.Claimed | r.Open | r.Unknown:
     match reply[0]:
         case "claimed":
-            return r.Claimed(int(reply[1]), _instant(reply[2]))
+            return r.Claimed(int(reply[1]), _instant(reply[2]), ordered=_instant(reply[3]))
         case "open":
             return r.Open()
     return r.Unknown()
@@ -195,6 +195,7 @@ def read_past(text: str) -> r.Past:
         missed=max(int(number), 1) if outcome == "missed" else 0,
         beat=beat,
         worker="" if worker == "-" else worker,
+        ordered=beat.endswith(":order"),
     )
 
 

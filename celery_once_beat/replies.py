@@ -68,6 +68,8 @@ class Claimed:
     turn: int
     expires: datetime | None
     missed: int = 0
+    #: When a person ordered it to run, aware UTC; None: nobody did.
+    ordered: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Taken:
     attempts: int
     expires: datetime | None
     publishes: int
+    #: When a person ordered it to run, aware UTC; None: nobody did.
+    ordered: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -269,6 +273,8 @@ class Past:
     beat: str
     #: Host of its last execution; '' where there was none.
     worker: str
+    #: A person ordered it: it was claimed then.
+    ordered: bool = False
 
     @property
     def late(self) -> timedelta | None:

@@ -234,7 +234,9 @@ class OnceSchedulerMixin(Publishing):
                 row = self._rows.get(key.entry)
                 assert row is not None
                 attempt = taken.attempts + 1
-                jobs.append(Job(row, key.start, taken.turn, taken.expires, taken.retry, attempt, again=True))
+                jobs.append(
+                    Job(row, key.start, taken.turn, taken.expires, taken.retry, attempt, taken.ordered, again=True)
+                )
                 logger.warning(
                     "once: window %s of %r is overdue, to be published again",
                     format_instant(key.start),

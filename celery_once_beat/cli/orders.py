@@ -46,13 +46,13 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
         start = _newest(row, desk) if window is None else desk.instant(window, "--window")
         if not _is_start(row, start):
             fail(f"--window: {_said(start, desk)} is no window of {entry!r}; see: once next --from {window} {entry}")
-        done = _order(desk, row, [start], _publisher(desk))
-        from celery_once_beat.windows import format_instant, task_id
+        done, ids = _order(desk, row, [start], _publisher(desk))
+        from celery_once_beat.windows import format_instant
 
         if done["open"]:
             click.echo(f"once: window {format_instant(start)} of {entry!r} still owes its outcome", err=True)
             ctx.exit(1)
-        click.echo(f"{format_instant(start)} {task_id(desk.settings.key_prefix, entry, start)}")
+        click.echo(f"{format_instant(start)} {ids[-1]}")
         _end_unpublished(ctx, done)
 
 
@@ -91,7 +91,7 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
         if not yes:
             click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True)
         with click.progressbar(length=len(starts), label=plain(entry)) as bar:
-            done = _order(desk, row, starts, _publisher(desk), bar.update)
+            done, _ = _order(desk, row, starts, _publisher(desk), bar.update)
         click.echo(f"{done['published']} published" + (f", {done['open']} open meanwhile" if done["open"] else ""))
         _end_unpublished(ctx, done)
 
@@ -181,24 +181,30 @@ def _order(
     starts: Sequence[datetime],
     publisher: OnceScheduler,
     step: Callable[[int], None] = lambda _: None,
-) -> Counter[str]:
-    """Open each window once more and publish it; what isn't published, a beat publishes."""
+) -> tuple[Counter[str], list[str]]:
+    """Open each window once more and publish it; what isn't published, a beat publishes.
+
+    Returns how many became what, and the task ids of those that were opened.
+    """
     from celery_once_beat.replies import Claimed, Unknown
     from celery_once_beat.requests import WindowKey
+    from celery_once_beat.windows import task_id
 
     host = socket.gethostname().replace(" ", "_")[:60]
     done: Counter[str] = Counter()
+    ids = []
     for start in starts:
         reply = desk.store.backfill(WindowKey(row.name, start), f"{host}:{os.getpid()}:order-{uuid.uuid4().hex[:8]}")
         if isinstance(reply, Unknown):
             fail(f"the store doesn't know {row.name!r}: start a beat first, which loads it")
         if isinstance(reply, Claimed):
-            published = publisher.publish_by_order(row, start, reply.turn)
+            ids.append(task_id(desk.settings.key_prefix, row.name, start, reply.ordered))
+            published = publisher.publish_by_order(row, start, reply.turn, reply.ordered)
             done[{1: "published", 0: "unpublished", -1: "unpublishable"}[published]] += 1
         else:
             done["open"] += 1
         step(1)
-    return done
+    return done, ids
 
 
 def _end_unpublished(ctx: click.Context, done: Counter[str]) -> None:

@@ -224,7 +224,7 @@ end
 
 -- There are many, so they are short: start without what every start ends with; outcome; when it was claimed; ms after
 -- that, when its last execution began (0: none, or at once) and when it was closed; attempts, or how many windows were
--- missed; host and process of the beat; host of the last owner.
+-- missed; host and process of the beat, of a window that was ordered host:order; host of the last owner.
 local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
     local text = string.format('%s %s %.0f %.0f %.0f %.0f %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
@@ -255,8 +255,9 @@ local function close_window(window, outcome, owner)
   else
     count(name, 1)
   end
-  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts,
-    window.beat, owner)
+  local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
+  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
+    owner)
 end
 
 -- The limits that end an open window that nobody runs. Returns its outcome, or nil where it may go on.

@@ -4,7 +4,8 @@
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
 -- ARGV[6] beat   ARGV[7] fingerprint   ARGV[8] publish_timeout ms   ARGV[9] start, server ms
 --
--- returns {'taken', turn, retry, attempts, expires, publishes}   publish it, with that retry number
+-- returns {'taken', turn, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
+--                                 says when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'newer', version}
@@ -22,7 +23,8 @@ if entry.fingerprint ~= ARGV[7] then
 end
 local window = read_window()
 local function taken()
-  return {'taken', window.turn, window.retry, window.attempts, int(window.expires), window.publishes}
+  return {'taken', window.turn, window.retry, window.attempts, int(window.expires), window.publishes,
+    window.backfill == 1 and int(window.claimed) or '0'}
 end
 if tonumber(deadline) > NOW then
   if window.taken == 1 and window.beat == ARGV[6] and not kind then

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import pytest
+from celery import Celery
 from processes import environ, wait_until
 from servers import RedisServer, free_port
 from system import System
@@ -215,10 +216,17 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     wait_until(lambda: system.store.account("hourly"), "it is loaded", 60)
     worker = system.worker(pool="solo").wait_ready()
 
+    revoked = task_id("once:", "hourly", newest)
+    Celery(broker=system.broker_url, set_as_current=False).control.revoke(revoked)
+    worker.wait_log(f"Tasks flagged as revoked: {revoked}")  # its window would be discarded from now on
     ordered = once("run", "hourly")
     start = format_instant(newest)
-    assert (ordered.exit_code, ordered.log) == (0, f"{start} {task_id('once:', 'hourly', newest)}\n")
-    wait_until(lambda: start in system.recorded("hourly"), "it ran", 60)
+    assert ordered.exit_code == 0
+    assert ordered.log.split()[0] == start
+    wait_until(lambda: start in system.recorded("hourly"), "it ran all the same", 60)
+    worker.wait_log(ordered.log.split()[1])
+    (past,) = json.loads(once("history", "hourly", "--json").log)["windows"]
+    assert past["beat"] == f"{HOST}:order"
     earlier = newest - timedelta(hours=5)
     odd = once("run", "hourly", "--window", format_instant(earlier + timedelta(minutes=1)))
     assert odd.exit_code == 2
@@ -245,9 +253,12 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     wait_until(lambda: system.account("hourly").apart == {"done": 10}, "all ran once more", 60)
 
     worker.stop()
-    once("run", "hourly")
+    last = once("run", "hourly").log.split()[1]
     still = once("run", "hourly")
     assert (still.exit_code, still.log) == (1, f"once: window {start} of 'hourly' still owes its outcome\n")
+    system.purge()
+    message = wait_until(system.peek, "a beat publishes it again", 60)
+    assert json.loads(message)["headers"]["id"] == last, "under the same id"
     future = once("backfill", "hourly", "2999-01-01", "2999-01-02")
     assert (future.exit_code, future.log) == (2, "once: FROM lies in the future: no window has begun since\n")
     backwards = once("backfill", "hourly", "now", "2020-01-01")

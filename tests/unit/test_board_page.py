@@ -141,6 +141,9 @@ def test_a_story_of_each_kind() -> None:
     assert done["Begun"] == "21 November 2026 02:00:01.200 CET (2026-11-21 01:00:01.200 UTC), by worker host-b"
     assert (done["Late"], done["Took"], done["Task"]) == ("1.2 s", "2.8 s", "proj.report")
     assert done["Task id"] == task_id("once:", "nightly-report", START)
+    story = past(ordered=True)
+    assert story.past
+    assert told(story)["Task id"] == task_id("once:", "nightly-report", START, story.past.claimed) != done["Task id"]
     waits = told(running(state="published", begun=None), timezone.utc)
     assert waits["Window"] == "21 November 2026 01:00:00 UTC"
     assert waits["State"] == "waits: no worker has begun it yet"
