@@ -1,13 +1,14 @@
 """Windows of keys of the user's own: plain code that many machines start, and child tasks that are sent once.
 
 ``once("key", every="1h")`` gives each window of the key to one caller; ``task.apply_once(key=…)`` publishes a task
-once a window. A key has no entry, no cursor and nobody who recovers it: two strings, SET NX, decide, and each lives for
-``once_beat_retention`` or as long as the window, if that is longer.
+once a window. A key has no entry, no cursor and nobody who recovers it: two strings decide, and each lives for
+``once_beat_retention`` or as long as the window, if that is longer. The key of a child within another task's window is
+that window's entry and the user's key.
 
 What if the process dies, or sleeps for an hour:
 
 - between begin and the end of the body: the lease runs out, and the next caller begins; who wakes up late is stale;
-- between claim and publish: the claim runs out after ``publish_timeout``, and the next caller publishes;
+- between claim and publish: the next caller publishes, since a claim stops nobody before its confirm;
 - between publish and confirm: the same, and the worker refuses the second copy.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import inspect
 import logging
 import os
@@ -60,6 +62,7 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _EVERY = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", re.ASCII)
 _AN_EVERY = "a timedelta, a schedule like crontab(hour=2, minute=0), or a text like '30 s', '5 min', '1h', '1d', '1w'"
 _MAX_KEY = 1024
+_PLAIN = re.compile(r"[\w.-]{1,100}")
 #: How often a begin may be answered too late, or with another time than this machine's, before it is given up.
 _TRIES = 3
 
@@ -284,7 +287,8 @@ def publish_once(  # noqa: PLR0913  # apply_once tells it all that it was told
     options: dict[str, Any],
 ) -> Any:
     """Publish ``task`` once for ``key`` and window; see :meth:`OnceTask.apply_once`."""
-    name = f"{task.name}:{_check_key(key if isinstance(key, str) else str(key))}"
+    within = task.name if window is None else f"{task.name}@{_short(window.entry)}"
+    name = f"{within}:{_check_key(key if isinstance(key, str) else str(key))}"
     if (window is None) == (every is None):
         raise SettingError(f"{name}: give window= or every=, one of the two")
     store, claimant = store_of(task.app), uuid.uuid4().hex
@@ -322,7 +326,7 @@ def _confirm(store: Store, window: KeyedWindow, claimant: str, *, published: boo
     try:
         store.confirm_key(window, claimant, published=published)
     except OnceError as exc:
-        # The claim runs out; a second copy is refused.
+        # The next who asks publishes it again; that copy is refused.
         logger.debug("once: claim of %s not confirmed: %s", window.entry, exc)
 
 
@@ -334,6 +338,13 @@ def _check_key(key: object) -> str:
     if not isinstance(key, str) or not 0 < len(key.encode(errors="ignore")) <= _MAX_KEY or not key.isprintable():
         raise SettingError(f"key: found {shown(key)}, expected a text of 1 to {_MAX_KEY} bytes")
     return key
+
+
+def _short(entry: str) -> str:
+    """An entry's name within another: itself, or a digest where it is long or another could read the same."""
+    if _PLAIN.fullmatch(entry):
+        return entry
+    return "#" + hashlib.blake2b(entry.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _schedule(name: str, every: timedelta | str | BaseSchedule, tz: tzinfo | str | None, app: Celery) -> BaseSchedule:

@@ -406,7 +406,7 @@ class Store:
         """Take the right to publish the message of ``window``; see ``lua/key_claim.lua``.
 
         ``claimant`` is a name used for this claim alone. Returns :class:`Claimed` (publish it, and confirm),
-        :class:`Unchanged` (another has), or with ``now`` :class:`Elsewhen` where the server's time lies outside of it.
+        :class:`Unchanged` (it is out), or with ``now`` :class:`Elsewhen` where the server's time lies outside of it.
         """
         keys = [self._key_of(window, "claim"), self._key_of(window, "run")]
         arguments: list[object] = [claimant, _ms(self.settings.publish_timeout)]
@@ -415,9 +415,9 @@ class Store:
         return self._trip.one(Call("key_claim", keys, arguments, reading.read_key_claim))
 
     def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
-        """Say whether the message of a claimed ``window`` went out; returns whether the claim was still the claimant's.
+        """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
 
-        See ``lua/key_confirm.lua``.
+        What didn't go out isn't where another has claimed it since. See ``lua/key_confirm.lua``.
         """
         arguments = [claimant, int(published), self._remembered(window)]
         call = Call("key_confirm", [self._key_of(window, "claim")], arguments, reading.read_word)
