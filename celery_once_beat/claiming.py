@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
-from .clock import ServerClock
+from .clock import ServerClock, steady
 from .errors import OnceError, ScheduleError, StoreUnavailableError
 from .logs import about
 from .policy import Step
@@ -48,7 +48,7 @@ _AHEAD = timedelta(seconds=60)
 class Claims:
     """What became of one chunk."""
 
-    #: When the claims were sent, time.monotonic().
+    #: When the claims were sent, by ``clock.steady``.
     sent: float
     #: Windows to publish.
     won: list[Job] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Claiming:
     def claim(self, schedule: Mapping[str, Any], now: datetime) -> Claims:
         """Claim a chunk of what is due at ``now`` (aware UTC); raises StoreUnavailableError if nothing came through."""
         steps, replaced = self._plan(schedule, now)
-        claims = Claims(sent=time.monotonic(), replaced=replaced)
+        claims = Claims(sent=steady(), replaced=replaced)
         try:
             replies = self._store.claim_many(self._beat, [self._claim_request(row, step) for row, step in steps])
         except StoreUnavailableError:

@@ -1,7 +1,7 @@
-"""The server's time, as far as this process knows it.
+"""The server's time, as far as this process knows it, and the clock that carries it on.
 
-Measured in a round trip that is made anyway, and carried on by the monotonic clock, so that a wall clock that is
-wrong or jumps moves no window.
+The server's time is measured in a round trip that is made anyway, so that a wall clock that is wrong or jumps moves no
+window. Between two of them ``steady`` counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from .logs import about
 
-__all__ = ("ServerClock",)
+__all__ = ("ServerClock", "steady")
 
 logger = get_logger(__name__)
 
@@ -21,10 +21,20 @@ logger = get_logger(__name__)
 MOST_APART = 2.0
 #: Seconds of a round trip, its repetitions included, beyond which it says too little about the time.
 SLOW = 0.2
+#: Linux has one that goes on while the machine is suspended, as the server's does; elsewhere the monotonic one may.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady() -> float:
+    """Seconds since some moment; they pass in suspend too, where ``time.monotonic()`` stands still on Linux.
+
+    For what is trusted for so long: a lease, a claim, a measured time. Not to be compared with other clocks.
+    """
+    return time.clock_gettime(_CLOCK)
 
 
 class ServerClock:
-    """Server time = the last measured one + what the monotonic clock has passed since."""
+    """Server time = the last measured one + what has passed since."""
 
     def __init__(self) -> None:
         self._server: datetime | None = None
@@ -35,7 +45,7 @@ class ServerClock:
         """Aware UTC; this machine's own time until the first measurement."""
         if self._server is None:
             return datetime.now(timezone.utc)
-        return self._server + timedelta(seconds=time.monotonic() - self._at)
+        return self._server + timedelta(seconds=steady() - self._at)
 
     @property
     def offset(self) -> float:
@@ -43,7 +53,7 @@ class ServerClock:
         return (datetime.now(timezone.utc) - self.now()).total_seconds()
 
     def measured(self, server: datetime, sent: float, received: float) -> None:
-        """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (time.monotonic())."""
+        """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (``steady``)."""
         if received - sent > SLOW and self._server is not None:
             return  # what was measured before is better
         # Somewhere in the round trip: taken as its end, this clock can only be late, and no window runs early.

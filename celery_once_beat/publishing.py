@@ -23,6 +23,7 @@ from celery.beat import Scheduler
 from celery.utils.log import get_logger
 
 from . import broker, signals
+from .clock import steady
 from .errors import StoreUnavailableError
 from .logs import about
 from .replies import Closed
@@ -82,7 +83,7 @@ class Publishing(Scheduler):
         super().__init__(*args, **kwargs)
 
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
-        """Publish windows claimed or taken at ``claimed_at`` (time.monotonic()), and confirm them slice by slice."""
+        """Publish windows claimed or taken at ``claimed_at`` (``clock.steady``), and confirm them slice by slice."""
         # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
         left = deque(sorted(jobs, key=_alone, reverse=True))
         while left:
@@ -101,7 +102,7 @@ class Publishing(Scheduler):
             while left and len(sent) < SLICE and time.monotonic() - began <= timeout / 4 and _alone(left[0]) == alone:
                 job = left.popleft()
                 row = job.row
-                if row.tracked and time.monotonic() - claimed_at > timeout / 2:
+                if row.tracked and steady() - claimed_at > timeout / 2:
                     continue
                 window = row.window(job.start, job.attempt)
                 if job.again:

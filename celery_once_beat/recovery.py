@@ -6,14 +6,13 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from celery.utils.log import get_logger
 
 from . import signals
-from .clock import ServerClock
+from .clock import ServerClock, steady
 from .errors import OnceError, StoreUnavailableError
 from .logs import about
 from .replies import BeatReport, Closed, Overdue, Taken
@@ -68,7 +67,7 @@ class Recovery:
 
     def due_in(self) -> float:
         """Seconds until the next look, at least 0."""
-        return max(self._next - time.monotonic(), 0.0)
+        return max(self._next - steady(), 0.0)
 
     def hurry(self) -> None:
         """Look at the next tick."""
@@ -79,9 +78,9 @@ class Recovery:
         # What this beat couldn't move mustn't hide what lies behind it: this look begins there.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
-        sent = time.monotonic()
+        sent = steady()
         found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text)
-        self._clock.measured(found.heartbeat.now, sent, time.monotonic())
+        self._clock.measured(found.heartbeat.now, sent, steady())
         self.forgotten = found.heartbeat.new and bool(self.alive)
         self.alive, self.asked_at = found.heartbeat.beats, found.heartbeat.now
         self.certain = found.heartbeat.certain

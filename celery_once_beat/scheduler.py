@@ -24,7 +24,7 @@ from kombu.utils.url import maybe_sanitize_url
 
 from . import __version__, checks, signals
 from .claiming import CHUNK, Claiming
-from .clock import ServerClock
+from .clock import ServerClock, steady
 from .errors import OnceError, ScheduleError, SettingError, UncertainWriteError
 from .logs import about
 from .lookup import Lookup
@@ -227,7 +227,7 @@ class OnceSchedulerMixin(Publishing):
         for position in range(0, len(overdue), SLICE):
             if time.monotonic() - began > self._once.settings.recovery_interval:
                 return
-            sent = time.monotonic()
+            sent = steady()
             recovered = self._recovery.take(overdue[position : position + SLICE], self._rows.get)
             jobs = []
             for key, taken in recovered.taken:

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import logging
 import re
-import time
+import shutil
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_once_beat.clock import ServerClock
+from celery_once_beat.clock import ServerClock, steady
 
 
 @pytest.mark.parametrize("length", [0.001, 0.1, 6.0])
 def test_a_round_trip_never_puts_the_clock_ahead(length: float) -> None:
     """The server may have answered at its very end: no window may run early for it. Monotonic time carries it on."""
     clock = ServerClock()
-    received = time.monotonic()
+    received = steady()
     server = datetime(2030, 1, 1, tzinfo=timezone.utc)
     clock.measured(server, received - length, received)
     passed = clock.now() - server
-    assert timedelta(0) <= passed <= timedelta(seconds=time.monotonic() - received)
+    assert timedelta(0) <= passed <= timedelta(seconds=steady() - received)
 
 
 def test_a_slow_round_trip_does_not_replace_a_better_one(caplog: pytest.LogCaptureFixture) -> None:
     """What was measured before goes on, and nobody is told that clocks differ for a slow answer."""
     clock = ServerClock()
-    now = time.monotonic()
+    now = steady()
     clock.measured(datetime.now(timezone.utc), now, now)
     with caplog.at_level(logging.WARNING, "celery_once_beat.clock"):
         clock.measured(datetime.now(timezone.utc) - timedelta(seconds=6), now - 6.0, now)
@@ -39,7 +41,23 @@ def test_clocks_apart_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     clock = ServerClock()
     with caplog.at_level(logging.WARNING, "celery_once_beat.clock"):
         for _ in range(3):
-            now = time.monotonic()
+            now = steady()
             clock.measured(datetime.now(timezone.utc) - timedelta(seconds=7), now, now)
     (record,) = caplog.records
     assert re.search(r" 7\.\d s ahead of", record.getMessage())
+
+
+def test_time_passes_in_suspend() -> None:
+    """What is trusted for so long isn't trusted longer because the machine was suspended meanwhile.
+
+    A time namespace moves the clock that counts suspend, and no other.
+    """
+    code = "import time; from celery_once_beat.clock import steady; print(steady() - time.monotonic())"
+    apart = ["unshare", "--time", "--boottime", "86400"]
+    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no time namespaces on this machine, or not for this user")
+    plain, suspended = (
+        float(subprocess.run([*command, sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for command in ([], apart)
+    )
+    assert abs(suspended - plain - 86400) < 3600

@@ -21,6 +21,7 @@ from django.db.models import Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce, Greatest
 from django_celery_beat.utils import now
 
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError
 from celery_once_beat.logs import about
 
@@ -48,7 +49,7 @@ def one_line(error: BaseException) -> str:
 
 
 class Seen(NamedTuple):
-    """The rows as they were ``at`` (time.monotonic())."""
+    """The rows as they were ``at`` (``clock.steady``)."""
 
     schedule: dict[str, Any]
     at: float
@@ -119,7 +120,7 @@ class Database:
 
         Once for a freeze, and not for long: a database that is slow holds up nothing.
         """
-        long_ago = time.monotonic() - 3 * self._interval
+        long_ago = steady() - 3 * self._interval
         while self.seen is not None and self.seen.at < long_ago and self.seen is not self._old and not self._error:
             self._old = self.seen  # a look that ends only now may have begun before
             self._tried.clear()
@@ -185,7 +186,7 @@ class Database:
             self._disable(self._to_disable.popitem()[1])
 
     def _look(self) -> None:
-        at = time.monotonic()
+        at = steady()
         change = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
         # Any difference: who changed them may have a clock that is behind.
         if self.seen is None or change != self._change or at - self._read_at > _ANYWAY:

@@ -16,6 +16,7 @@ from celery.utils.log import get_logger
 from django.db.utils import DatabaseError, InterfaceError, OperationalError, ProgrammingError
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError
 from celery_once_beat.logs import about
 from celery_once_beat.publishing import Job
@@ -137,7 +138,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def _schedule_seen_at(self) -> datetime | None:
         if self._seen is None:
             return None
-        return self._clock.now() - timedelta(seconds=time.monotonic() - self._seen.at)
+        return self._clock.now() - timedelta(seconds=steady() - self._seen.at)
 
     def _say_what_is_wrong(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
