@@ -5,7 +5,9 @@ What if the process dies, or sleeps for an hour:
 - before begin: the window stays published, and becomes overdue;
 - between begin and finish: the lease runs out, a beat publishes the window again, another worker begins;
   who wakes up late is stale: nothing of it is recorded, and its result isn't reported;
+- a soft time limit before the body, within begin: the same; nobody renews, and nothing has failed;
 - before the reply to begin is read: a lease that has run out by then isn't acted on, it is asked for again;
+- a soft time limit after the body, while its end is told: it waits until that is done, and goes on then;
 - after finish: the window has its outcome; Celery's own result may be missing, as after any such death.
 """
 
@@ -24,6 +26,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from . import signals
+from .clock import steady
 from .errors import NewerVersionError, OnceError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of, tell
 from .logs import about
@@ -42,6 +45,8 @@ logger = get_logger(__name__)
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
+#: In the place of what a body raised: it hasn't ended.
+_RUNNING = BaseException()
 #: How often a begin may be answered only after the lease that it asked for, before the message is put back.
 _LATE_BEGINS = 3
 
@@ -77,6 +82,11 @@ class Execution:
         self.without_store = False
         self.handed_over = False
         self.stale = False
+        #: What the store answered to the end; ``_told`` also where it was told in vain.
+        self._answer: Finished | Again | Stale | None = None
+        self._told = False
+        #: All is done that the end is to do.
+        self._recorded = False
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run ``body`` if the window is this delivery's; else raise Ignore, which leaves no trace.
@@ -95,12 +105,13 @@ class Execution:
             self.without_store = True
             request._once_execution = self
             return self._run(body)
-        request._once_execution = self
         leases = leases_of(self.store)
-        leases.hold(lease)
         try:
+            request._once_execution = self
+            leases.hold(lease)
             return self._run(body)
         finally:
+            lease.over = True  # before any call: whatever may be raised into that one
             leases.release(lease)
 
     # -- begin ------------------------------------------------------------------------------------------------
@@ -135,7 +146,7 @@ class Execution:
         )
 
     def _ask_to_begin(self) -> tuple[float, Any]:
-        """Return when the request was sent that was answered, time.monotonic(), and its answer.
+        """Return when the request was sent that was answered, by ``clock.steady``, and its answer.
 
         Raises StoreUnavailableError, with the window given back, where no answer could be acted on. The same owner
         may ask again: it has begun once all the same.
@@ -143,7 +154,7 @@ class Execution:
         give_up = time.monotonic() + self.lease_seconds / 2
         late = 0
         while True:
-            sent = time.monotonic()
+            sent = steady()
             try:
                 reply = self._send_begin()
             except UncertainWriteError:
@@ -153,7 +164,7 @@ class Execution:
                     raise
                 time.sleep(0.1)
                 continue
-            if not isinstance(reply, Begun) or time.monotonic() < sent + self.lease_seconds:
+            if not isinstance(reply, Begun) or steady() < sent + self.lease_seconds:
                 return sent, reply
             # The reply was slow, or this process slept: the lease has run out, or may have.
             late += 1
@@ -182,7 +193,7 @@ class Execution:
 
         Asked once: the body has ended, and its task shall too.
         """
-        sent = time.monotonic()
+        sent = steady()
         try:
             reply = self._send_begin()
         except UncertainWriteError:
@@ -217,36 +228,57 @@ class Execution:
     def _run(self, body: Callable[[], Any]) -> Any:
         """Run ``body``, and record how it ended, whatever it raises of an Exception.
 
+        Something may be raised into this at any instruction, as a soft time limit is. Once the body has ended, its own
+        end is what is recorded, and the rest goes on.
+        """
+        signals.window_started.send(sender=self.task, window=self.window)
+        error: BaseException | None = _RUNNING
+        try:
+            try:
+                result = body()
+                error = None
+            except BaseException as exc:
+                error = exc  # before any call
+                self._record(error)
+                raise
+            self._record(None)
+            return result
+        except BaseException:
+            if error is not _RUNNING:
+                self._record(error)  # it goes on where it was
+            raise
+        finally:
+            error = None  # else it and this frame would hold each other
+
+    def _record(self, error: BaseException | None) -> None:
+        """Record how the body ended, by what it raised; called once more, it goes on where it was.
+
         SystemExit and KeyboardInterrupt end the process, not the window: nothing is recorded, so that recovery runs
         it again, as after any other death.
         """
-        signals.window_started.send(sender=self.task, window=self.window)
-        try:
-            result = body()
-        except Retry as exc:
-            # Raised by hand, without retry(), nothing will come again.
-            self._fail(exc)
-            raise
-        except Reject as exc:
-            self._end_rejected(exc)
-            raise
-        except Ignore:
+        if self._recorded:
+            return
+        if error is None or isinstance(error, Ignore):
             # The body decided that it is done; replace() ends so too.
             self._succeed()
-            raise
-        except Exception as exc:
+        elif isinstance(error, Retry):
+            # Raised by hand, without retry(), nothing will come again.
+            self._fail(error)
+        elif isinstance(error, Reject):
+            self._end_rejected(error)
+        elif isinstance(error, Exception):
             # Nobody would publish a key's window again.
-            self._fail(exc, None if self.window.keyed else self.task.once_retry_failed_after)
-            raise
-        self._succeed()
-        return result
+            self._fail(error, None if self.window.keyed else self.task.once_retry_failed_after)
+        self._recorded = True
 
     def _succeed(self) -> None:
         if self._finish("done"):
+            self._recorded = True  # before its signal: a receiver hears it once
             signals.window_succeeded.send(sender=self.task, window=self.window)
 
     def _fail(self, exc: Exception, again_after: float | None = None) -> None:
         if self._finish("failed", again_after):
+            self._recorded = True
             signals.window_failed.send(sender=self.task, window=self.window, exception=exc)
 
     def _end_rejected(self, exc: Reject) -> None:
@@ -256,18 +288,25 @@ class Execution:
         if self.handed_over or self.lease is None:
             return
         # The same message comes again: no death, so it hands over to its own retry number.
-        self._patiently(lambda: self._hand_over(self.retry, 0.0))
+        if not (self.stale or self._told):
+            self._patiently(lambda: self._hand_over(self.retry, 0.0))
         if self.stale:
             self._raise_stale()
 
-    def hand_over(self, options: dict[str, Any]) -> None:
-        """Give the window to the retry that is about to be published with these ``apply_async`` options."""
-        if self.lease is not None or self._begin_afterwards():
-            self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
+    def hand_over(self, options: dict[str, Any], publish: Callable[[], Any]) -> Any:
+        """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
+        try:
+            if self.lease is not None or self._begin_afterwards():
+                self._patiently(lambda: self._hand_over(options["retries"], _delay(options)))
+        except BaseException:
+            if self.handed_over:  # something was raised into it, and goes on once the retry is out
+                publish()
+            raise
         if self.stale:
             raise Ignore("stale")  # retry() makes a Reject of it, whose end is told to the store and found stale
         # Also where it couldn't be told: the retry goes out, and whoever runs it finishes the window.
         self.handed_over = True
+        return publish()
 
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None
@@ -284,25 +323,24 @@ class Execution:
         window was handed over to a retry, which is to finish it, also if the body goes on after
         ``retry(throw=False)``. Raises Ignore where this execution is stale.
         """
-        if self.handed_over or (self.lease is None and not self._begin_afterwards()):
+        if self.handed_over:
             return False
-        assert self.lease is not None
-        fence = self.lease.fence
-        self.lease.ending = True
-        recorded = False
-
-        def finish() -> None:
-            nonlocal recorded
-            reply = self.store.finish(self.key, self.owner, fence, outcome, again_after, tracked=self.window.tracked)
-            self.stale = isinstance(reply, Stale)
-            if isinstance(reply, Again):
-                self._log(logger.warning, "window_runs_again", "failed, runs again in %g s", reply.after)
-            recorded = isinstance(reply, Finished)
-
-        self._patiently(finish)
+        if not self._told and (self.lease is not None or self._begin_afterwards()):
+            self._patiently(lambda: self._send_finish(outcome, again_after))
+        self._told = True
         if self.stale:
             self._raise_stale()
-        return recorded
+        if isinstance(self._answer, Again):
+            self._log(logger.warning, "window_runs_again", "failed, runs again in %g s", self._answer.after)
+        return isinstance(self._answer, Finished)
+
+    def _send_finish(self, outcome: str, again_after: float | None) -> None:
+        assert self.lease is not None
+        self.lease.ending = True
+        self._answer = self.store.finish(
+            self.key, self.owner, self.lease.fence, outcome, again_after, tracked=self.window.tracked
+        )
+        self.stale, self._told = isinstance(self._answer, Stale), True
 
     def _patiently(self, send: Callable[[], None]) -> None:
         """Tell the store, for as long as a lease; a body that ran without the store has had its try."""
@@ -313,6 +351,7 @@ class Execution:
         self._log(log, "window_unrecorded", "end not recorded, it may run again: %s", exc)
 
     def _raise_stale(self) -> NoReturn:
+        self._recorded = True
         self._log(logger.error, "window_stale", "came back after its lease; its end isn't recorded")
         signals.window_stale.send(sender=self.task, window=self.window)
         raise Ignore("stale: the lease ran out and another execution has the window")

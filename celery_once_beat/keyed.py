@@ -36,6 +36,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedule
 
 from . import signals
+from .clock import steady
 from .errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of, tell
 from .logs import about
@@ -179,7 +180,7 @@ class Once:
             window = _window_at(self._schedule, self._key, now)
             if window is None:
                 return None
-            sent = time.monotonic()
+            sent = steady()
             try:
                 reply = self._ask(window, owner, length)
             except StoreUnavailableError as exc:
@@ -191,7 +192,7 @@ class Once:
                 now = reply.now  # the server's clock counts
             elif not isinstance(reply, Begun):
                 return None
-            elif time.monotonic() < sent + length:
+            elif steady() < sent + length:
                 return self._own(window, owner, reply, length, sent)
         raise StoreUnavailableError(
             f"once({self._key!r}): Redis answers too late: after the lease of {length:g} s, or in another window"
@@ -214,7 +215,7 @@ class Once:
     def _begin_afterwards(self, turn: _Turn) -> Lease | None:
         """Take the window of a body that ran without the store, if Redis answers by now and nobody else has it."""
         length, owner = self._lease or self._store.settings.lease, _new_owner()
-        keyed, sent = _keyed(turn.window), time.monotonic()
+        keyed, sent = _keyed(turn.window), steady()
         try:
             reply = self._store.begin(keyed, owner, length, tracked=False)
         except OnceError as exc:

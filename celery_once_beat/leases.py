@@ -2,13 +2,18 @@
 
 A lease is trusted for its length counted from *before* the request that took or renewed it was sent: the server
 can't have begun to count earlier. So ``held`` turns False here before the window can be another's, even when
-the reply was slow, or the process was frozen.
+the reply was slow, or the process was frozen, or the machine suspended.
+
+A soft time limit is raised in the main thread at any instruction, within this module's functions too. So nothing that
+the thread needs is kept under a lock that is written in Python: what is raised inside of such a one leaves it locked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
 
+from .clock import steady
 from .errors import OnceError, StoreUnavailableError
 from .logs import about
 from .replies import Renewed, Stale
@@ -29,7 +35,7 @@ logger = get_logger(__name__)
 
 
 class Lease:
-    """An execution's right to its window. ``length`` is in seconds, ``sent`` is time.monotonic()."""
+    """An execution's right to its window. ``length`` is in seconds, ``sent`` is by ``clock.steady``."""
 
     def __init__(
         self,
@@ -51,11 +57,13 @@ class Lease:
         self.lost = False
         #: Its end is being told to the store, which then answers a renewal with Stale.
         self.ending = False
+        #: Its execution has ended, in whatever way: it isn't renewed any more.
+        self.over = False
         self._sent = sent
 
     def held(self) -> bool:
         """Whether the window is certainly this execution's, now."""
-        return not self.lost and time.monotonic() < self._sent + self.length
+        return not self.lost and steady() < self._sent + self.length
 
     def renewed(self, sent: float) -> None:
         """Count anew from ``sent``."""
@@ -63,7 +71,7 @@ class Lease:
 
     @property
     def renew_at(self) -> float:
-        """When to renew, time.monotonic(): after a third of the length."""
+        """When to renew, by ``clock.steady``: after a third of the length."""
         return self._sent + self.length / 3
 
 
@@ -72,44 +80,52 @@ class Leases:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: Changed by single steps of the set's own, each of which is atomic.
         self._held: set[Lease] = set()
-        self._changed = threading.Condition()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        #: When the thread looks next, time.monotonic().
+        #: When the thread looks next, by ``clock.steady``, and what makes it look sooner.
         self._wakes_at = math.inf
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` from now on."""
-        with self._changed:
-            self._held.add(lease)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._keep, name="once-leases", daemon=True)
-                self._thread.start()
-            elif lease.renew_at < self._wakes_at:
-                # Not for each lease: waking a thread costs more than a short body.
-                self._changed.notify()
+        self._held.add(lease)
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
+        elif lease.renew_at < self._wakes_at:
+            # Not for each lease: waking a thread costs more than a short body.
+            self._wake.put(None)
 
     def release(self, lease: Lease) -> None:
-        """Don't renew ``lease`` any more."""
-        with self._changed:
-            self._held.discard(lease)
+        """Don't renew ``lease`` any more. Its ``over`` alone says so too, without a call that could be cut short."""
+        lease.over = True
+        self._held.discard(lease)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._keep, name="once-leases", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _keep(self) -> None:
         while True:
-            with self._changed:
-                self._wakes_at = min((lease.renew_at for lease in self._held), default=math.inf)
-                wait = self._wakes_at - time.monotonic()
-                if wait > 0:
-                    self._changed.wait(None if wait == math.inf else wait)
-                    continue
-                leases = [lease for lease in self._held if not lease.lost]
-                self._held.intersection_update(leases)
-            if leases and not self._renew(leases):
+            self._wakes_at = math.inf  # a lease that comes behind the copy wakes this once more
+            held = self._held.copy()
+            leases = [lease for lease in held if not (lease.lost or lease.over)]
+            self._held.difference_update(held.difference(leases))
+            self._wakes_at = min((lease.renew_at for lease in leases), default=math.inf)
+            wait = self._wakes_at - steady()
+            if wait > 0:
+                with contextlib.suppress(queue.Empty):
+                    self._wake.get(timeout=None if wait == math.inf else wait)
+            elif not self._renew(leases):
                 time.sleep(min(1.0, *(lease.length / 10 for lease in leases)))
 
     def _renew(self, leases: list[Lease]) -> bool:
         """Renew all in one round trip; returns False where the store didn't answer for one."""
-        sent = time.monotonic()
+        sent = steady()
         replies: Sequence[object]
         try:
             replies = self._store.renew_many(
@@ -145,20 +161,33 @@ def tell(send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceE
 
     What can't be told is given to ``unrecorded``, and stops nothing: the body's own result or exception stands. A
     foreign key and a newer version don't go away by waiting.
+
+    The body has ended. So what is raised into this (a soft time limit, gevent's Timeout, KeyboardInterrupt) waits until
+    the end is told, and goes on then; a second one goes on at once.
     """
     give_up = time.monotonic() + seconds
-    pause = 0.1
-    while True:
-        try:
-            send()
-        except OnceError as exc:
-            if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
-                unrecorded(exc)
-                return
-        else:
-            return
-        time.sleep(pause)
-        pause = min(pause * 2, 2.0)
+    pause, wait = 0.1, 0.0
+    raised: BaseException | None = None
+    try:
+        while True:
+            try:
+                if wait:
+                    time.sleep(wait)
+                send()
+                break
+            except OnceError as exc:
+                if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
+                    unrecorded(exc)
+                    break
+                wait, pause = pause, min(pause * 2, 2.0)
+            except BaseException as exc:
+                if raised is not None:
+                    raise
+                raised, wait = exc, 0.0  # asked again: every verb answers its owner as it did the first time
+        if raised is not None:
+            raise raised
+    finally:
+        raised = None  # else it and this frame would hold each other
 
 
 _leases: WeakKeyDictionary[Store, dict[int, Leases]] = WeakKeyDictionary()

@@ -137,6 +137,11 @@ class RoundTrip:
             raise
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
+        except BaseException:
+            # Raised into it, a soft time limit say: a connection may wait for a reply that nobody reads, and the next
+            # command would take it for its own. Not closed: other threads may use others of the same pool.
+            self._lazy = None
+            raise
 
     def _read(self, call: Call[T], reply: Reply, *, certain: bool) -> T | OnceError:
         """Read one reply; ``certain`` says whether all servers that were asked have their replicas."""

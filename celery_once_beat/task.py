@@ -180,7 +180,8 @@ class OnceTask(_Task):
         request = self.request_stack.top if self.request_stack is not None else None
         execution: Execution | None = getattr(request, "_once_execution", None)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
-            execution.hand_over(options)
+            publish = partial(super().apply_async, args, kwargs, task_id, *more, **options)
+            return execution.hand_over(options, publish)
         return super().apply_async(args, kwargs, task_id, *more, **options)
 
     def apply_once(

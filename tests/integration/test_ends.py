@@ -7,8 +7,9 @@ from celery import Celery
 from celery.result import AsyncResult
 from kombu import Connection
 from processes import wait_until
+from proxy import Proxy
 from servers import RedisServer
-from system import System
+from system import System, rare
 
 from celery_once_beat.windows import format_instant, task_id
 
@@ -188,6 +189,38 @@ def test_an_expired_message(system: System) -> None:
     system.worker().wait_ready()
     wait_until(lambda: system.outcomes() == {"expired": 1}, "it is expired", 60)
     assert not system.ledger.read("start")
+
+
+def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: System) -> None:
+    """The body has returned: its end is recorded, though its soft limit is reached while a slow Redis is asked.
+
+    The limit goes on then: it is Celery's result.
+    """
+    with Proxy(redis_server.port) as proxy:
+        system.result_url = system.store_url
+        system.settings = {
+            "once_beat_lease": 15.0, "once_beat_start_timeout": 60.0,
+            "once_beat_redis_options": {"socket_timeout": 60.0},
+        }  # fmt: skip
+        system.task = {"soft_time_limit": 6}
+        worker = system.worker(env={"STORE_URL": proxy.url()}).wait_ready()
+
+        def limit_is_reached() -> None:
+            worker.wait_log("Soft time limit")
+            raise OSError  # the connection is cut: what was asked first isn't what is recorded
+
+        system.entries = {"tick": {"task": "apps.once_app.work", "args": [2.0], **rare()}}
+        beat = system.beat()
+        wait_until(lambda: system.ledger.read("start"), "it runs", 60)
+        proxy.stop_before(1, limit_is_reached)
+        system.store.pause("tick")
+        wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
+        wait_until(lambda: result_of(system).state == "FAILURE", "the limit is its result", 60)
+        assert "SoftTimeLimitExceeded" in worker.log
+        (start,) = system.ledger.read("start")
+        assert [event["start"] for event in system.ledger.read("recorded")] == [start["start"]]
+        beat.stop()
+        worker.end()
 
 
 def test_grace(system: System) -> None:

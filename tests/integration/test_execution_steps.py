@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from inspect import CO_GENERATOR
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +27,7 @@ from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
 from celery_once_beat.delivery import _end
-from celery_once_beat.execution import DELIVERY
+from celery_once_beat.execution import DELIVERY, Execution
 from celery_once_beat.leases import leases_of
 from celery_once_beat.replies import Begun, EntryAccount
 from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
@@ -73,10 +77,17 @@ class Worker:
         finally:
             store_of(self.app).renew_many = original  # type: ignore[method-assign]
 
-    def deliver(self, body: Callable[[], Any], **request: Any) -> Any:
+    def next_window(self) -> Window:
+        """One more window that is claimed and published."""
+        cursor = self.account.cursor
+        window = Window(WINDOW.entry, cursor + timedelta(hours=1), None)
+        store_of(self.app).claim_many("beat", [ClaimRequest(WindowKey(window.entry, window.start), cursor, "mark")])
+        return window
+
+    def deliver(self, body: Callable[[], Any], window: Window = WINDOW, **request: Any) -> Any:
         """What a worker does with a delivery of the window's message; ``body`` is the task's."""
         self.body = body
-        headers = encode_headers(WINDOW)
+        headers = encode_headers(window)
         fields = {"id": "task-id", "args": (), "kwargs": {}, "retries": 0, "is_eager": False, "called_directly": False}
         self.task.push_request(
             **{**fields, **request, "headers": headers, "hostname": "worker", "delivery_info": {"routing_key": QUEUE}}
@@ -639,3 +650,128 @@ def test_a_failure_that_runs_again_is_not_signalled_yet(worker: Worker) -> None:
         worker.deliver(lambda: _throw(LookupError("mine")))
     assert [name for name, _ in sent] == ["window_started"]
     assert worker.account.counts == {}
+
+
+# ------------------------------------------------------------------------------- what is raised into it from outside
+
+
+class RaisedError(Exception):
+    """What a signal's handler raises, as that of a soft time limit does."""
+
+
+@contextmanager
+def raised_into(first: str, position: int) -> Iterator[list[str]]:
+    """Raise where this thread handles signals, the ``position``-th time since the function ``first`` was called.
+
+    That is as functions begin, and as those return that are written in C, until the execution ends. Yields where it was
+    raised.
+    """
+    where: list[str] = []
+    seen = -1
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal seen
+        if event == "return" and frame.f_code is Execution.run.__code__:
+            sys.setprofile(None)
+        if seen < 0 and not (event == "call" and frame.f_code.co_name == first):
+            return
+        # What is raised into a generator that is being closed goes nowhere.
+        if event in ("call", "c_return") and not frame.f_code.co_flags & CO_GENERATOR:
+            seen += 1
+            if seen == position:
+                where.append(f"{frame.f_code.co_filename}:{frame.f_lineno}, {event}")
+                raise RaisedError  # which ends the profiling too
+
+    sys.setprofile(look)
+    try:
+        yield where
+    finally:
+        sys.setprofile(None)
+
+
+def raised_everywhere(worker: Worker, first: str, end: Callable[[], Any]) -> Iterator[tuple[str, Window]]:
+    """Deliver windows whose body is ``end``, each with something raised into it a little later than into the last."""
+    position = 0
+    while True:
+        window = worker.next_window()
+        caught: BaseException | None = None
+        with raised_into(first, position) as where:
+            try:
+                worker.deliver(end, window)
+            except Exception as exc:  # noqa: BLE001  # whatever goes on
+                caught = exc
+        if not where:
+            return
+        # redis-py keeps some to itself.
+        assert isinstance(caught, RaisedError) or "celery_once_beat" not in where[0], where
+        yield where[0], window
+        # Each place of ours, and some of what lies below.
+        position += 1 if "celery_once_beat" in where[0] else 15
+
+
+def check_that_leases_are_kept(worker: Worker) -> None:
+    """None is held of those that have ended, and one that begins is renewed."""
+    leases = leases_of(store_of(worker.app))
+    assert not [lease for lease in leases._held.copy() if not lease.over]
+
+    def body() -> None:
+        (lease,) = [lease for lease in leases._held.copy() if not lease.over]
+        begun = lease.renew_at
+        wait_until(lambda: lease.renew_at > begun, "its lease is renewed", 60)
+
+    worker.deliver(body, worker.next_window())
+
+
+@pytest.mark.parametrize("how", ["returns", "raises"])
+def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
+    """Wherever a soft time limit meets the end of an execution: that end is recorded, once, and then it goes on."""
+
+    def end() -> None:
+        if how == "raises":
+            raise LookupError("mine")
+
+    outcome = {"returns": "done", "raises": "failed"}[how]
+    before = 0
+    with heard() as sent:
+        for where, window in raised_everywhere(worker, "_record", end):
+            assert worker.account.counts == {outcome: before + 1}, where
+            assert window.start not in worker.account.open, where
+            before += 1
+    assert before > 20
+    signal = {"returns": "window_succeeded", "raises": "window_failed"}[how]
+    told = Counter(arguments["window"].start for name, arguments in sent if name == signal)
+    assert max(told.values()) == 1
+    check_that_leases_are_kept(worker)
+
+
+def test_what_is_raised_before_the_body(worker: Worker) -> None:
+    """Wherever a soft time limit meets the begin: no lease is renewed for it, and others are."""
+    begun = 0
+    for where, window in raised_everywhere(worker, "_begin", lambda: None):
+        begun += 1
+        if "_record" in where:
+            break
+        assert window.start in worker.account.open or worker.account.counts, where
+    assert begun > 20
+    check_that_leases_are_kept(worker)
+
+
+def test_what_is_raised_as_a_window_is_handed_over(
+    worker: Worker, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry goes out before it goes on: its window would wait for a message that nobody sent."""
+    store = store_of(worker.app)
+    hand_over, times = store.hand_over, iter([True])
+
+    def raising(*arguments: Any, **options: Any) -> Any:
+        reply = hand_over(*arguments, **options)
+        if next(times, False):
+            raise RaisedError
+        return reply
+
+    monkeypatch.setattr(store, "hand_over", raising)
+    with pytest.raises(Reject):  # of retry(), whatever its publish raises
+        worker.deliver(lambda: worker.task.retry(countdown=60))
+    assert waiting(redis_url) == 1
+    assert worker.deliver(lambda: "retried", retries=1) == "retried"
+    assert worker.account.counts == {"done": 1}
