@@ -86,8 +86,9 @@ class Claiming:
         """Say which definitions this beat has, and learn the cursors.
 
         ``alive`` are the beats that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
-        Raises StoreUnavailableError.
+        Raises StoreUnavailableError, if not for all then once all others are loaded.
         """
+        away: StoreUnavailableError | None = None
         self._unload(alive, asked_at)
         gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
         for name in gone:
@@ -105,8 +106,12 @@ class Claiming:
                     row.loaded_at = row.loaded_at or reply.loaded_at or 0
                     row.absent_at = None  # the entry is in a schedule; another beat's
                     self._superseded(row, reply, now)
+                elif isinstance(reply, StoreUnavailableError):
+                    away = reply
                 else:
                     self._troubled(row, reply, now)
+        if away is not None:
+            raise away
 
     def _unload(self, alive: Sequence[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]

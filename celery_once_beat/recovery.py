@@ -15,7 +15,7 @@ from . import signals
 from .clock import ServerClock, steady
 from .errors import OnceError, StoreUnavailableError
 from .logs import about
-from .replies import BeatReport, Closed, Overdue, Taken
+from .replies import BeatReport, Closed, Heartbeat, Overdue, Taken
 from .requests import WindowKey
 from .rows import Row
 from .store import Store
@@ -56,6 +56,10 @@ class Recovery:
         self.asked_at = clock.now()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
+        #: Why the last look didn't see all: one node of a cluster doesn't answer.
+        self.away: StoreUnavailableError | None = None
+        #: Who is alive was answered at the last look; else it is as of an earlier one.
+        self._heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
         #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
@@ -74,22 +78,33 @@ class Recovery:
         self._next = 0.0
 
     def look(self, report: BeatReport) -> list[WindowKey]:
-        """Say that this beat lives and how it is, learn the time and who else lives, and return what is overdue."""
+        """Say that this beat lives and how it is, learn the time and who else lives, and return what is overdue.
+
+        Raises StoreUnavailableError where nothing can be done; what can't be seen of a cluster alone is ``away``.
+        """
         # What this beat couldn't move mustn't hide what lies behind it: this look begins there.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
         found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text)
-        self._clock.measured(found.heartbeat.now, sent, steady())
-        self.forgotten = found.heartbeat.new and bool(self.alive)
-        self.alive, self.asked_at = found.heartbeat.beats, found.heartbeat.now
-        self.certain = found.heartbeat.certain
+        self.away, heartbeat = found.away, found.heartbeat
+        self._heard = isinstance(heartbeat, Heartbeat)
+        if isinstance(heartbeat, Heartbeat):
+            self._clock.measured(heartbeat.now, sent, steady())
+            self.forgotten = heartbeat.new and bool(self.alive)
+            self.alive, self.asked_at, self.certain = heartbeat.beats, heartbeat.now, heartbeat.certain
+        elif self.alive:
+            self.forgotten = False  # who came since the last answer lives: see ``asked_at``
+        else:
+            raise heartbeat  # it never knew who lives, and would take the entries of those that do
         self._next = sent + self._store.settings.recovery_interval
         return self._read(found)
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows = []
         for shard, members in enumerate(found.shards):
+            if isinstance(members, StoreUnavailableError):
+                continue  # see ``away``
             if isinstance(members, OnceError):
                 self._say_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
                 continue
@@ -117,6 +132,8 @@ class Recovery:
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, "a limit was reached")
+        if not self._heard:
+            return recovered  # whose it is instead hangs on who lives
         try:
             self._put_off({window: row for window, row in rows.items() if row is None or not row.tracked})
         except StoreUnavailableError as exc:

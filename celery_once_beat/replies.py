@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from .errors import OnceError
+from .errors import OnceError, StoreUnavailableError
 from .requests import WindowKey
 
 __all__ = (
@@ -211,7 +211,13 @@ class Overdue:
     """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
 
     shards: list[list[WindowKey | None] | OnceError]
-    heartbeat: Heartbeat
+    #: An error where the node of a cluster that keeps the beats is away.
+    heartbeat: Heartbeat | StoreUnavailableError
+
+    @property
+    def away(self) -> StoreUnavailableError | None:
+        """Why some of it isn't known: a node of a cluster doesn't answer."""
+        return next((part for part in (self.heartbeat, *self.shards) if isinstance(part, StoreUnavailableError)), None)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from kombu.utils.url import maybe_sanitize_url
 from . import __version__, checks, signals
 from .claiming import CHUNK, Claiming
 from .clock import ServerClock, steady
-from .errors import OnceError, ScheduleError, SettingError, UncertainWriteError
+from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError, UncertainWriteError
 from .logs import about
 from .lookup import Lookup
 from .publishing import SLICE, Job, Publishing
@@ -147,15 +147,21 @@ class OnceSchedulerMixin(Publishing):
         return self._clock.now()
 
     def _tick(self) -> float:
+        away = None
         if not self._recovery.due_in():  # always so after an outage: a tick that asks nothing can't say that it is over
-            self._look()
+            away = self._look()
         delay = self._claim_due()
+        if away is not None:
+            raise away
         if not self._uncertain:
             self._store_back()
         return delay
 
-    def _look(self) -> None:
-        """Say that this beat lives and which definitions it has; see to what is overdue."""
+    def _look(self) -> StoreUnavailableError | None:
+        """Say that this beat lives and which definitions it has; see to what is overdue.
+
+        Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
+        """
         overdue = self._recovery.look(self._report())
         # A beat that wins nothing has no other write that says whether replicas are back.
         self._uncertain &= not self._recovery.certain
@@ -163,10 +169,15 @@ class OnceSchedulerMixin(Publishing):
             self._rows.restart()
         self._check()
         self._rows.wake(self._clock.now())
-        self._claiming.load(self._recovery.alive, self._recovery.asked_at)
+        away = self._recovery.away
+        try:
+            self._claiming.load(self._recovery.alive, self._recovery.asked_at)
+        except StoreUnavailableError as exc:
+            away = exc
         if overdue and self.broker_ready():
             with _undisturbed():
-                self._recover(overdue)
+                away = self._recover(overdue) or away
+        return away
 
     def _check(self) -> None:
         """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
@@ -221,12 +232,15 @@ class OnceSchedulerMixin(Publishing):
 
     # -- recovery ---------------------------------------------------------------------------------------------
 
-    def _recover(self, overdue: list[WindowKey]) -> None:
-        """Take and publish what is overdue, as much as there is time for until the next look."""
-        began = time.monotonic()
+    def _recover(self, overdue: list[WindowKey]) -> StoreUnavailableError | None:
+        """Take and publish what is overdue, as much as there is time for until the next look.
+
+        Returns why some of it couldn't be taken.
+        """
+        began, away = time.monotonic(), None
         for position in range(0, len(overdue), SLICE):
             if time.monotonic() - began > self._once.settings.recovery_interval:
-                return
+                break
             sent = steady()
             recovered = self._recovery.take(overdue[position : position + SLICE], self._rows.get)
             jobs = []
@@ -245,8 +259,8 @@ class OnceSchedulerMixin(Publishing):
                 )
                 signals.window_overdue.send(sender=self, window=row.window(key.start, attempt))
             self._publish(jobs, sent)
-            if recovered.away is not None:
-                raise recovered.away
+            away = recovered.away or away
+        return away
 
     # -- what is outside --------------------------------------------------------------------------------------
 

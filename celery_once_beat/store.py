@@ -265,10 +265,8 @@ class Store:
             for shard in range(SHARDS)
         ]
         (heartbeat,), shards = self._trip.run_with(calls, commands)
-        for reply in (heartbeat, *shards):
-            if isinstance(reply, StoreUnavailableError):
-                raise reply
-        if isinstance(heartbeat, OnceError):
+        # Of a cluster one node may be away: what lives on the others is looked at all the same.
+        if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
         return r.Overdue([reading.read_members(members) for members in shards], heartbeat)
 

@@ -14,6 +14,7 @@ from failover.topology import Cluster, ask
 from processes import wait_until
 from redis.cluster import key_slot
 from servers import RedisServer, free_port, need_server
+from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.replies import Begun, Claimed, Finished, Loaded, Taken
@@ -123,6 +124,43 @@ def test_a_node_that_is_gone_takes_no_other_with_it(cluster: Cluster) -> None:
             assert {entry for entry, reply in replies.items() if isinstance(reply, Claimed)} == set(ENTRIES) - mine
             with pytest.raises(StoreUnavailableError):
                 store.begin(window(min(mine)), "A", 30.0)
+    finally:
+        for server in (node, replica):
+            server.restart()
+        for each in cluster.servers:
+            ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+
+
+@pytest.mark.parametrize("which", ["with the beats", "without"])
+def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
+    cluster: Cluster, system: System, which: str
+) -> None:
+    """A dead master without a replica, also the one that keeps who lives: only its own entries wait for it."""
+    for server in cluster.servers:
+        ask(server, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    system.use_store(cluster.url)
+    system.check_law = False
+    system.entries = {entry: {"task": "apps.once_app.work", "every": 1.0} for entry in ENTRIES}
+    beats_slot = key_slot(system.store.beats_keys[0].encode())
+    node = next(m for m in cluster.masters() if (beats_slot in slots_of(m)) == (which == "with the beats"))
+    others = sorted(set(ENTRIES) - lives_on(system.store, node))
+    replica = cluster.replica_of(node)
+    try:
+        beat = system.beat()
+        wait_until(lambda: all(map(system.store.account, ENTRIES)), "all are loaded", 60)
+        for server in (replica, node):
+            os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: "nothing is claimed until" in beat.log, "the beat has met it", 60)
+        seen = {entry: system.account(entry) for entry in others}
+        # No worker runs: what was published is overdue after 3 s.
+        later = "is overdue, to be published again"
+        told = beat.log.count(later)
+        wait_until(
+            lambda: all(system.account(entry).cursor > seen[entry].cursor for entry in others), "others are claimed", 60
+        )
+        wait_until(lambda: beat.log.count(later) > told, "others are published again", 60)
+        assert beat.alive
+        beat.stop()
     finally:
         for server in (node, replica):
             server.restart()
