@@ -17,7 +17,7 @@ if is_open() then
   local window = read_window()
   if window.backfill == 1 and window.beat == ARGV[6] and window.turn == 1 and not kind then
     -- The reply to this one's order was lost.
-    write_again()
+    touch_entry()
     return {'claimed', 1, '0', int(window.claimed)}
   end
   return {'open'}

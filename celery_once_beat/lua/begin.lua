@@ -45,6 +45,7 @@ end
 -- A refused copy is counted; the reply says why.
 local function refuse(...)
   if entry.cursor then
+    touch_entry()
     redis.call('HINCRBY', ENTRY, 'refused', 1)
     if HISTORY_SIZE > 0 then
       count_by_window()
@@ -64,6 +65,11 @@ local began = open and not kind and window.owner == OWNER and window.released ==
 if began or kind == 'run' and owner == OWNER then
   -- Written once more, so that the lease runs anew and WAIT has a write to wait for.
   local fence = int(began and window.fence or number)
+  if began then
+    touch_entry()
+  else
+    redis.call('PEXPIRE', RUN, LEASE)
+  end
   redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. fence, 'PX', LEASE)
   if open then
     redis.call('ZADD', OPEN, int(NOW + LEASE + MARGIN), MEMBER)
@@ -103,6 +109,7 @@ local overlap = (entry.overlap or '-') == '-' and ARGV[11] or entry.overlap
 local until_free = not outcome and overlap == 'skip' and another_runs()
 if until_free and (window.attempts > 0 or window.backfill == 1) then
   -- One that has begun before, or was ordered, waits for the other: it is published again when that may be over.
+  touch_entry()
   write_window(window, until_free + MARGIN)
   return refuse('busy', 'another window of its entry runs')
 end
@@ -113,6 +120,7 @@ if outcome then
   close_window(window, outcome, OWNER)
   return {'closed', outcome}
 end
+touch_entry()
 window.attempts = window.attempts + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
 window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, window.turn + 1

@@ -34,6 +34,7 @@ if ARGV[7] == '1' then
 else
   delay = math.min(1000 * doubled, ARGV[9])
 end
+touch_entry()
 window.taken = 0
 write_window(window, NOW + delay)
 return {'confirmed'}

@@ -30,7 +30,7 @@ if not verdict and open and not kind then
   local window = read_window()
   local is_back = window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE
   if is_back and is_owner(window.owner, OWNER, ARGV[7]) then
-    write_again()
+    touch_entry()
     return {'again', int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))} -- the reply to its finish was lost
   end
 end
@@ -44,6 +44,7 @@ if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
 end
 if not open then
   if AGAIN > 0 and ARGV[10] == 'keyed' then
+    redis.call('DEL', RUN) -- frees memory first
     -- Until then no message's retry number fits.
     redis.call('SET', RUN, 'wait:' .. NO_RETRY .. ':' .. OWNER, 'PX', AGAIN)
     return {'again', int(AGAIN)}

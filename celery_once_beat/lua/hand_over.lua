@@ -27,6 +27,7 @@ local hold_for = DELAY + MARGIN
 if not open then
   hold_for = math.max(hold_for, RETENTION)
 end
+redis.call('DEL', RUN) -- frees memory first
 redis.call('SET', RUN, 'wait:' .. ARGV[8] .. ':' .. OWNER, 'PX', int(hold_for))
 if open then
   window.attempts = math.max(window.attempts - 1, 0)

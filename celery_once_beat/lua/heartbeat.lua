@@ -26,6 +26,7 @@ if ARGV[3] ~= 'looks' then
   end
 end
 if ARGV[3] == 'lives' then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2]) -- first what needs no memory: a full server takes no beat for gone
   added = redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   if ARGV[4] ~= '' then

@@ -84,6 +84,9 @@ for beat, fingerprint, at in string.gmatch(fields[4] or '', '(%S+) (%S+) (%d+)')
   end
 end
 
+if cursor then
+  redis.call('PEXPIRE', ENTRY, ARGV[4]) -- first what needs no memory: a full server lets what is there be loaded
+end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', table.concat(loaders, ' '))
 if right_fingerprint ~= FINGERPRINT then
   redis.call('PEXPIRE', ENTRY, ARGV[4])

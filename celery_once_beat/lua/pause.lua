@@ -19,6 +19,7 @@ if version > 1 then
   return {'newer', fields[2]}
 end
 if ARGV[1] == '1' then
+  redis.call('HDEL', KEYS[1], 'paused') -- first what needs no memory: a server that is full lets the script go on
   redis.call('HSET', KEYS[1], 'paused', '1')
 else
   redis.call('HDEL', KEYS[1], 'paused')

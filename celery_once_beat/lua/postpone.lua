@@ -41,6 +41,7 @@ end
 if others then
   return {'no'}
 end
+touch_entry()
 if kind then
   redis.call('ZADD', OPEN, int(NOW + redis.call('PTTL', RUN) + MARGIN), MEMBER)
   return {'no'}

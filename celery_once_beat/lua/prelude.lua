@@ -197,9 +197,12 @@ local function write_window(window, deadline, ...)
   write_window_at(START, MEMBER, window, deadline, ...)
 end
 
--- Before an answer that somebody acts on and that only repeats an earlier one: WAIT waits for the writes of its own
--- connection alone, and the earlier answer may have come, or been lost, on another.
-local function write_again()
+-- A server that is full refuses a script's first write where that could need memory, and lets one go on that has
+-- written. What is there already may always go on and end: that frees memory, and a lease that is lost costs a second
+-- execution. So a script that changes what is there begins with a write that needs no memory: this one, DEL, ZREM. It
+-- stands before an answer too that somebody acts on and that only repeats an earlier one: WAIT waits for the writes of its
+-- own connection alone, and the earlier answer may have come, or been lost, on another.
+local function touch_entry()
   redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
 
@@ -238,6 +241,7 @@ end
 
 -- A done marker that alone decides lives for the retention, one beside the cursor for the marker_ttl.
 local function mark_done(owner, outcome, alone)
+  redis.call('DEL', RUN) -- frees memory first
   redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
 end
 
@@ -335,6 +339,7 @@ local function hold(owner, fence, tracked, kind, holder, number)
       return nil
     end
     if redis.call('HGET', ENTRY, 'running') then
+      touch_entry()
       redis.call('HSET', ENTRY, 'running', START) -- it may not be the last that began
     end
     return 'run'

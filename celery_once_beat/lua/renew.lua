@@ -12,7 +12,9 @@ local verdict = hold(ARGV[6], ARGV[7], ARGV[9] == '1', run_state())
 if verdict ~= 'run' then
   return {'stale'}
 end
-redis.call('SET', RUN, 'run:' .. ARGV[6] .. ':' .. ARGV[7], 'PX', ARGV[8])
+if redis.call('PEXPIRE', RUN, ARGV[8]) == 0 then -- a lease that is there needs no memory, also where the server is full
+  redis.call('SET', RUN, 'run:' .. ARGV[6] .. ':' .. ARGV[7], 'PX', ARGV[8])
+end
 if is_open() then
   redis.call('ZADD', OPEN, int(NOW + ARGV[8] + MARGIN), MEMBER)
 end

@@ -28,11 +28,12 @@ local function taken()
 end
 if tonumber(deadline) > NOW then
   if window.taken == 1 and window.beat == ARGV[6] and not kind then
-    write_again()
+    touch_entry()
     return taken() -- the reply to this beat's take was lost
   end
   return {'no', 'not overdue'}
 end
+touch_entry()
 if kind then
   redis.call('ZADD', OPEN, int(NOW + redis.call('PTTL', RUN) + MARGIN), MEMBER)
   return {'no', 'held'}

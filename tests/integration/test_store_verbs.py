@@ -36,6 +36,7 @@ from celery_once_beat.replies import (
     Confirmed,
     Finished,
     HandedOver,
+    Heartbeat,
     Loaded,
     Moved,
     Open,
@@ -46,7 +47,7 @@ from celery_once_beat.replies import (
     Taken,
     Unchanged,
 )
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.requests import ClaimRequest, KeyedWindow, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import SHARDS, Store
 from celery_once_beat.windows import format_instant
@@ -1925,6 +1926,85 @@ def test_a_server_that_takes_no_writes_is_unavailable(start_redis: Callable[...,
         stage.raw.config_set("maxmemory", 0)
         stage.raw.replicaof("NO", "ONE")
         stage.close()
+
+
+def _keyed(stage: Stage) -> KeyedWindow:
+    return KeyedWindow("user-1", stage.start, stage.start + MINUTE)
+
+
+def _keyed_runs(stage: Stage) -> None:
+    stage.fences["A"] = stage.store.begin(_keyed(stage), "A", LEASE).fence
+
+
+def _dead_and_overdue(stage: Stage) -> None:
+    _died(stage)
+    stage.overdue()
+
+
+def _open_and_overdue(stage: Stage) -> None:
+    _published(stage)
+    stage.overdue()
+
+
+def _heard(stage: Stage) -> None:
+    stage.store.heartbeat("beat-1")
+
+
+#: What a full server still does, with what has to be before it: whatever is there goes on and ends.
+ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any], Any]] = {
+    "load": (_claimed, lambda s: s.load(), Loaded),
+    "load, another beat": (_claimed, lambda s: s.load("beat-2"), Loaded),
+    "claim": (_unseen, lambda s: s.claim(), Claimed),
+    "confirm": (_claimed, lambda s: s.confirm(), Confirmed),
+    "confirm, not published": (_claimed, lambda s: s.confirm(published=False), Confirmed),
+    "take": (_open_and_overdue, lambda s: s.take(), Taken),
+    "take, dead": (_dead_and_overdue, lambda s: s.take(), Taken),
+    "put off": (_open_and_overdue, lambda s: s.postpone([])[0], "postponed"),
+    "begin": (_published, lambda s: s.begin("A"), Begun),
+    "begin, sent twice": (_running, lambda s: s.begin("A"), Begun),
+    "begin, its lease ran out": (_died, lambda s: s.begin("A"), Begun),
+    "begin, a copy": (_running, lambda s: s.begin("B"), Busy),
+    "begin, the retry": (_waiting, lambda s: s.begin("B", 1), Begun),
+    "renew": (_running, lambda s: s.renew("A"), Renewed),
+    "renew, its lease ran out": (_died, lambda s: s.renew("A"), Renewed),
+    "renew a key": (
+        _keyed_runs, lambda s: s.store.renew_many([(_keyed(s), "A", s.fences["A"], LEASE, False)])[0], Renewed
+    ),
+    "hand over": (_running, lambda s: s.hand_over("A", 1), HandedOver),
+    "hand over a key": (
+        _keyed_runs, lambda s: s.store.hand_over(_keyed(s), "A", s.fences["A"], 1, 1.0, 1.0), HandedOver
+    ),
+    "finish": (_running, lambda s: s.finish("A"), Finished),
+    "finish, failed": (_running, lambda s: s.finish("A", "failed"), Finished),
+    "finish, to run again": (_running, lambda s: s.finish("A", "failed", DELAY), Again),
+    "finish a key": (_keyed_runs, lambda s: s.store.finish(_keyed(s), "A", s.fences["A"], "done"), Finished),
+    "finish a key, to run again": (
+        _keyed_runs, lambda s: s.store.finish(_keyed(s), "A", s.fences["A"], "failed", DELAY), Again
+    ),
+    "discard": (_published, lambda s: s.discard("expired"), Closed),
+    "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), Heartbeat),
+    "pause": (_claimed, lambda s: s.store.pause(ENTRY), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ON_A_FULL_SERVER)
+def test_on_a_full_server_what_is_there_goes_on_and_ends(
+    new_stage: Callable[..., Stage], any_server: RedisServer, what: str
+) -> None:
+    """With maxmemory reached and noeviction no lease is lost, and nothing runs twice for want of room."""
+    before, call, expected = ON_A_FULL_SERVER[what]
+    with any_server.client() as admin:
+        admin.config_set("maxmemory-policy", "noeviction")
+        stage = new_stage()
+        stage.load()
+        before(stage)
+        admin.config_set("maxmemory", 1)
+        try:
+            assert isinstance(stage.load(entry="another"), StoreUnavailableError), "it is full"
+            answer = call(stage)
+        finally:
+            admin.config_set("maxmemory", 0)
+    assert answer == expected if isinstance(expected, (str, bool)) else isinstance(answer, expected), answer
 
 
 # ------------------------------------------------------------------------------------------------- wait_replicas
