@@ -30,8 +30,8 @@ from .clock import steady
 from .errors import NewerVersionError, OnceError, StoreUnavailableError, UncertainWriteError
 from .leases import Lease, leases_of, tell
 from .logs import about
-from .put_back import put_back, store_answered
-from .replies import Again, Begun, Closed, Finished, Stale
+from .put_back import come_again, put_back, store_answered, times_put_back
+from .replies import RUNS_ALONE, Again, Begun, Busy, Closed, Finished, Stale
 from .requests import key_of
 from .store import Store
 from .windows import Window, format_instant
@@ -95,7 +95,7 @@ class Execution:
         the task has ended. In a cycle they would stay until the garbage collector's longest round.
         """
         try:
-            lease = self._begin()
+            lease = self._begin(request)
         except NewerVersionError as exc:
             put_back(self.task, request, exc)
         except StoreUnavailableError as exc:
@@ -116,9 +116,14 @@ class Execution:
 
     # -- begin ------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Lease:
+    def _begin(self, request: Any) -> Lease:
         sent, reply = self._ask_to_begin()
         store_answered()
+        if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
+            # No beat publishes it again: this copy is all that is left of it if the other has died.
+            if not times_put_back(request):
+                self._log(logger.info, "window_waits", "runs, or has died: this copy comes again until that is known")
+            come_again(self.task, request, self.lease_seconds)
         if not isinstance(reply, Begun):
             self._refuse(reply)
         return self._own(sent, reply)

@@ -12,6 +12,7 @@ from .errors import OnceError, StoreUnavailableError
 from .requests import WindowKey
 
 __all__ = (
+    "RUNS_ALONE",
     "Again",
     "BeatReport",
     "Begun",
@@ -129,6 +130,10 @@ class Begun:
     fence: int
     attempt: int
     last_done: datetime | None
+
+
+#: Why a copy is busy that is to come again: nobody else recovers its window.
+RUNS_ALONE = "runs alone"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from .logs import about
 from .put_back import put_back
 from .settings import Settings, check_choice, check_count, check_seconds
 from .store import store_of
-from .windows import Window, decode_headers, encode_call, find_call, find_headers
+from .windows import PUT_BACK, Window, decode_headers, encode_call, find_call, find_headers
 
 __all__ = ("OnceTask", "current_window")
 
@@ -216,7 +216,8 @@ class OnceTask(_Task):
         window_headers = find_headers(vars(request), request.headers)
         if window_headers and window_headers.get("once_id", str(request.id)) == str(request.id):
             headers = {**(signature.options.get("headers") or {}), **window_headers}
-            headers.pop(DELIVERY, None)
+            for of_this_message in (DELIVERY, PUT_BACK):
+                headers.pop(of_this_message, None)
             signature.set(headers=headers)
         elif hasattr(request, "_once_began"):
             signature.set(

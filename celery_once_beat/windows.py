@@ -19,6 +19,7 @@ from .starts import naive_utc, next_start, shown, starts_after
 __all__ = (
     "HEADERS",
     "INSTANT_WIDTH",
+    "PUT_BACK",
     "Window",
     "decode_headers",
     "encode_call",
@@ -42,6 +43,8 @@ INSTANT_WIDTH = 27
 HEADERS = frozenset(
     {"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_keyed", "once_id", "once_v"}
 )
+#: The header that counts how often a message for a window was put back.
+PUT_BACK = "once_put_back"
 
 _VERSION = 1
 _NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
@@ -146,7 +149,7 @@ def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str 
 
 def with_window(headers: Mapping[str, Any] | None, window: Window, sent_as: str) -> dict[str, Any]:
     """Return ``headers`` with those of ``window``, and without those of any other."""
-    others = {name: value for name, value in (headers or {}).items() if name not in HEADERS}
+    others = {name: value for name, value in (headers or {}).items() if name not in HEADERS and name != PUT_BACK}
     return {**others, **encode_headers(window, sent_as)}
 
 

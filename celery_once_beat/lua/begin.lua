@@ -11,6 +11,8 @@
 --         {'busy', reason}      refuse this copy, which is counted: 'running', 'waiting for retry <n>', 'waiting to
 --                               run again', 'another window of its entry runs', or 'handed over to retry <n>' where
 --                               this copy is an older one
+--         {'busy', 'runs alone'}   it runs, and nobody recovers it: its run key alone decides. This copy is to come
+--                               again, since the other may be dead; it isn't counted
 --         {'closed', outcome}   this begin closed it, since a limit was reached: abandoned, dropped, expired, missed,
 --                               or since another window of its entry runs: skipped
 --         {'closed', ''}        it was closed before; refuse this copy, which is counted
@@ -75,6 +77,9 @@ if began or kind == 'run' and owner == OWNER then
     redis.call('ZADD', OPEN, int(NOW + LEASE + MARGIN), MEMBER)
   end
   return {'begun', fence, open and window.attempts or 1, entry.last_done or ''}
+end
+if kind == 'run' and not (open or ARGV[9] == '1' and passed()) then
+  return {'busy', 'runs alone'}
 end
 if kind == 'run' then
   return refuse('busy', 'running')

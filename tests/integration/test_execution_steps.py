@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
@@ -84,10 +85,14 @@ class Worker:
         store_of(self.app).claim_many("beat", [ClaimRequest(WindowKey(window.entry, window.start), cursor, "mark")])
         return window
 
-    def deliver(self, body: Callable[[], Any], window: Window = WINDOW, **request: Any) -> Any:
+    def deliver(
+        self, body: Callable[[], Any], window: Window = WINDOW, *, once_put_back: object = None, **request: Any
+    ) -> Any:
         """What a worker does with a delivery of the window's message; ``body`` is the task's."""
         self.body = body
-        headers = encode_headers(window)
+        headers: dict[str, Any] = encode_headers(window)
+        if once_put_back is not None:
+            headers["once_put_back"] = once_put_back
         fields = {"id": "task-id", "args": (), "kwargs": {}, "retries": 0, "is_eager": False, "called_directly": False}
         self.task.push_request(
             **{**fields, **request, "headers": headers, "hostname": "worker", "delivery_info": {"routing_key": QUEUE}}
@@ -289,6 +294,26 @@ def test_a_hash_of_a_newer_version(worker: Worker, redis_url: str) -> None:
     with pytest.raises(Ignore, match="put back"):
         worker.deliver(lambda: pytest.fail("a window that isn't understood was executed"))
     assert waiting(redis_url) == 1
+
+
+def test_a_message_counts_how_often_it_was_put_back(worker: Worker, redis_url: str) -> None:
+    """So that it comes again later each time, its own retries untouched; a retry begins anew."""
+    with redis.Redis.from_url(redis_url) as client:
+
+        def last() -> tuple[object, object]:
+            headers = json.loads(client.lindex(QUEUE, 0))["headers"]  # type: ignore[arg-type]
+            return headers.get("once_put_back"), headers["retries"]
+
+        entry = store_of(worker.app).entry_key(WINDOW.entry)
+        client.hset(entry, "v", "2")
+        for found, told in ((None, 1), (1, 2), (100, 100), (-1, 1), (2**70, 1), ("7", 1), (True, 1)):
+            with pytest.raises(Ignore, match="put back"):
+                worker.deliver(lambda: None, once_put_back=found, retries=3)
+            assert last() == (told, 3)
+        client.hdel(entry, "v")
+        with pytest.raises(Retry):
+            worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
+        assert last() == (None, 4)
 
 
 # ------------------------------------------------------------------------------------------- ends that can't be told

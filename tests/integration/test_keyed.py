@@ -360,7 +360,7 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     begun = store.begin_now(window, "A", 30.0)
     assert isinstance(begun, Begun)
     assert store.begin_now(window, "A", 30.0) == begun
-    assert store.begin_now(window, "B", 30.0) == Busy("running")
+    assert store.begin_now(window, "B", 30.0) == Busy("runs alone")
     store.finish(window, "A", begun.fence, "failed", 60.0, tracked=False)
     assert store.finish(window, "A", begun.fence, "failed", 60.0, tracked=False).after > 50
     assert store.begin_now(window, "B", 30.0) == Busy("waiting to run again")

@@ -10,7 +10,9 @@ from processes import wait_until
 from servers import free_port
 from system import System, rare
 
-from celery_once_beat.windows import format_instant
+from celery_once_beat.replies import Begun
+from celery_once_beat.requests import key_of
+from celery_once_beat.windows import Window, encode_headers, format_instant
 
 
 def test_a_beat_without_a_broker_claims_nothing(system: System) -> None:
@@ -220,6 +222,27 @@ def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool
     store.restart()
     wait_until(lambda: system.recorded()[format_instant(start)], "it runs once the store is back", 60)
     assert next(e["retries"] for e in system.ledger.read("start")) == 0, "the user's retries were touched"
+
+
+def test_a_copy_of_a_window_that_nobody_recovers(system: System) -> None:
+    """Of a key, or untracked: its worker died, and the copy that the broker delivers again isn't refused but waits.
+
+    A copy that comes while the body runs waits too, and is refused once it is done.
+    """
+    start = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    windows = [Window("untracked", start, None, tracked=False), Window("key", start, None, tracked=False, keyed=True)]
+    for window in windows:
+        assert isinstance(system.store.begin(key_of(window), "died", 3.0, tracked=False), Begun)
+        for _ in range(2):
+            system.send("apps.once_app.work", encode_headers(window))
+    worker = system.worker(pool="solo").wait_ready()
+    for window in windows:
+        wait_until(lambda: system.ledger.read("finish", entry=window.entry), "it runs", 60)  # noqa: B023
+        wait_until(lambda: system.refused(window.entry), "its other copy is refused", 60)  # noqa: B023
+    assert len(system.ledger.read("start")) == 2
+    assert worker.log.count("or has died: this copy comes again until that is known") == 4
+    assert system.waiting() == 0
+    system.check_law = False
 
 
 def test_publish_without_store(start_redis, system: System) -> None:

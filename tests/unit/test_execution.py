@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -13,9 +14,10 @@ from celery.exceptions import Reject
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
+from celery_once_beat import put_back as put_back_module
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.execution import _delay
-from celery_once_beat.put_back import put_back
+from celery_once_beat.put_back import RATE, _seconds, put_back
 from celery_once_beat.windows import encode_call, encode_headers
 
 NOW = datetime.now(timezone.utc)
@@ -65,6 +67,27 @@ def test_without_store_and_broker_the_message_stays_with_the_broker() -> None:
         with pytest.raises(Reject) as caught:
             put_back(task, request, StoreUnavailableError("away"))
     assert caught.value.requeue is True
+
+
+def test_how_long_a_message_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Well under a second at first, then longer, never all at once; of thousands no more than so many a second."""
+    with monkeypatch.context() as patch:
+        patch.setattr(put_back_module, "_free_at", 0.0)
+        patch.setattr(put_back_module, "RATE", math.inf)
+        waits = {times: [_seconds(times, 2.0) for _ in range(50)] for times in (0, 1, 3, 5, 100)}
+    assert max(waits[0]) <= 0.1
+    assert min(waits[5] + waits[100]) >= 1.0
+    assert max(waits[5] + waits[100]) <= 2.0
+    assert 0.4 <= min(waits[3]) < max(waits[3]) <= 0.8
+    assert all(len(set(of_each)) > 40 for of_each in waits.values())
+
+    monkeypatch.setattr(put_back_module, "_free_at", 0.0)
+    monkeypatch.setattr(put_back_module.time, "monotonic", lambda: 1000.0)
+    crowd = [_seconds(0, 2.0) for _ in range(5000)]
+    each = [sum(second <= wait < second + 1 for wait in crowd) for second in range(31)]
+    assert max(each[:14]) <= RATE + 5
+    assert max(each) < 400, "those beyond half a minute's worth come in that time all the same, but not at once"
+    assert sum(each) == len(crowd)
 
 
 def test_an_eager_run_has_its_own_request() -> None:
