@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .clock import MOST_APART
 from .settings import Settings
 
-__all__ = ("Finding", "address_findings", "clock_findings", "lease_findings", "server_findings")
+__all__ = ("Finding", "address_findings", "clock_findings", "lease_findings", "node_findings", "server_findings")
 
 #: Oldest server whose scripts and commands are used here.
 _OLDEST_SERVER = (6, 2)
@@ -108,6 +108,22 @@ def lease_findings(
         )  # fmt: skip
     else:
         yield Finding("visibility timeout", "ok", f"{visibility:g} s, longer than every lease and countdown")
+
+
+def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[Finding]:
+    """Judge by how much the clocks of Redis' servers (name → seconds) differ: one may follow the other."""
+    if len(clocks) < 2:  # noqa: PLR2004  # one differs from nothing
+        return
+    apart = max(clocks.values()) - min(clocks.values())
+    if apart <= MOST_APART:
+        yield Finding("servers' clocks", "ok", f"{len(clocks)}, within {MOST_APART:g} s of each other")
+        return
+    ahead = ", ".join(f"{name} {clock - min(clocks.values()):+.1f} s" for name, clock in clocks.items())
+    also = "" if settings.wait_replicas else "; with once_beat_wait_replicas = 0 a fence can go back"
+    yield Finding(
+        "servers' clocks", "warn", f"{apart:.1f} s apart: {ahead}",
+        f"run NTP on these machines: a failover moves leases and deadlines by it{also}",
+    )  # fmt: skip
 
 
 def address_findings(names: Iterable[str]) -> Iterator[Finding]:

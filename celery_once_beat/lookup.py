@@ -117,6 +117,10 @@ class Lookup:
             return {}, str(exc)
         return reading.as_info(reply), ""
 
+    def clocks(self) -> dict[str, float]:
+        """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
+        return self._store.clocks()
+
     # -- beats ------------------------------------------------------------------------------------------------
 
     def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:

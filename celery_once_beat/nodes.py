@@ -7,11 +7,13 @@ redirected is sent after it. Here each node's commands travel with their WAIT on
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from redis import Connection, ConnectionPool, Redis, SSLConnection
 from redis.cluster import RedisCluster
 from redis.exceptions import (
     AskError,
@@ -39,6 +41,9 @@ _REDIRECTED = (AskError, ClusterDownError, TryAgainError)
 #: Seconds before the second and the third try: every verb may be sent again, since it answers its owner as it did
 #: the first time.
 _PAUSES = (0.1, 0.2)
+#: How INFO names a replica, and options of a connection that say which server it is to.
+_REPLICA = re.compile(r"slave\d+$")
+_OF_ONE_SERVER = frozenset({"host", "port", "path", "connection_pool"})
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,35 @@ class Nodes:
         if replies and not any(reply.answered for reply in replies.values()):
             raise replies[0].value
         return [replies[position] for position in range(len(commands))]
+
+    def clocks(self) -> dict[str, float]:
+        """By name, how many seconds a server's clock is ahead of this machine's: of all that answer, replicas too."""
+        found = {}
+        for name, client in self._servers():
+            with contextlib.suppress(*UNREACHABLE):
+                sent = time.time()
+                seconds, micro = client.time()
+                found[name] = seconds + micro / 1e6 - (sent + time.time()) / 2
+        return found
+
+    def _servers(self) -> Iterator[tuple[str, Any]]:
+        if self._cluster:
+            for node in self._client.get_nodes():
+                with contextlib.suppress(*UNREACHABLE):
+                    yield node.name, self._client.get_redis_connection(node)
+            return
+        yield "master", self._client
+        pool = self._client.connection_pool
+        known = {name: value for name, value in pool.connection_kwargs.items() if name not in _OF_ONE_SERVER}
+        kind = SSLConnection if issubclass(pool.connection_class, SSLConnection) else Connection
+        replicas: list[Any] = []
+        with contextlib.suppress(*UNREACHABLE):  # this user may not ask
+            replicas = [value for name, value in self._client.info("replication").items() if _REPLICA.match(name)]
+        for replica in replicas:
+            host, port = str(replica["ip"]), int(replica["port"])
+            with Redis(connection_pool=ConnectionPool(connection_class=kind, **known, host=host, port=port)) as client:
+                client.auto_close_connection_pool = True
+                yield f"replica {host}:{port}", client
 
     def _send_once(
         self,

@@ -121,6 +121,13 @@ class RoundTrip:
         ]
         return answers, plain
 
+    def clocks(self) -> dict[str, float]:
+        """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
+        try:
+            return Nodes(self._client).clocks()
+        except UNREACHABLE as exc:  # a cluster's client asks for its nodes when it is made
+            raise _unavailable(exc) from exc
+
     def _send(self, commands: Sequence[Command], *, wait: bool = False, scripts: Iterable[str] = ()) -> list[Reply]:
         """Send each to the server that has its key; with ``wait`` and wait_replicas a reply's ``last`` is WAIT's.
 

@@ -55,6 +55,7 @@ Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys sha
                                             done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
     once:{7}:history:<name>          list   the last windows' outcomes; as the entry
     once:{7}:refused:<name>          hash   start → copies refused, of the latest windows, for people; as the entry
+    once:key:{<hash>}:entry:<key>    hash   fence, the largest that a begin of the key was given; as its windows' keys
     once:key:{<hash>}:claim|run:<key>:<start>
                                      string the same for a window of a user's key (``keyed``); the retention, or as long
                                             as the window, if that is longer
@@ -454,6 +455,10 @@ class Store:
             if isinstance(reply, StoreUnavailableError):
                 raise reply
         return replies
+
+    def clocks(self) -> dict[str, float]:
+        """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
+        return self._trip.clocks()
 
     def read_account(self, entry: str, reply: Any) -> r.EntryAccount | None:
         """Read the hash of ``entry``; None where there is none. Raises StoreDataError and NewerVersionError."""

@@ -56,6 +56,7 @@ def _findings(desk: Desk) -> Iterator[Finding]:
         yield checks.Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
     else:
         yield from checks.server_findings(info, settings)
+    yield from checks.node_findings(desk.lookup.clocks(), settings)
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
     leases = [("once_beat_lease", settings.lease)]

@@ -2,8 +2,8 @@
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)   KEYS[5] refused hash: start → copies refused, of the latest windows
 -- ARGV[6] owner: one delivery of a message   ARGV[7] lease ms   ARGV[8] retry number of the message
--- ARGV[9] 1 if the message says that the window is tracked, else 0; 'keyed' for a window of a user's key: it has no
--- entry, and the run key is all that is written
+-- ARGV[9] 1 if the message says that the window is tracked, else 0; 'keyed' for a window of a user's key: it is open
+-- nowhere, and of an entry hash it has the fence alone, as long as its windows are remembered
 -- ARGV[10] start, server ms   ARGV[11] overlap, as the task says: 'allow' | 'skip'; what the entry says goes first
 -- ARGV[12] absent, or where the window is to run at once or not at all its end, 0: none
 --
@@ -91,13 +91,16 @@ if not open and ARGV[9] == '1' and passed() then
   return refuse('closed', '')
 end
 
--- Grows with every begin of the entry; the clock keeps it growing over a failover that lost the last one.
-local fence = math.max(entry.fence + 1, NOW)
+-- Grows with every begin of the entry, whatever the clock says: a replica's may be behind. Where a failover lost the last
+-- begins, the clock alone keeps it growing.
+local fence = math.max(math.max(entry.fence, window and window.fence or 0) + 1, NOW)
 if not open then
   -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
+  redis.call('HSET', ENTRY, 'fence', int(fence))
   if ARGV[9] ~= 'keyed' then
-    redis.call('HSET', ENTRY, 'fence', int(fence))
     keep_entry()
+  elseif redis.call('PTTL', ENTRY) < RETENTION then
+    redis.call('PEXPIRE', ENTRY, RETENTION)
   end
   redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
   return {'begun', int(fence), 1, entry.last_done or ''}

@@ -225,6 +225,7 @@ def test_any_node_that_is_up_will_do_at_the_start(cluster: Cluster) -> None:
     for url in (f"{dead};{living}", f"{living};{dead}"):
         store = Store(Settings(redis_url=url))
         assert store.heartbeat("beat-1").beats == ("beat-1",)
+        assert {f"127.0.0.1:{node.port}" for node in cluster.masters()} <= set(store.clocks()), "doctor compares them"
         store.close()
 
 

@@ -1038,6 +1038,48 @@ def test_the_fence_grows_while_no_beat_has_loaded_the_entry(new_stage: Callable[
     assert all(before < after for before, after in itertools.pairwise(fences))
 
 
+@pytest.mark.parametrize("kind", ["tracked", "untracked", "keyed"])
+def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(
+    start_redis: Callable[..., RedisServer], kind: str
+) -> None:
+    """With wait_replicas the promoted replica knows the last fence, and its own clock can't take it back."""
+    server = start_redis(faketime=0, args=("--repl-diskless-sync-delay", "0"))
+    replica = start_redis(faketime=-60, args=("--replicaof", f"127.0.0.1 {server.port}"))
+    with replica.client() as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows", 60)
+
+    def run(stage: Stage, number: int) -> int:
+        start = nth(number)
+        window = KeyedWindow("user-1", start, start + MINUTE) if kind == "keyed" else WindowKey(ENTRY, start)
+
+        def certain(verb: Callable[[], Any]) -> Any:
+            def sure() -> Any:
+                reply = answer_or_error(verb)
+                return None if isinstance(reply, UncertainWriteError) else (reply,)
+
+            return wait_until(sure, "a replica has it", 60)
+
+        if kind == "tracked":
+            certain(lambda: stage.claim(start=start, since=nth(number - 1)))
+        (begun,) = certain(lambda: stage.store.begin(window, "A", LEASE, tracked=kind == "tracked"))
+        certain(lambda: stage.store.finish(window, "A", begun.fence, "done", tracked=kind == "tracked"))
+        return begun.fence
+
+    patient = {"wait_replicas": 1, "redis_options": {"socket_timeout": 30.0}}
+    stage = Stage(server.url(), **patient)
+    stage.load()
+    before = run(stage, 1)
+    clocks = stage.store.clocks()
+    assert -90 < clocks[f"replica 127.0.0.1:{replica.port}"] - clocks["master"] < -30, "doctor sees it"
+    stage.close()
+    server.kill()
+    stage = Stage(replica.url())
+    stage.raw.execute_command("REPLICAOF", "NO", "ONE")
+    assert stage.now() < before, "its clock is behind"
+    assert run(stage, 2) > before
+    stage.close()
+
+
 def test_a_begin_learns_of_the_last_window_that_was_done(stage: Stage) -> None:
     """last_done is the latest start that ended as done, also if an older window ends after it."""
     assert isinstance(stage.claim(), Claimed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_once_beat.checks import address_findings, clock_findings, lease_findings, server_findings
+from celery_once_beat.checks import address_findings, clock_findings, lease_findings, node_findings, server_findings
 from celery_once_beat.settings import Settings
 
 WELL = {
@@ -92,3 +92,15 @@ def test_addresses_and_clocks() -> None:
     assert (finding.verdict, finding.found) == ("warn", "from the server's: two -3.0 s")
     (finding,) = clock_findings([("one", 0.1), ("two", -1.9)])
     assert finding.verdict == "ok"
+
+
+def test_the_clocks_of_servers_that_may_follow_each_other() -> None:
+    """One alone differs from nothing; where nobody waits for replicas, fences are spoken of too."""
+    assert not list(node_findings({"master": 5.0}, Settings()))
+    (finding,) = node_findings({"master": 100.0, "replica": 101.5}, Settings())
+    assert finding.verdict == "ok"
+    (finding,) = node_findings({"master": 0.0, "replica a:1": -3.0}, Settings())
+    assert (finding.verdict, finding.found) == ("warn", "3.0 s apart: master +3.0 s, replica a:1 +0.0 s")
+    assert "fence" in finding.advice
+    (finding,) = node_findings({"master": 0.0, "replica a:1": -3.0}, Settings(wait_replicas=1))
+    assert "fence" not in finding.advice
