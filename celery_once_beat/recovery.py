@@ -6,6 +6,7 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from . import signals
 from .clock import ServerClock, steady
 from .errors import OnceError, StoreUnavailableError
 from .logs import about
-from .replies import BeatReport, Closed, Heartbeat, Overdue, Taken
+from .replies import BeatReport, Closed, Heartbeat, Overdue, Taken, Unchanged
 from .requests import WindowKey
 from .rows import Row
 from .store import Store
@@ -29,6 +30,8 @@ logger = get_logger(__name__)
 _MOST = 100
 #: Seconds for which an overdue window of an entry that left the schedule is put off.
 _PUT_OFF = 3600.0
+#: What ``take`` says of a window that has begun before, where windows of its entry don't overlap.
+_WAITS = "another window of its entry runs"
 
 
 @dataclass
@@ -126,6 +129,10 @@ class Recovery:
             if isinstance(reply, OnceError):
                 self._say_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
                 continue
+            if reply == Unchanged(_WAITS):
+                text = f"window {format_instant(window.start)} of {window.entry!r} is overdue: {_WAITS}, it goes next"
+                self._say_once(str(window), text, about("window_waits", window, owner=self._beat), logging.WARNING)
+                continue
             self._said.pop(str(window), None)
             if isinstance(reply, Taken):
                 recovered.taken.append((window, reply))
@@ -171,11 +178,13 @@ class Recovery:
         ended = Window(window.entry, window.start, None)
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
 
-    def _say_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
-        """Log an error that every look meets again, once for as long as it lasts and stays the same."""
+    def _say_once(
+        self, what: str, error: OnceError | str, extra: dict[str, object], level: int = logging.ERROR
+    ) -> None:
+        """Log what every look meets again, once for as long as it lasts and stays the same."""
         text = str(error)
         if self._said.get(what) != text:
             known = text in self._said.values()  # one garbage field concerns each window of its entry
             self._said[what] = text
             if not known:
-                logger.error("once: %s", text, extra=extra)
+                logger.log(level, "once: %s", text, extra=extra)

@@ -7,6 +7,9 @@
 -- ARGV[10] start, server ms   ARGV[11] overlap, as the task says: 'allow' | 'skip'; what the entry says goes first
 -- ARGV[12] absent, or where the window is to run at once or not at all its end, 0: none
 --
+-- Where windows of an entry don't overlap, what began before goes first: a new one is skipped while another runs, waits for
+-- its retry, died and is to be recovered, or waits itself.
+--
 -- returns {'begun', fence, attempt, last_done}   run it; last_done is '' where there is none
 --         {'busy', reason}      refuse this copy, which is counted: 'running', 'waiting for retry <n>', 'waiting to
 --                               run again', 'another window of its entry runs', or 'handed over to retry <n>' where
@@ -14,7 +17,7 @@
 --         {'busy', 'runs alone'}   it runs, and nobody recovers it: its run key alone decides. This copy is to come
 --                               again, since the other may be dead; it isn't counted
 --         {'closed', outcome}   this begin closed it, since a limit was reached: abandoned, dropped, expired, missed,
---                               or since another window of its entry runs: skipped
+--                               or since another window of its entry runs, or goes first: skipped
 --         {'closed', ''}        it was closed before; refuse this copy, which is counted
 --         {'elsewhen', now}     it is not the window of now, server ms; only where ARGV[12] is there
 --         {'newer', version}
@@ -114,14 +117,18 @@ if RETRY < window.retry then
 end
 local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[10]))
 local overlap = (entry.overlap or '-') == '-' and ARGV[11] or entry.overlap
-local until_free = not outcome and overlap == 'skip' and another_runs()
-if until_free and (window.attempts > 0 or window.backfill == 1) then
-  -- One that has begun before, or was ordered, waits for the other: it is published again when that may be over.
+local one_by_one = not outcome and overlap == 'skip'
+local waits = one_by_one and last_that_waits() == START
+local is_new = window.fence == 0 and window.backfill == 0
+if one_by_one and not is_new and another_runs() then
+  -- One that has begun before, or was ordered, waits for the other. It is overdue: a beat publishes it again once the
+  -- other has ended.
   touch_entry()
-  write_window(window, until_free + MARGIN)
+  wait_for_turn()
+  write_window(window, NOW)
   return refuse('busy', 'another window of its entry runs')
 end
-if until_free then
+if one_by_one and is_new and (another_runs() or another_goes_first()) then
   outcome = 'skipped'
 end
 if outcome then
@@ -135,6 +142,9 @@ window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, windo
 redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
 if overlap == 'skip' then
   redis.call('HSET', ENTRY, 'running', START)
+  if waits then
+    redis.call('HDEL', ENTRY, 'waiting')
+  end
 end
 write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 return {'begun', int(fence), window.attempts, entry.last_done or ''}

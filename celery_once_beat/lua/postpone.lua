@@ -51,4 +51,7 @@ if ARGV[8] == 'untracked' then
   return {'closed', 'dropped'}
 end
 redis.call('ZADD', OPEN, int(NOW + ARGV[6]), MEMBER)
+if redis.call('HGET', ENTRY, 'running') == START then
+  redis.call('HDEL', ENTRY, 'running') -- until it is taken it keeps no other from running
+end
 return {'postponed'}

@@ -18,7 +18,10 @@
 --   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
 --   refused       how many copies begin refused
---   running       start of the last window that began; only where windows are skipped while another runs
+--   running       start of the last window that began, or was taken after it had; only where windows are skipped while
+--                 another runs
+--   waiting       '<start> <server ms>': the oldest window that has begun before, or was ordered, and found another running;
+--                 when it was last seen to wait
 --   w:<start>     the account of an open window (NUMBERS, owner, beat)
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
@@ -304,16 +307,59 @@ local function is_owner(holder, owner, fence)
   return holder == owner or fence == '0' and string.sub(holder, 1, #owner + 1) == owner .. ':'
 end
 
+-- How long a window that has begun before, and is to run again, keeps newer ones of its entry from beginning, where windows
+-- don't overlap: by then a beat has taken it, or asked for it again. One that nobody asks for blocks nobody for ever.
+local PATIENCE = 60000
+
+-- The account and the deadline of another window of the entry; nil where it isn't open.
+local function another(start)
+  if not start or start == START or not redis.call('HGET', ENTRY, 'w:' .. start) then
+    return nil
+  end
+  return read_window(start), tonumber(redis.call('ZSCORE', OPEN, string.sub(MEMBER, 1, -(#START + 1)) .. start) or 0)
+end
+
+local function last_that_began()
+  return instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
+end
+
+local function last_that_waits()
+  local text = redis.call('HGET', ENTRY, 'waiting')
+  if not text then
+    return nil
+  end
+  local start, at = string.match(text, '^(%S+) (%d+)$')
+  if not start or not is_instant(start) or not whole(at) then
+    bad_field('waiting', text, 'an instant and a time')
+  end
+  local window = math.abs(NOW - tonumber(at)) < PATIENCE and redis.call('HGET', ENTRY, 'w:' .. start)
+  return window and start or nil
+end
+
 -- Of an entry whose windows don't overlap: the deadline of the other window that is being executed, or waits for its
 -- retry, nil where there is none. It is the last that began; its deadline says that it isn't dead.
 local function another_runs()
-  local other = instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
-  if not other or other == START or not redis.call('HGET', ENTRY, 'w:' .. other) then
-    return nil
+  local window, deadline = another(last_that_began())
+  return window and window.fence > 0 and window.released <= TO_RETRY and deadline > NOW and deadline or nil
+end
+
+-- Whether another window, which has begun before or was ordered, is to run again before any that hasn't: it died, or
+-- waits for one that runs.
+local function another_goes_first()
+  local window, deadline = another(last_that_began())
+  if window and window.fence > 0 and window.released <= TO_RETRY and deadline + PATIENCE > NOW then
+    return not limit_reached(window)
   end
-  local window = read_window(other)
-  local deadline = tonumber(redis.call('ZSCORE', OPEN, string.sub(MEMBER, 1, -(#START + 1)) .. other) or 0)
-  return window.fence > 0 and window.released <= TO_RETRY and deadline > NOW and deadline or nil
+  window = another(last_that_waits())
+  return window and not limit_reached(window)
+end
+
+-- This window waits for another of its entry, and newer ones wait for it.
+local function wait_for_turn()
+  local first = last_that_waits()
+  if not first or START <= first then
+    redis.call('HSET', ENTRY, 'waiting', START .. ' ' .. int(NOW))
+  end
 end
 
 -- Whether `owner` still has the window: 'run', or 'wait' and the retry that it handed over to; nil where it is

@@ -7,7 +7,8 @@
 -- returns {'taken', turn, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
 --                                 says when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
---         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
+--         {'no', reason}          not overdue, held, closed already, this beat's definition isn't in force, or 'another
+--                                 window of its entry runs': where they don't overlap, one that has begun before waits
 --         {'newer', version}
 
 local kind, owner, number = settle()
@@ -42,6 +43,16 @@ local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[9]))
 if outcome then
   close_window(window, outcome, ARGV[6])
   return {'closed', outcome}
+end
+local began = last_that_began() and (window.fence > 0 or window.backfill == 1)
+if began and entry.overlap ~= 'allow' then
+  wait_for_turn()
+  if another_runs() then
+    return {'no', 'another window of its entry runs'} -- it stays overdue, and is published once the other has ended
+  end
+  if window.fence > 0 then
+    redis.call('HSET', ENTRY, 'running', START)
+  end
 end
 window.turn, window.taken, window.beat = window.turn + 1, 1, ARGV[6]
 window.publishes = window.publishes + 1

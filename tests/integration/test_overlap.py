@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -12,7 +13,7 @@ import redis
 from processes import environ, wait_until
 from system import System
 
-from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Renewed, Stale
+from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Renewed, Stale, Taken, Unchanged
 from celery_once_beat.requests import ClaimRequest, LoadRequest, Renewal, WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
@@ -78,12 +79,12 @@ def test_who_counts_as_running(redis_url: str) -> None:
     assert begin(third, "C") == Closed("skipped"), "its retry is to come"
     fence = begin(first, "A", 1).fence
     with redis.Redis.from_url(redis_url) as client:
-        client.zadd(store.open_key(store.shard_of("tick")), {f"tick@{format_instant(first.start)}": 1.0})
-    fourth_fence = begin(fourth, "D").fence
-    assert fourth_fence > fence, "the first is overdue: it may be dead"
-    store.finish(fourth, "D", fourth_fence, "failed", 60.0)
-    assert isinstance(begin(fifth, "E"), Begun), "the fourth runs again in a minute"
-    assert store.account("tick").counts == {"skipped": 2}
+        now = client.time()[0] * 1000
+        client.zadd(store.open_key(store.shard_of("tick")), {f"tick@{format_instant(first.start)}": now})
+    assert begin(fourth, "D") == Closed("skipped"), "the first is overdue: it may be dead, and goes first"
+    store.finish(first, "A", fence, "failed", 60.0)
+    assert isinstance(begin(fifth, "E"), Begun), "the first runs again in a minute"
+    assert store.account("tick").counts == {"skipped": 3}
     store.close()
 
 
@@ -100,11 +101,12 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
         fence = store.begin(first, "A", 30.0, skip=True).fence
         client.delete(*client.keys("once:*run:tick:*"))  # its lease runs out
         client.zadd(key, {member: 1.0})
+        client.hdel(store.entry_key("tick"), "running")  # an older version let the next one begin
         other = store.begin(second, "B", 30.0, skip=True)
         assert isinstance(other, Begun)
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Stale()]
         assert store.begin(first, "C", 30.0, skip=True) == Busy("another window of its entry runs")
-        assert client.zscore(key, member) > client.zscore(key, f"tick@{format_instant(second.start)}")
+        assert client.zscore(key, member) < client.zscore(key, f"tick@{format_instant(second.start)}"), "it is overdue"
         store.finish(second, "B", other.fence, "done")
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Renewed()], "nobody began since"
         assert store.begin(third, "D", 30.0, skip=True) == Closed("skipped"), "it runs again, so it blocks again"
@@ -117,19 +119,91 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     store.close()
 
 
-def test_a_crash_blocks_nobody(system: System) -> None:
-    """The worker that runs a window is killed: the next windows run as soon as its lease is over."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [60.0]}}
+def test_what_a_killed_worker_ran_goes_first(system: System) -> None:
+    """With a body longer than the interval: the killed window runs again before any newer one, then they go on."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [2.5]}}
     system.task = {"once_overlap": "skip"}
     first, beat = system.worker("first", concurrency=1).wait_ready(), system.beat()
-    wait_until(lambda: system.ledger.read("start"), "one runs", 60)
+    (killed,) = wait_until(lambda: system.ledger.read("start"), "one runs", 60)
     first.kill()
-    (blocked,) = system.ledger.read("start")
-    system.worker("second", concurrency=1).wait_ready()
-    wait_until(lambda: len(system.ledger.read("start")) >= 2, "another one begins", 60)
-    assert system.ledger.read("start")[1]["mono"] > blocked["mono"]
-    system.check_law = False
-    beat.stop()
+    system.worker("second", concurrency=2).wait_ready()
+    wait_until(lambda: len(system.ledger.read("start")) >= 3, "others begin", 60)
+    begun = [event["start"] for event in system.ledger.read("start")]
+    assert begun[1] == killed["start"]
+    assert begun[2] > killed["start"]
+    system.settle([beat])
+    assert set(system.outcomes()) == {"done", "skipped"}
+
+
+@pytest.fixture
+def tick(redis_url: str) -> Iterator[tuple[Store, list[WindowKey], redis.Redis]]:
+    """Five windows of an entry, claimed; its limit is two executions."""
+    store = Store(Settings(redis_url=redis_url))
+    start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
+    store.load_many([LoadRequest("tick", "beat", "mark", 3600.0, 2, recover=True, grace=None, known=start)])
+    windows = [WindowKey("tick", start + timedelta(minutes=n)) for n in range(6)]
+    for before, window in itertools.pairwise(windows):
+        store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
+    with redis.Redis.from_url(redis_url) as client:
+        yield store, windows[1:], client
+    store.close()
+
+
+def die(store: Store, client: redis.Redis, window: WindowKey, seconds_ago: float = 0.001) -> None:
+    """Its lease has run out, and its deadline has passed."""
+    client.delete(*client.keys(f"once:*run:tick:{format_instant(window.start)}"))
+    now = client.time()[0] * 1000 - seconds_ago * 1000
+    client.zadd(store.open_key(store.shard_of("tick")), {f"tick@{format_instant(window.start)}": now}, xx=True)
+
+
+def overdue(store: Store) -> set[WindowKey]:
+    shards = store.overdue("beat", datetime.now(timezone.utc), 100).shards
+    return {window for window in shards[store.shard_of("tick")] if window is not None}
+
+
+def test_who_has_begun_before_goes_first(tick: tuple[Store, list[WindowKey], redis.Redis]) -> None:
+    """Dead, it keeps new ones back; where another runs, it stays overdue, unpublished, and is the next."""
+    store, (first, second, third, fourth, fifth), client = tick
+
+    def begin(window: WindowKey, owner: str) -> object:
+        return store.begin(window, owner, 30.0, skip=True)
+
+    def take(window: WindowKey) -> object:
+        return store.take_many("beat", [(window, "mark")])[0]
+
+    begin(first, "A")
+    die(store, client, first)
+    assert begin(second, "B") == Closed("skipped")
+    # An older version lets new ones begin.
+    client.hdel(store.entry_key("tick"), "running")
+    other = begin(third, "C")
+    assert isinstance(other, Begun)
+    for _ in range(3):
+        assert isinstance(take(first), Unchanged)
+        assert first in overdue(store), "people see it"
+    store.finish(third, "C", other.fence, "done")
+    assert begin(fourth, "D") == Closed("skipped"), "it waits, and is to go next"
+    assert isinstance(take(first), Taken)
+    assert begin(fifth, "E") == Closed("skipped"), "its message is on its way"
+    assert begin(first, "F").attempt == 2
+    assert store.account("tick").counts == {"done": 1, "skipped": 3}
+
+
+@pytest.mark.parametrize("why", ["its limit is reached", "nobody takes it", "put off", "nobody asks for it"])
+def test_who_cant_run_again_keeps_nobody_from_running(
+    tick: tuple[Store, list[WindowKey], redis.Redis], why: str
+) -> None:
+    """No beat has its entry any more, or none lives, or all its executions died: new ones go on."""
+    store, (first, second, *_), client = tick
+    for owner in ("A", "B") if why == "its limit is reached" else ("A",):
+        assert isinstance(store.begin(first, owner, 30.0, skip=True), Begun)
+        die(store, client, first, 61.0 if why in ("nobody takes it", "nobody asks for it") else 0.001)
+    if why == "put off":
+        assert store.postpone_many("beat-2", [(first, "unknown")], 3600.0, []) == ["postponed"]
+    if why == "nobody asks for it":
+        asked = f"{format_instant(first.start)} {(client.time()[0] - 61) * 1000}"
+        client.hset(store.entry_key("tick"), "waiting", asked)
+    assert isinstance(store.begin(second, "C", 30.0, skip=True), Begun)
 
 
 @pytest.mark.parametrize("by", ["task", "entry"])
