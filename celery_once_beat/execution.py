@@ -122,7 +122,7 @@ class Execution:
         if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
             # No beat publishes it again: this copy is all that is left of it if the other has died.
             if not times_put_back(request):
-                self._log(logger.info, "window_waits", "runs, or has died: this copy comes again until that is known")
+                self._log(logger.info, "window_comes_again", "runs, or has died: this copy comes again until that is known")
             come_again(self.task, request, self.lease_seconds)
         if not isinstance(reply, Begun):
             self._refuse(reply)
