@@ -1,25 +1,36 @@
-"""What a worker's main process does for windows whose task can't: it was killed, or never saw its message."""
+"""What a worker's main process does for windows whose task can't: it was killed, or never saw its message.
+
+All that is for the store goes to a thread (``errands``): this is called in the event loop, which serves all others.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from celery.signals import task_revoked
+from celery.signals import task_revoked, task_unknown
+from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.request import Request
 
-from .errors import OnceError
+from .errands import errands_of
+from .errors import OnceError, SettingError
 from .execution import DELIVERY, new_owner
 from .logs import about
 from .replies import Again, Closed, Finished
 from .requests import WindowKey
-from .store import store_of
+from .store import Store
 from .windows import Window, decode_headers, find_headers, format_instant
 
-__all__ = ("OnceRequest",)
+__all__ = ("OnceRequest", "request_class")
 
 logger = get_logger(__name__)
+
+#: Seconds for which an end is told while Redis doesn't answer; after that, recovery is as soon.
+_PATIENCE = 30.0
+#: Entries and tasks of which a message was discarded as unknown: each is named once, and so many.
+_unknown: set[tuple[str, str]] = set()
+_MOST = 1000
 
 
 class OnceRequest(Request):
@@ -51,46 +62,119 @@ class OnceRequest(Request):
         _end(self.app, self.request_dict, "failed", killed=True, again_after=again)
 
 
+def request_class(task: Any) -> type[OnceRequest]:
+    """Return the class of the task's requests: its own, if it has one, and ours at once.
+
+    Raises SettingError, at the worker's start, where the two can't be combined.
+    """
+    theirs = symbol_by_name(task.Request)
+    why = "it isn't one"
+    if isinstance(theirs, type) and issubclass(theirs, Request):
+        if issubclass(theirs, OnceRequest):
+            return theirs
+        try:
+            return type(theirs.__name__, (OnceRequest, theirs), {"__module__": theirs.__module__})
+        except TypeError as exc:
+            why = str(exc)
+    raise SettingError(
+        f"task {task.name!r}, Request: found {theirs!r}, expected a subclass of celery.worker.request.Request that can "
+        f"be combined with OnceRequest ({why}); derive it from celery_once_beat.delivery.OnceRequest"
+    )
+
+
 @task_revoked.connect(weak=False)
 def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, **_: Any) -> None:
     if getattr(sender, "once_closes_windows", False):
         _end(sender.app, vars(request), "expired" if expired else "revoked", killed=terminated)
 
 
+@task_unknown.connect(weak=False)
+def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
+    """A message was discarded since this worker doesn't know its task: beats were deployed before it, say.
+
+    Its window would wait for ``start_timeout``; now it is published again soon, and may meet another worker.
+    """
+    delivery = _read(message.headers, "unknown")
+    if delivery is None:
+        return
+    window = delivery.window
+    if (window.entry, name) not in _unknown and len(_unknown) < _MOST:
+        _unknown.add((window.entry, name))
+        logger.error(
+            "once: window %s of %r was discarded: this worker doesn't know the task %r that the queue %r brings; "
+            "deploy workers before beats",
+            format_instant(window.start),
+            window.entry,
+            name,
+            (message.delivery_info or {}).get("routing_key"),
+            extra=about("window_discarded", window),
+        )
+    if window.tracked:
+        send = lambda store: store.discarded(delivery.key, delivery.retry)  # noqa: E731
+        errands_of(sender.app).send(send, lambda exc: _log_unrecorded(delivery, "unknown", exc))
+
+
 def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
-    """Record ``outcome`` of the delivery ``request``; where the store doesn't answer, recovery sees to it."""
-    window = None
+    """Have ``outcome`` of the delivery ``request`` recorded; where the store doesn't answer, recovery sees to it."""
+    delivery = _read(request, outcome)
+    if delivery is None or not delivery.window.tracked:
+        return
+
+    def send(store: Store) -> None:
+        if delivery.record(store, outcome, killed=killed, again_after=again_after):
+            logger.info(
+                "once: window %s of %r is %s",
+                format_instant(delivery.window.start),
+                delivery.window.entry,
+                outcome,
+                extra=about(
+                    "window_" + outcome, delivery.window, attempt=delivery.window.attempt, owner=delivery.owner
+                ),
+            )
+
+    errands_of(app).send(send, lambda exc: _log_unrecorded(delivery, outcome, exc), _PATIENCE)
+
+
+class _Delivery(NamedTuple):
+    """What of a delivery is told: little, since many may wait."""
+
+    window: Window
+    owner: str
+    retry: int
+
+    @property
+    def key(self) -> WindowKey:
+        return WindowKey(self.window.entry, self.window.start)
+
+    def record(self, store: Store, outcome: str, *, killed: bool, again_after: float | None) -> bool:
+        """Return whether it is recorded, and final."""
+        if killed:
+            # Only the child was told its fence.
+            reply = store.finish(self.key, self.owner, 0, outcome, again_after)
+            if isinstance(reply, (Finished, Again)):
+                return isinstance(reply, Finished)
+        if outcome == "failed":
+            # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
+            return False
+        # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
+        # an older one.
+        return isinstance(store.close_window(self.key, self.owner, outcome, self.retry), Closed)
+
+
+def _read(request: Any, outcome: str) -> _Delivery | None:
+    """Read the delivery of a message of a window's; None for others, and for one whose headers can't be read."""
+    request = request if isinstance(request, dict) else {}
     try:
         headers = find_headers(request, request.get("headers"))
         window = decode_headers(headers, request.get("id")) if headers else None
-        if window is None or not window.tracked:
-            return
-        if _record(app, request, window, outcome, killed=killed, again_after=again_after):
-            logger.info(
-                "once: window %s of %r is %s",
-                format_instant(window.start),
-                window.entry,
-                outcome,
-                extra=about("window_" + outcome, window, attempt=window.attempt, owner=request.get(DELIVERY)),
-            )
     except OnceError as exc:
-        logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))
+        _log_unrecorded(None, outcome, exc)
+        return None
+    if window is None:
+        return None
+    return _Delivery(window, request.get(DELIVERY) or new_owner(request.get("hostname")), request.get("retries") or 0)
 
 
-def _record(
-    app: Any, request: dict[str, Any], window: Window, outcome: str, *, killed: bool, again_after: float | None
-) -> bool:
-    store, key = store_of(app), WindowKey(window.entry, window.start)
-    owner = request.get(DELIVERY) or new_owner(request.get("hostname"))
-    if killed:
-        # Only the child was told its fence.
-        reply = store.finish(key, owner, 0, outcome, again_after)
-        if isinstance(reply, (Finished, Again)):
-            return isinstance(reply, Finished)
-    if outcome == "failed":
-        # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
-        return False
-    # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is an
-    # older one.
-    retry = request.get("retries") or 0
-    return isinstance(store.close_window(key, owner, outcome, retry), Closed)
+def _log_unrecorded(delivery: _Delivery | None, outcome: str, exc: OnceError) -> None:
+    window = None if delivery is None else delivery.window
+    logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))

@@ -131,6 +131,10 @@ def read_close(reply: list[Any]) -> r.Closed | r.Unchanged:
     return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
 
 
+def read_discarded(reply: list[Any]) -> r.Confirmed | r.Unchanged:
+    return r.Confirmed() if reply[0] == "sooner" else r.Unchanged()
+
+
 def read_heartbeat(reply: list[Any]) -> r.Heartbeat:
     now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
     return r.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))

@@ -397,6 +397,15 @@ class Store:
         """
         return self._trip.one(self._about("close", window, [owner, outcome, retry], reading.read_close))
 
+    def discarded(self, window: WindowKey, retry: int) -> r.Confirmed | r.Unchanged:
+        """Say that a message was discarded by a worker that doesn't know its task; see ``lua/close.lua``.
+
+        ``retry`` is the message's retry number. Returns :class:`Confirmed`, the window is published again soon, or
+        :class:`Unchanged`.
+        """
+        arguments = ["-", "unknown", retry, _ms(self.settings.publish_timeout)]
+        return self._trip.one(self._about("close", window, arguments, reading.read_discarded))
+
     # -- keys of the user's own -------------------------------------------------------------------------------
 
     def claim_key(

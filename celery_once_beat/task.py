@@ -17,6 +17,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.schedules import BaseSchedule
 from celery.signals import beat_embedded_init, beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     _Task = Task[Any, Any]
 else:
     _Task = Task  # older releases of Celery can't be subscripted
+
+#: What this process couldn't store last: said once while it lasts.
+_unstored: set[str] = set()
 
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
@@ -157,13 +161,33 @@ class OnceTask(_Task):
         return Execution(self, request, window, store_of(self.app)).run(request, body)
 
     def _store_started(self, request: Any) -> None:
-        """What the tracer does for ``track_started``, but after begin."""
+        """What the tracer does for ``track_started``, but after begin.
+
+        The body runs whatever the result backend says: it hasn't failed.
+        """
         if not self._once_track_started:
             return
         ignored = vars(request).get("ignore_result")
-        if not (self.ignore_result if ignored is None else ignored):
-            meta = {"pid": os.getpid(), "hostname": request.hostname}
+        if self.ignore_result if ignored is None else ignored:
+            return
+        meta = {"pid": os.getpid(), "hostname": request.hostname}
+        try:
             self.backend.store_result(request.id, meta, "STARTED", request=request)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as exc:  # noqa: BLE001  # every backend has errors of its own
+            if not _unstored:
+                logger.warning("once: STARTED isn't stored: %s", exc, extra=about("started_unstored"))
+            _unstored.add("STARTED")
+        else:
+            _unstored.clear()
+
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
+        from .delivery import request_class  # noqa: PLC0415  # the worker's: who only sends doesn't need it
+
+        self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
+        return super().start_strategy(app, consumer, **options)
 
     def apply_async(
         self,
@@ -296,7 +320,12 @@ def _always() -> bool:
 
 @celeryd_after_setup.connect(weak=False)
 def _check_settings(instance: Any, **_: Any) -> None:
-    """A worker with a wrong setting says so at its start, not at its first window."""
+    """A worker with a wrong setting says so at its start, not at its first window.
+
+    It listens from now on for messages that no task of its gets to see, also where it has no task of ours yet.
+    """
+    from . import delivery  # noqa: F401, PLC0415  # only a worker needs it
+
     try:
         Settings.from_app(instance.app)
     except SettingError as exc:

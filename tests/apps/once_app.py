@@ -165,6 +165,13 @@ def plain():
     note("start", None, name="plain")
 
 
+if os.environ.get("NEWER"):
+
+    @app.task(bind=True)
+    def newer(self):
+        note("start", self.window, worker=self.request.hostname)
+
+
 class ContextTask(OnceTask):
     """As many apps have one: a context around the body, without super()."""
 

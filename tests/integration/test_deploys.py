@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from processes import wait_until
-from system import System
+from system import System, rare
 
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import format_instant, parse_instant
@@ -198,3 +199,24 @@ def test_a_plain_task_is_untracked(system: System) -> None:
         assert not account.open
         total += account.counts["untracked"]
     wait_until(lambda: len(system.ledger.read("start", name="plain")) == total, "each ran exactly once", 60)
+
+
+def test_beats_that_are_deployed_before_workers(system: System) -> None:
+    """A window that a worker discards, since it doesn't know its task, is named once and tried again soon.
+
+    So it is executed as soon as a worker comes that knows it, not only after start_timeout.
+    """
+    system.settings = {"once_beat_start_timeout": 600.0, "once_beat_publish_timeout": 2.0}
+    known = {"task": "apps.once_app.newer", "options": {"once": {"tracked": True}}}
+    system.entries = {"tick": {**known, **rare(600.0)}}
+    old = system.worker("old").wait_ready()
+    beat = system.beat()
+    old.wait_log("doesn't know the task 'apps.once_app.newer'")
+    wait_until(lambda: len(re.findall("Received unregistered task", old.log)) >= 3, "it is tried again and again", 60)
+    assert old.log.count("doesn't know the task") == 1
+    (window,) = system.account().open.values()
+    assert window.attempts == 0
+    system.worker("new", env={"NEWER": "1"}).wait_ready()
+    old.stop()
+    wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
+    system.settle([beat])

@@ -28,6 +28,7 @@ from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
 from celery_once_beat.delivery import _end
+from celery_once_beat.errands import errands_of
 from celery_once_beat.execution import DELIVERY, Execution
 from celery_once_beat.leases import leases_of
 from celery_once_beat.replies import Begun, EntryAccount
@@ -511,6 +512,12 @@ def test_a_body_that_ran_on_an_uncertain_begin(
 # ------------------------------------------------------------------------------------ what the main process records
 
 
+def end_killed(worker: Worker, request: dict[str, Any], outcome: str) -> None:
+    """What the main process does for a child that it has killed."""
+    _end(worker.app, request, outcome, killed=True)
+    errands_of(worker.app).finish(60)
+
+
 @pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
 def test_a_child_that_is_killed_after_it_handed_over(
     worker: Worker, redis_url: str, outcome: str, counts: dict[str, int]
@@ -520,7 +527,7 @@ def test_a_child_that_is_killed_after_it_handed_over(
 
     def body() -> None:
         worker.task.retry(countdown=60, throw=False)
-        _end(worker.app, request, outcome, killed=True)
+        end_killed(worker, request, outcome)
 
     worker.deliver(body, **{DELIVERY: "child"})
     assert waiting(redis_url) == 1
@@ -533,7 +540,7 @@ def test_a_child_that_is_killed_after_it_handed_over(
 @pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
 def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, counts: dict[str, int]) -> None:
     """A hard limit while it still waits for the store: nothing failed, and recovery may run it; a revoke ends it."""
-    _end(worker.app, {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": 0}, outcome, killed=True)
+    end_killed(worker, {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": 0}, outcome)
     assert worker.account.counts == counts
     assert (KEY.start in worker.account.open) == (not counts)
 
@@ -675,6 +682,22 @@ def test_a_failure_that_runs_again_is_not_signalled_yet(worker: Worker) -> None:
         worker.deliver(lambda: _throw(LookupError("mine")))
     assert [name for name, _ in sent] == ["window_started"]
     assert worker.account.counts == {}
+
+
+def test_a_result_backend_that_is_away_at_the_begin(
+    worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With task_track_started the body runs all the same: it hasn't failed. It is said once while that lasts."""
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the result backend is away")
+
+    worker.task._once_track_started = True
+    monkeypatch.setattr(worker.task.backend, "store_result", away)
+    for window in (WINDOW, worker.next_window()):
+        assert worker.deliver(lambda: "worked", window) == "worked"
+    assert worker.account.counts == {"done": 2}
+    assert told(caplog) == ["started_unstored"]
 
 
 # ------------------------------------------------------------------------------- what is raised into it from outside

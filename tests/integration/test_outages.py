@@ -6,6 +6,7 @@ import itertools
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from celery import Celery
 from processes import wait_until
 from servers import free_port
 from system import System, rare
@@ -269,3 +270,28 @@ def _timestamp(text: str) -> float:
     from celery_once_beat.windows import parse_instant
 
     return parse_instant(text).timestamp()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_worker_serves_others_while_the_store_hangs(start_redis, system: System, pool: str) -> None:
+    """Its main process doesn't wait for the store: an expired message of a window holds up no ping and no other task.
+
+    What isn't recorded when it ends is said.
+    """
+    store = start_redis()
+    system.use_store(store.url())
+    system.settings = {"once_beat_redis_options": {"socket_timeout": 600.0}}
+    worker = system.worker(pool=pool, concurrency=2).wait_ready()
+    store.pause()
+    window = Window("tick", datetime(2026, 1, 1, tzinfo=timezone.utc), None)
+    with Celery(broker=system.broker_url, set_as_current=False) as app:
+        past = datetime.now(timezone.utc) - timedelta(minutes=1)
+        app.send_task("apps.once_app.work", queue=system.queue, headers=encode_headers(window), expires=past)
+        worker.wait_log("Discarding revoked task")
+        app.send_task("apps.once_app.plain", queue=system.queue)
+        wait_until(lambda: system.ledger.read("start", name="plain"), "another task runs", 60)
+        wait_until(lambda: app.control.ping(timeout=5), "a ping is answered", 60)
+    worker.terminate()
+    worker.wait(60)
+    assert "once: expired not recorded: this worker ends" in worker.log
+    store.resume()

@@ -387,6 +387,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "revoke A": lambda s: s.finish("A", "revoked"),
     "expired, n=0": lambda s: s.discard("expired", 0),
     "expired, n=1": lambda s: s.discard("expired", 1),
+    "unknown, n=0": lambda s: s.store.discarded(s.window, 0),
+    "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
     "backfill": lambda s: s.backfill(),
 }
 
@@ -402,6 +404,7 @@ TABLE = """
   unseen      | begin B, n=1     | Begun attempt=1             | running B  | -
   unseen      | expired, n=0     | Unchanged                   | unseen     | -
   unseen      | backfill         | Claimed turn=1              | open       | 10
+  unseen      | unknown, n=0     | Unchanged                   | unseen     | -
 
   claimed     | claim            | Claimed turn=1              | open       | same
   claimed     | claim, beat-2    | Moved                       | open       | same
@@ -418,6 +421,8 @@ TABLE = """
   claimed     | expired, n=0     | Closed outcome=expired      | closed     | -
   claimed     | expired, n=1     | Unchanged                   | open       | same
   claimed     | backfill         | Open                        | open       | same
+  claimed     | unknown, n=0     | Confirmed                   | open       | 1
+  claimed     | unknown, n=1     | Unchanged                   | open       | same
 
   published   | claim            | Claimed turn=1              | open       | same
   published   | claim, beat-2    | Moved                       | open       | same
@@ -433,6 +438,8 @@ TABLE = """
   published   | revoke A         | Stale                       | open       | same
   published   | expired, n=0     | Closed outcome=expired      | closed     | -
   published   | backfill         | Open                        | open       | same
+  published   | unknown, n=0     | Confirmed                   | open       | 1
+  published   | unknown, n=1     | Unchanged                   | open       | same
 
   running     | claim            | Moved                       | running A  | same
   running     | claim, beat-2    | Moved                       | running A  | same
@@ -454,6 +461,7 @@ TABLE = """
   running     | expired, n=0     | Unchanged                   | running A  | same
   running     | expired, n=1     | Unchanged                   | running A  | same
   running     | backfill         | Open                        | running A  | same
+  running     | unknown, n=0     | Unchanged                   | running A  | same
 
   died        | claim            | Moved                       | open       | same
   died        | claim, beat-2    | Moved                       | open       | same
@@ -473,6 +481,7 @@ TABLE = """
   died        | finish A, again  | Again                       | open       | 60
   died        | expired, n=0     | Unchanged                   | open       | same
   died        | backfill         | Open                        | open       | same
+  died        | unknown, n=0     | Unchanged                   | open       | same
 
   taken       | claim            | Moved                       | open       | same
   taken       | claim, beat-2    | Moved                       | open       | same
@@ -488,6 +497,7 @@ TABLE = """
   taken       | finish A         | Finished                    | closed     | -
   taken       | finish B         | Stale                       | open       | same
   taken       | backfill         | Open                        | open       | same
+  taken       | unknown, n=0     | Confirmed                   | open       | 1
 
   followed    | begin A          | Busy                        | running B  | same
   followed    | begin B          | Begun attempt=2             | running B  | 31
@@ -497,6 +507,7 @@ TABLE = """
   followed    | finish A         | Stale                       | running B  | same
   followed    | finish A, again  | Stale                       | running B  | same
   followed    | finish B         | Finished                    | closed     | -
+  followed    | unknown, n=0     | Unchanged                   | running B  | same
 
   waiting     | claim            | Moved                       | waiting 1  | same
   waiting     | claim, beat-2    | Moved                       | waiting 1  | same
@@ -520,6 +531,8 @@ TABLE = """
   waiting     | expired, n=0     | Unchanged                   | waiting 1  | same
   waiting     | expired, n=1     | Closed outcome=expired      | closed     | -
   waiting     | backfill         | Open                        | waiting 1  | same
+  waiting     | unknown, n=0     | Unchanged                   | waiting 1  | same
+  waiting     | unknown, n=1     | Confirmed                   | waiting 1  | 62
 
   due again   | claim            | Moved                       | open       | same
   due again   | confirm          | Unchanged                   | open       | same
@@ -535,6 +548,8 @@ TABLE = """
   due again   | expired, n=0     | Unchanged                   | open       | same
   due again   | expired, n=1     | Closed outcome=expired      | closed     | -
   due again   | backfill         | Open                        | open       | same
+  due again   | unknown, n=0     | Unchanged                   | open       | same
+  due again   | unknown, n=1     | Confirmed                   | open       | 1
 
   again       | claim            | Moved                       | open       | same
   again       | confirm          | Unchanged                   | open       | same
@@ -547,6 +562,7 @@ TABLE = """
   again       | finish B         | Stale                       | open       | same
   again       | expired, n=0     | Unchanged                   | open       | same
   again       | backfill         | Open                        | open       | same
+  again       | unknown, n=0     | Unchanged                   | open       | same
 
   again, taken | confirm         | Confirmed                   | open       | 600
   again, taken | take            | Taken retry=0 attempts=1    | open       | same
@@ -556,6 +572,7 @@ TABLE = """
   again, taken | finish A, again | Again                       | open       | same
   again, taken | finish B        | Stale                       | open       | same
   again, taken | expired, n=0    | Unchanged                   | open       | same
+  again, taken| unknown, n=0     | Confirmed                   | open       | 1
 
   closed      | claim            | Moved                       | closed     | -
   closed      | claim, beat-2    | Moved                       | closed     | -
@@ -573,6 +590,7 @@ TABLE = """
   closed      | finish B         | Stale                       | closed     | -
   closed      | expired, n=0     | Unchanged                   | closed     | -
   closed      | backfill         | Claimed turn=1              | open       | 10
+  closed      | unknown, n=0     | Unchanged                   | closed     | -
 
   long closed | claim            | Moved                       | closed     | -
   long closed | confirm          | Unchanged                   | closed     | -
@@ -584,6 +602,7 @@ TABLE = """
   long closed | finish B         | Stale                       | closed     | -
   long closed | expired, n=0     | Unchanged                   | closed     | -
   long closed | backfill         | Claimed turn=1              | open       | 10
+  long closed | unknown, n=0     | Unchanged                   | closed     | -
 
   ahead       | claim            | Moved                       | running A  | 31
   ahead       | claim, beat-2    | Moved                       | running A  | 31
@@ -599,6 +618,7 @@ TABLE = """
   ahead       | finish B         | Stale                       | running A  | -
   ahead       | expired, n=0     | Unchanged                   | running A  | -
   ahead       | backfill         | Open                        | running A  | -
+  ahead       | unknown, n=0     | Unchanged                   | running A  | -
 
   before      | claim            | StoreDataError              | unseen     | -
   before      | confirm          | Unchanged                   | unseen     | -
@@ -607,6 +627,7 @@ TABLE = """
   before      | begin B, n=1     | Begun attempt=1             | running B  | -
   before      | expired, n=0     | Unchanged                   | unseen     | -
   before      | backfill         | Claimed turn=1              | open       | 10
+  before      | unknown, n=0     | Unchanged                   | unseen     | -
 
   lost        | claim            | Unknown                     | unknown    | -
   lost        | confirm          | Unchanged                   | unknown    | -
@@ -618,6 +639,7 @@ TABLE = """
   lost        | finish A         | Finished                    | closed     | -
   lost        | expired, n=0     | Unchanged                   | unknown    | -
   lost        | backfill         | Unknown                     | unknown    | -
+  lost        | unknown, n=0     | Unchanged                   | unknown    | -
 
   met done    | confirm          | Unchanged                   | closed     | -
   met done    | take overdue     | Unchanged                   | closed     | -
@@ -625,6 +647,7 @@ TABLE = """
   met done    | finish A         | Finished                    | closed     | -
   met done    | finish B         | Stale                       | closed     | -
   met done    | expired, n=0     | Unchanged                   | closed     | -
+  met done    | unknown, n=0     | Unchanged                   | closed     | -
 """
 ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
 

@@ -138,6 +138,17 @@ class WorkerRules(Rules):
         self.world.ask("close", send, self.ends(message.window), twice=twice)
 
     @precondition(lambda self: self.world.queue)
+    @rule(which=several, twice=maybe)
+    def discard_unknown(self, which, twice):
+        message = self.pick(self.world.queue, which)
+        self.world.queue.remove(message)
+
+        def send():
+            return self.world.store.discarded(message.window, message.retry)
+
+        self.world.ask("discarded", send, self.ends(message.window), twice=twice)
+
+    @precondition(lambda self: self.world.queue)
     @rule(which=several)
     def message_is_lost(self, which):
         self.world.queue.remove(self.pick(self.world.queue, which))
