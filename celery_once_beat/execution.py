@@ -22,13 +22,14 @@ from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
+from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
 
 from . import signals
 from .clock import steady
 from .errors import NewerVersionError, OnceError, StoreUnavailableError, UncertainWriteError
-from .leases import Lease, leases_of, tell
+from .leases import Lease, is_death, leases_of, tell
 from .logs import about
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .replies import RUNS_ALONE, Again, Begun, Busy, Closed, Finished, Stale
@@ -258,22 +259,26 @@ class Execution:
     def _record(self, error: BaseException | None) -> None:
         """Record how the body ended, by what it raised; called once more, it goes on where it was.
 
-        SystemExit and KeyboardInterrupt end the process, not the window: nothing is recorded, so that recovery runs
-        it again, as after any other death.
+        What ends the process or the worker is no end of the window's: nothing is recorded, so that recovery runs it
+        again, as after any other death.
         """
         if self._recorded:
             return
         if error is None or isinstance(error, Ignore):
             # The body decided that it is done; replace() ends so too.
             self._succeed()
-        elif isinstance(error, Retry):
-            # Raised by hand, without retry(), nothing will come again.
-            self._fail(error)
+        elif is_death(error):
+            self._recorded = True
+            if isinstance(error, Exception):
+                # As the worker's harder ends do: no failure is stored, nothing that hangs on one is called.
+                raise WorkerTerminate(EX_FAILURE) from error
         elif isinstance(error, Reject):
             self._end_rejected(error)
-        elif isinstance(error, Exception):
-            # Nobody would publish a key's window again.
-            self._fail(error, None if self.window.keyed else self.task.once_retry_failed_after)
+        else:
+            # A Retry that was raised by hand, without retry(): nothing will come again. Nor is a key's window published
+            # again.
+            final = isinstance(error, Retry) or self.window.keyed
+            self._fail(error, None if final else self.task.once_retry_failed_after)
         self._recorded = True
 
     def _succeed(self) -> None:
@@ -281,7 +286,7 @@ class Execution:
             self._recorded = True  # before its signal: a receiver hears it once
             signals.window_succeeded.send(sender=self.task, window=self.window)
 
-    def _fail(self, exc: Exception, again_after: float | None = None) -> None:
+    def _fail(self, exc: BaseException, again_after: float | None = None) -> None:
         if self._finish("failed", again_after):
             self._recorded = True
             signals.window_failed.send(sender=self.task, window=self.window, exception=exc)

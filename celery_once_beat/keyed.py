@@ -38,7 +38,7 @@ from celery.schedules import BaseSchedule, schedule
 from . import signals
 from .clock import steady
 from .errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
-from .leases import Lease, leases_of, tell
+from .leases import Lease, is_death, leases_of, tell
 from .logs import about
 from .replies import Begun, Busy, Claimed, Closed, Elsewhen, Stale
 from .requests import KeyedWindow
@@ -159,7 +159,7 @@ class Once:
         position = max(n for n, (whose, _) in enumerate(entered) if whose is self)
         turn = entered[position][1]
         _entered.set(entered[:position] + entered[position + 1 :])
-        if turn is None or (error is not None and not isinstance(error, Exception)):
+        if turn is None or (error is not None and is_death(error)):
             if turn is not None and turn.lease is not None:
                 leases_of(self._store).release(turn.lease)
             return
@@ -233,7 +233,7 @@ class Once:
         signals.window_started.send(sender=self, window=held)
         return _Turn(held, lease)
 
-    def _end(self, turn: _Turn, lease: Lease, error: Exception | None) -> None:
+    def _end(self, turn: _Turn, lease: Lease, error: BaseException | None) -> None:
         lease.ending = True
         outcome = "done" if error is None else "failed"
         replies: list[object] = []

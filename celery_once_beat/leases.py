@@ -16,7 +16,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
@@ -29,7 +30,7 @@ from .requests import Renewal, WindowKey
 from .store import Store
 from .windows import format_instant
 
-__all__ = ("Lease", "Leases", "leases_of", "tell")
+__all__ = ("Lease", "Leases", "is_death", "leases_of", "tell")
 
 logger = get_logger(__name__)
 
@@ -188,6 +189,30 @@ def tell(send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceE
             raise raised
     finally:
         raised = None  # else it and this frame would hold each other
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether what came out of a body is the end of its process or worker, and none of the body's own.
+
+    SystemExit and KeyboardInterrupt are. So is what Celery's handler of a signal raises, at a cold shutdown say, where
+    the body runs in the worker's main thread (solo): any Exception, known by the frame that it comes from.
+    """
+    if not isinstance(error, Exception):
+        return True
+    return any(
+        frame.f_globals.get("__name__") == "celery.apps.worker"
+        for each in _all_of(error, set())
+        for frame, _ in traceback.walk_tb(each.__traceback__)
+    )
+
+
+def _all_of(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
+    """An exception, and those that it was raised for or from, or is a group of."""
+    if error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        for each in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+            yield from _all_of(each, seen)
 
 
 _leases: WeakKeyDictionary[Store, dict[int, Leases]] = WeakKeyDictionary()

@@ -35,9 +35,13 @@ WORKERS = {
     "soft": ("prefork", 4),
     "threads": ("threads", 8),
     "gevent": ("gevent", 8),
+    "solo-early": ("solo", 1),
+    "solo-late": ("solo", 1),
+    "threads-cold": ("threads", 2),
 }
 #: Those of them that end.
-SHUT_DOWN = ("killed", "warm", "twice", "soft", "cold")
+COLD = ("cold", "solo-early", "solo-late", "threads-cold")
+SHUT_DOWN = ("killed", "warm", "twice", "soft", *COLD)
 #: For the tests' sake short: Celery waits 0.5 s instead of 10 s for a lost child's result, and a lease is 8 s long, so
 #: that none is lost because the machine is busy. Nothing is sent twice because the broker is slow.
 SETTINGS = {
@@ -73,7 +77,7 @@ class Play:
 
     def run(self) -> None:
         """All of it; returns once every window has its outcome, or can't be waited for any longer."""
-        for name in {end.worker for end in self.entries.values()} & set(WORKERS):
+        for name in {self.worker_of(entry) for entry in self.entries} & set(WORKERS):
             pool, concurrency = WORKERS[name]
             self.workers[name] = self.procs.start_worker(
                 "apps.ends_app", name=name, pool=pool, concurrency=concurrency, extra_args=["-Q", name],
@@ -125,9 +129,10 @@ class Play:
         """Each worker that is to go, once all its bodies run."""
         going = {name: self.workers[name] for name in SHUT_DOWN if name in self.workers}
         for name in going:
-            self._wait_for(*(entry for entry, end in self.entries.items() if end.worker == name))
+            self._wait_for(*(entry for entry in self.entries if self.worker_of(entry) == name))
         going["killed"].kill()
-        going["cold"].signal(signal.SIGQUIT, main_only=True)
+        for name in COLD:
+            going[name].signal(signal.SIGQUIT, main_only=True)
         self._tell("soft", signal.SIGTERM, "Initiating Soft Shutdown")
         self._tell("warm", signal.SIGTERM, "worker: Warm shutdown")
         self._tell("twice", signal.SIGTERM, "worker: Warm shutdown", again=True)
@@ -143,6 +148,10 @@ class Play:
                 self.workers[name].signal(number, main_only=True)
                 self.workers[name].wait_log(line, since=said)
             self.ledger.write("told", worker=name)
+
+    def worker_of(self, entry: str) -> str:
+        """Which worker gets it first; one of a pool of one body has one kind of acks."""
+        return self.entries[entry].worker.format(acks=entry.rpartition("/")[2])
 
     # -- what came of it --------------------------------------------------------------------------------------
 

@@ -17,9 +17,13 @@ from typing import Any
 
 from apps.once_app import app, ledger, note
 from celery import VERSION, Task
+from celery.backends.redis import RedisBackend
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.worker.request import Request
+from kombu.exceptions import OperationalError
 
 from celery_once_beat.signals import window_overdue, window_published
+from celery_once_beat.store import store_of
 
 ACKS = ("early", "late")
 # A beat sees an entry before its only window is due; one that is slow to start gets the next minute's.
@@ -112,6 +116,36 @@ def waits(task: Any, time_: int) -> None:
         time.sleep(0.05)
 
 
+def finishes_slowly(_task: Any, _time: int) -> None:
+    """The store doesn't answer to its end before its soft limit is reached."""
+    store = store_of(app)
+    finish = store.finish
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        store.finish = finish  # type: ignore[method-assign]
+        time.sleep(600)
+        return finish(*arguments, **options)
+
+    store.finish = slow  # type: ignore[method-assign]
+
+
+class NotYet(RedisBackend):
+    """A result backend that is away as a task begins."""
+
+    def store_result(self, task_id: Any, result: Any, state: str, *more: Any, **options: Any) -> Any:
+        if state == "STARTED":
+            raise OperationalError("the result backend is away")
+        return super().store_result(task_id, result, state, *more, **options)
+
+
+class OwnRequest(Request):
+    """As some apps have one, for their metrics say."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        note("own request", None)
+        super().on_timeout(soft, timeout)
+
+
 # Within them each body has begun, however busy the machine.
 SOFT, HARD = {"soft_time_limit": 3}, {"time_limit": 3}
 # Celery may notice only after 5.5 s that a child is lost, by default after 15 s: before the lease is over.
@@ -130,7 +164,9 @@ ENDS = {
     "requeues": End(requeues),
     "soft limit": End(sleeps, SOFT),
     "soft limit, caught": End(catches, SOFT),
+    "soft limit at its end": End(finishes_slowly, SOFT),
     "hard limit": End(sleeps, HARD),
+    "hard limit, own request": End(sleeps, {**HARD, "Request": OwnRequest}),
     "hard limit, hook raises": End(sleeps, {**HARD, "on_failure": fails_too}),
     "hard limit, not acked": End(sleeps, {**HARD, "acks_on_failure_or_timeout": False}),
     "revoked": End(returns, worker="waiting"),
@@ -148,6 +184,10 @@ ENDS = {
     "soft": End(waits, worker="soft"),
     "soft, too long": End(sleeps, worker="soft"),
     "cold": End(sleeps, worker="cold"),
+    "cold, solo": End(sleeps, worker="solo-{acks}"),
+    "not stored as started": End(
+        returns, {"track_started": True, "backend": NotYet(app=app, url=os.environ["RESULT_URL"])}
+    ),
     **{
         f"{pool}: {name}": End(body, task, worker=pool)
         for name, body, task in [
@@ -158,6 +198,7 @@ ENDS = {
         ]
         for pool in ("threads", "gevent")
     },
+    "threads: cold": End(outlasts_its_limit, worker="threads-cold"),
 }
 if VERSION < (5, 5):
     del ENDS["soft"], ENDS["soft, too long"]
@@ -195,7 +236,7 @@ def add(entry: str, end: End, acks: str) -> None:
     app.conf.beat_schedule[entry] = {
         "task": f"ends.{entry}",
         "schedule": timedelta(minutes=1),
-        "options": {"queue": end.worker, "once": {"anchor": DUE}, **end.options},
+        "options": {"queue": end.worker.format(acks=acks), "once": {"anchor": DUE}, **end.options},
     }
 
 

@@ -41,9 +41,11 @@ PLAYED = {
     "raises `Reject(requeue=True)`": "requeues",
     "catches its soft time limit, and returns": "soft limit, caught",
     "doesn't catch its soft time limit": "soft limit",
+    "returns, and reaches its soft time limit while its end is recorded": "soft limit at its end",
     "exceeds its hard time limit": "hard limit",
     "the same, with `acks_on_failure_or_timeout=False`: early acks": "hard limit, not acked",
     "the same, with `acks_on_failure_or_timeout=False`: late acks": "hard limit, not acked",
+    "the same, with a `Request` class of the task's own": "hard limit, own request",
     "is revoked before it starts": "revoked",
     "is revoked with `terminate=True` while it runs": "terminated",
     "its message expires (`expires`)": "expired",
@@ -57,6 +59,8 @@ PLAYED = {
     "soft shutdown (`worker_soft_shutdown_timeout`), it returns in time": "soft",
     "soft shutdown, it doesn't return in time": "soft, too long",
     "cold shutdown (SIGQUIT)": "cold",
+    "cold shutdown (SIGQUIT) of a worker with the solo pool": "cold, solo",
+    "returns, and the result backend was away as it began (`task_track_started`)": "not stored as started",
 }
 #: The same of the table of other pools; each is there once a pool.
 PLAYED_IN_POOLS = {
@@ -64,6 +68,7 @@ PLAYED_IN_POOLS = {
     "exceeds a hard time limit": "hard limit",
     "is revoked with `terminate=True` while it runs": "terminated",
     "raises `SystemExit`": "exits",
+    "cold shutdown (SIGQUIT)": "cold",
 }
 
 

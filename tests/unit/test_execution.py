@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import Reject
+from celery.worker.request import Request
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat import put_back as put_back_module
-from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.delivery import OnceRequest, request_class
+from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.execution import _delay
+from celery_once_beat.leases import is_death
 from celery_once_beat.put_back import RATE, _seconds, put_back
 from celery_once_beat.windows import encode_call, encode_headers
 
@@ -190,3 +193,85 @@ def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
         task.request_stack.push(Context(id="1", called_directly=False, headers=headers))
         assert task.window == expected if expected else not task.window.scheduled
         task.request_stack.pop()
+# ------------------------------------------------------------------------------------ what came out of a body
+
+
+def raise_in(module: str) -> None:
+    """Raise as a function of ``module`` does."""
+    exec("raise NotImplementedError", {"__name__": module})
+
+
+def from_handler() -> None:
+    raise_in("celery.apps.worker")
+
+
+def wrapped() -> None:
+    try:
+        from_handler()
+    except NotImplementedError as exc:
+        raise LookupError("mine") from exc
+
+
+def hidden() -> None:
+    try:
+        from_handler()
+    except NotImplementedError:
+        raise LookupError("mine") from None
+
+
+def own() -> None:
+    raise_in("proj.tasks")
+
+
+def leaves() -> None:
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("body", "death"), [(from_handler, True), (wrapped, True), (hidden, True), (leaves, True), (own, False)]
+)
+def test_what_is_no_end_of_a_body(body: Callable[[], None], death: bool) -> None:
+    """What Celery's handler of a signal raises within a body ends the worker, whatever the body makes of it."""
+    with pytest.raises(BaseException) as caught:  # noqa: PT011  # each
+        body()
+    assert is_death(caught.value) is death
+
+
+# -------------------------------------------------------------------------------------------- the task's Request
+
+
+class OwnRequest(Request):
+    """A class of requests of an app's own."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """As theirs often do: without the base's."""
+
+
+@pytest.mark.parametrize("theirs", [OwnRequest, f"{__name__}:OwnRequest", f"{__name__}.OwnRequest", Request])
+def test_a_request_class_of_the_tasks_own(theirs: Any) -> None:
+    """Whichever form it has, it is combined with the one that closes windows, which is asked first."""
+
+    class OwnTask(OnceTask):
+        abstract = True
+        Request = theirs
+
+    with Celery("tests", broker="memory://", set_as_current=False) as app:
+        for task in (
+            app.task(work, name="proj.base", shared=False, base=OwnTask),
+            app.task(work, name="proj.given", shared=False, base=OnceTask, Request=theirs),
+        ):
+            found = request_class(task)
+            assert found.__mro__[1] is OnceRequest
+            assert issubclass(found, OwnRequest) or theirs is Request
+            task.Request = found
+            assert request_class(task) is found, "once, however often the worker connects"
+        plain = app.task(work, name="proj.plain", shared=False, base=OnceTask)
+        assert request_class(plain) is OnceRequest
+
+
+def test_a_request_class_that_cannot_be_combined() -> None:
+    """The worker's start says what to do."""
+    with Celery("tests", broker="memory://", set_as_current=False) as app:
+        task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=dict)
+        with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.delivery"):
+            request_class(task)
