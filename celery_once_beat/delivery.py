@@ -20,7 +20,7 @@ from .logs import about
 from .replies import Again, Closed, Finished
 from .requests import WindowKey
 from .store import Store
-from .windows import Window, decode_headers, find_headers, format_instant
+from .windows import Window, check_retry, decode_headers, find_headers, format_instant
 
 __all__ = ("OnceRequest", "request_class")
 
@@ -167,12 +167,13 @@ def _read(request: Any, outcome: str) -> _Delivery | None:
     try:
         headers = find_headers(request, request.get("headers"))
         window = decode_headers(headers, request.get("id")) if headers else None
+        retry = check_retry(request.get("retries")) if window else 0
     except OnceError as exc:
         _log_unrecorded(None, outcome, exc)
         return None
     if window is None:
         return None
-    return _Delivery(window, request.get(DELIVERY) or new_owner(request.get("hostname")), request.get("retries") or 0)
+    return _Delivery(window, request.get(DELIVERY) or new_owner(request.get("hostname")), retry)
 
 
 def _log_unrecorded(delivery: _Delivery | None, outcome: str, exc: OnceError) -> None:

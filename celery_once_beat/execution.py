@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -35,7 +35,7 @@ from .put_back import come_again, put_back, store_answered, times_put_back
 from .replies import RUNS_ALONE, Again, Begun, Busy, Closed, Finished, Stale
 from .requests import key_of
 from .store import Store
-from .windows import Window, format_instant
+from .windows import Window, check_retry, format_instant
 
 if TYPE_CHECKING:
     from .task import OnceTask
@@ -76,7 +76,7 @@ class Execution:
         self.store = store
         self.key = key_of(window)
         self.owner = f"{getattr(request, DELIVERY, None) or new_owner(request.hostname)}:{uuid.uuid4().hex[:4]}"
-        self.retry = request.retries or 0
+        self.retry = check_retry(request.retries)
         self.lease_seconds = float(task.once_lease or store.settings.lease)
         #: None while the body runs without the store.
         self.lease: Lease | None = None
@@ -123,7 +123,7 @@ class Execution:
         if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
             # No beat publishes it again: this copy is all that is left of it if the other has died.
             if not times_put_back(request):
-                self._log(logger.info, "window_comes_again", "runs, or has died: this copy comes again until that is known")
+                self._log(logger.info, "window_comes_again", "runs, or has died: this copy comes again")
             come_again(self.task, request, self.lease_seconds)
         if not isinstance(reply, Begun):
             self._refuse(reply)
@@ -380,7 +380,8 @@ class Execution:
 def _delay(options: dict[str, Any]) -> float:
     """Seconds until a message with these options is due.
 
-    A naive eta is UTC, as Celery's worker reads it (``celery.worker.request.Request``, ``maybe_make_aware``).
+    A naive eta is UTC, as Celery's worker reads it (``celery.worker.request.Request``, ``maybe_make_aware``). Raises as
+    Celery does for what no date can be, before the window is given to a retry that can't be published.
     """
     eta = options.get("eta")
     if isinstance(eta, str):
@@ -389,4 +390,5 @@ def _delay(options: dict[str, Any]) -> float:
         if eta.tzinfo is None:
             eta = eta.replace(tzinfo=timezone.utc)
         return max((eta - datetime.now(timezone.utc)).total_seconds(), 0.0)
-    return max(float(options.get("countdown") or 0), 0.0)
+    now = datetime.now(timezone.utc)
+    return max((now + timedelta(seconds=options.get("countdown") or 0) - now).total_seconds(), 0.0)

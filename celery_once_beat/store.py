@@ -93,6 +93,8 @@ __all__ = ("SHARDS", "Store", "store_of")
 T = TypeVar("T")
 
 SHARDS = 16
+#: Seconds, some 3000 years.
+_LONGEST = 1e11
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -528,7 +530,8 @@ def _kind(window: WindowKey, *, tracked: bool) -> int | str:
 
 
 def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
+    """As scripts take it: never so long that what they add to it, the time say, has more digits than they read."""
+    return round(seconds * 1000) if seconds < _LONGEST else round(_LONGEST * 1000)  # not a number is longest, too
 
 
 def _asked(at: datetime | None) -> int | str:

@@ -21,6 +21,7 @@ __all__ = (
     "INSTANT_WIDTH",
     "PUT_BACK",
     "Window",
+    "check_retry",
     "decode_headers",
     "encode_call",
     "encode_headers",
@@ -51,6 +52,7 @@ _NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
 _MAX_ATTEMPT = 10**9
+_MAX_RETRY = 10**9
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):\d\d:\d\d\.\d{6}Z", re.ASCII)
 _AN_INSTANT = "an instant like 2026-11-21T05:36:00.000000Z"
 
@@ -238,6 +240,17 @@ def find_call(call: object, *mappings: object) -> datetime | None:
             except ValueError:
                 return None
     return None
+
+
+def check_retry(retries: object) -> int:
+    """Return a message's retry number, which the store keeps; raises HeaderError for one that it can't read again."""
+    if retries is None:
+        return 0
+    if type(retries) is not int or not 0 <= retries <= _MAX_RETRY:
+        raise HeaderError(
+            f"message header retries: found {shown(retries)}, expected a whole number from 0 to {_MAX_RETRY}"
+        )
+    return retries
 
 
 def _header(headers: Mapping[str, object], name: str, expected: str, read: Callable[[Any], T]) -> T:

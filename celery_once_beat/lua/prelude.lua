@@ -46,7 +46,8 @@ local function int(number)
 end
 
 -- A whole number as this package writes it, or nil: tonumber takes 'nan', '0x10' and ' 7 ' too, and what is beyond 15
--- digits overflows elsewhere.
+-- digits overflows elsewhere. Clients send durations of at most 1e14 ms and retry numbers up to 1e9, so that every sum
+-- that is written can be read again.
 local function whole(text)
   return #text <= 15 and string.match(text, '^%d+$') and tonumber(text) or nil
 end

@@ -29,10 +29,11 @@ from servers import RedisServer
 from celery_once_beat import OnceTask, signals
 from celery_once_beat.delivery import _end
 from celery_once_beat.errands import errands_of
+from celery_once_beat.errors import HeaderError
 from celery_once_beat.execution import DELIVERY, Execution
 from celery_once_beat.leases import leases_of
-from celery_once_beat.replies import Begun, EntryAccount
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
+from celery_once_beat.replies import Again, Begun, Claimed, EntryAccount
+from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import Window, encode_headers, format_instant
 
@@ -823,3 +824,43 @@ def test_what_is_raised_as_a_window_is_handed_over(
     assert waiting(redis_url) == 1
     assert worker.deliver(lambda: "retried", retries=1) == "retried"
     assert worker.account.counts == {"done": 1}
+
+
+@pytest.mark.parametrize("retries", [10**16, 10**9 + 1, -1, 1.5, "1", True])
+def test_a_retry_number_that_cant_be_kept(worker: Worker, retries: object, caplog: pytest.LogCaptureFixture) -> None:
+    """It is refused before anything is written, and the window's account can be read; in the main process, too."""
+    with pytest.raises(HeaderError, match=r"message header retries: found .*, expected a whole number from 0"):
+        worker.deliver(lambda: pytest.fail("it ran"), retries=retries)
+    request = {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": retries}
+    _end(worker.app, request, "revoked", killed=False)
+    assert [record.action for record in caplog.records] == ["window_unrecorded"]  # type: ignore[attr-defined]
+    assert worker.account.open[WINDOW.start].begun is None
+    assert worker.deliver(lambda: "ran", retries=10**9) == "ran"
+
+
+@pytest.mark.parametrize("countdown", [float("inf"), float("nan"), 1e15])
+def test_a_retry_that_can_never_be_due(worker: Worker, countdown: float) -> None:
+    """Celery can't publish it: the window isn't handed over to it, but fails."""
+    with pytest.raises(Reject):
+        worker.deliver(lambda: worker.task.retry(countdown=countdown))
+    assert worker.account.counts == {"failed": 1}
+
+
+@pytest.mark.parametrize("seconds", [1e12, 1e300, float("inf")])
+def test_durations_that_nobody_lives_to_see(worker: Worker, seconds: float) -> None:
+    """What is written of them can be read again."""
+    store = store_of(worker.app)
+    store.load_many([LoadRequest("slow", "beat", "mark", seconds, 3, True, seconds, known=T0)])
+    key = WindowKey("slow", WINDOW.start)
+    (claimed,) = store.claim_many("beat", [ClaimRequest(key, T0, "mark", expires=seconds)])
+    assert isinstance(claimed, Claimed)
+    store.confirm_many([Confirmation(key, claimed.turn, 1, seconds)])
+    begun = store.begin(key, "A", 5.0)
+    assert isinstance(begun, Begun)
+    store.hand_over(key, "A", begun.fence, 10**9, seconds, seconds)
+    begun = store.begin(key, "A", 5.0, 10**9)
+    assert isinstance(begun, Begun)
+    assert isinstance(store.finish(key, "A", begun.fence, "failed", seconds), Again)
+    account = store.account("slow")
+    assert account
+    assert list(account.open) == [WINDOW.start]

@@ -193,6 +193,8 @@ def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
         task.request_stack.push(Context(id="1", called_directly=False, headers=headers))
         assert task.window == expected if expected else not task.window.scheduled
         task.request_stack.pop()
+
+
 # ------------------------------------------------------------------------------------ what came out of a body
 
 
