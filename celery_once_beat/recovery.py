@@ -137,6 +137,8 @@ class Recovery:
             if isinstance(reply, Taken):
                 recovered.taken.append((window, reply))
                 self._moved.add(self._store.shard_of(window.entry))
+            elif reply == Unchanged("put off"):
+                self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, "a limit was reached")
         if not self._heard:

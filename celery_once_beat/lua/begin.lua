@@ -131,11 +131,14 @@ end
 if one_by_one and is_new and (another_runs() or another_goes_first()) then
   outcome = 'skipped'
 end
+local note_consumed = see_consumed(window)
 if outcome then
   close_window(window, outcome, OWNER)
+  note_consumed()
   return {'closed', outcome}
 end
 touch_entry()
+note_consumed()
 window.attempts = window.attempts + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
 window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, window.turn + 1

@@ -35,6 +35,6 @@ else
   delay = math.min(1000 * doubled, ARGV[9])
 end
 touch_entry()
-window.taken = 0
+window.taken = ARGV[7] == '1' and SENT or 0
 write_window(window, NOW + delay)
 return {'confirmed'}

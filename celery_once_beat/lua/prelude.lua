@@ -22,6 +22,8 @@
 --                 another runs
 --   waiting       '<start> <server ms>': the oldest window that has begun before, or was ordered, and found another running;
 --                 when it was last seen to wait
+--   trying        '<start> <number> <server ms>': of the windows that were published and never began, the one that is tried
+--                 again; how many more may be; when the last of those that are put off asks again
 --   w:<start>     the account of an open window (NUMBERS, owner, beat)
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
@@ -138,11 +140,12 @@ end
 
 -- An open window's account. `turn` changes with each claim, take, begin and hand over, so that a late confirm
 -- is seen to be late. `released` says whether its last owner gave it back, and for what. `taken` is 1 from a take
--- until its confirm.
+-- until its confirm, and SENT once its message went out; 0: not yet, or an older version confirmed it.
 local NUMBERS = {
   'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released', 'taken',
 }
 
+local SENT = 2
 -- Values of `released`. HELD too before the first begin, and where an execution died: nobody gave it back.
 local HELD, TO_RETRY, TO_RUN_AGAIN = 0, 1, 2
 -- A beat has taken the window that is to run again; any copy may begin.
@@ -360,6 +363,53 @@ local function wait_for_turn()
   local first = last_that_waits()
   if not first or START <= first then
     redis.call('HSET', ENTRY, 'waiting', START .. ' ' .. int(NOW))
+  end
+end
+
+-- Nobody may consume the queue of windows that were published and never began, and then each copy only makes it longer. So
+-- of an entry one of them is tried again at a time, and as more of them begin, more are: twice as many each time. All others
+-- are put off, without a message. The most that may be tried at once:
+local MOST_TRIED = 100
+
+local function read_trying()
+  local text = redis.call('HGET', ENTRY, 'trying')
+  if not text then
+    return nil
+  end
+  local start, more, last = string.match(text, '^(%S+) (%d+) (%d+)$')
+  if not start or not is_instant(start) or not whole(more) or not whole(last) then
+    bad_field('trying', text, 'an instant and two numbers')
+  end
+  return start, tonumber(more), tonumber(last)
+end
+
+local function trying(start, more, last)
+  return string.format('%s %.0f %.0f', start, more, last)
+end
+
+-- When one that is put off asks again: after an eighth of its age, up to ten minutes.
+local function asks_again(window)
+  return NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), 600000)
+end
+
+-- A copy of `window` has reached a worker, so somebody consumes its queue. Returns what is to be done about that once all
+-- has been looked at: more of those that were put off are tried again, and the one that is needn't wait for its next step.
+local function see_consumed(window)
+  local start, more, last
+  if window.fence == 0 then
+    start, more, last = read_trying()
+  end
+  if not start then
+    return function() end
+  end
+  -- pcall: an account that can't be read is its own window's trouble.
+  local readable, first, deadline = pcall(another, start)
+  return function()
+    more = math.min(more + (window.publishes > 1 and 2 or 1), MOST_TRIED)
+    redis.call('HSET', ENTRY, 'trying', trying(start, more, last))
+    if readable and first and first.fence == 0 and deadline > asks_again(first) then
+      redis.call('ZADD', OPEN, int(asks_again(first)), string.sub(MEMBER, 1, -(#START + 1)) .. start)
+    end
   end
 end
 

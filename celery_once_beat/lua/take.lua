@@ -9,6 +9,8 @@
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, this beat's definition isn't in force, or 'another
 --                                 window of its entry runs': where they don't overlap, one that has begun before waits
+--         {'no', 'put off'}       it was published and never began, and others of its entry are tried again before it: it
+--                                 asks again later
 --         {'newer', version}
 
 local kind, owner, number = settle()
@@ -34,6 +36,25 @@ if tonumber(deadline) > NOW then
   end
   return {'no', 'not overdue'}
 end
+-- Whether this window, which was published and never began, is tried again now; else when it is to ask again. Those that
+-- are put off ask in their order, no more than twenty a second.
+local function try_again()
+  local start, more, last = read_trying()
+  -- pcall: an account that can't be read is its own window's trouble.
+  local readable, tried = pcall(another, start)
+  if not readable or not tried or tried.fence > 0 then
+    redis.call('HSET', ENTRY, 'trying', trying(START, more or 0, last or 0))
+    return true
+  end
+  if more > 0 then
+    redis.call('HSET', ENTRY, 'trying', trying(start, more - 1, last))
+    return true
+  end
+  local later = math.max(asks_again(window), math.min(last, NOW + DAY) + 50)
+  redis.call('HSET', ENTRY, 'trying', trying(start, 0, later))
+  return false, later
+end
+
 touch_entry()
 if kind then
   redis.call('ZADD', OPEN, int(NOW + redis.call('PTTL', RUN) + MARGIN), MEMBER)
@@ -52,6 +73,13 @@ if began and entry.overlap ~= 'allow' then
   end
   if window.fence > 0 then
     redis.call('HSET', ENTRY, 'running', START)
+  end
+end
+if window.fence == 0 and window.backfill == 0 and window.taken == SENT then
+  local now, later = try_again()
+  if not now then
+    redis.call('ZADD', OPEN, int(later), MEMBER)
+    return {'no', 'put off'}
   end
 end
 window.turn, window.taken, window.beat = window.turn + 1, 1, ARGV[6]
