@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from kombu.utils.url import maybe_sanitize_url
+from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
 from .errors import SettingError
 
@@ -29,6 +29,8 @@ _MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
 #: A beat that hasn't been heard of for so many seconds counts as gone.
 BEAT_TTL = 15.0
+_DEFAULT_PREFIX = "once:"
+_AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster")
 
 Check = Callable[[str, Any], Any]
@@ -123,7 +125,9 @@ class Settings:
     redis_url: str = field(default="", repr=False, metadata={"check": _check_url})
     #: Passed to the Redis client as they are (``master_name``, ``sentinel_kwargs``, TLS, timeouts).
     redis_options: Mapping[str, Any] = field(default_factory=dict, repr=False, metadata={"check": _check_mapping})
-    key_prefix: str = _setting("once:", _check_prefix)
+    #: Before each key. :meth:`from_app` puts before it what keeps the app apart from others: kombu's global_keyprefix,
+    #: or a virtual host of AMQP.
+    key_prefix: str = _setting(_DEFAULT_PREFIX, _check_prefix)
     #: How long after a claim the message may be unpublished before another beat publishes it. A beat may publish for
     #: half of it between two looks; it must not count as gone for that.
     publish_timeout: float = _setting(10.0, check_seconds(0.1, 20.0))
@@ -170,6 +174,8 @@ class Settings:
         if "grace" not in values:
             deadline = check_seconds(0, optional=True)
             values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
+        if "key_prefix" not in values:
+            values["key_prefix"] = _check_prefix(PREFIX + "key_prefix", _default_prefix(conf))
         if values.get("redis_url") is None and not connects:
             values["redis_url"] = ""
         elif values.get("redis_url") is None:
@@ -193,6 +199,23 @@ def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
         hint = f" (did you mean {PREFIX}{near[0]}?)" if near else ""
         raise SettingError(f"{written}: there is no such setting{hint}")
+
+
+def _default_prefix(conf: Any) -> str:
+    """Return the default of key_prefix: what keeps the app's messages or results apart from others' goes first."""
+    for options in (conf.broker_transport_options, conf.result_backend_transport_options):
+        own = (options or {}).get("global_keyprefix")
+        if isinstance(own, str) and own:
+            return re.sub(r"[{}\s]", "_", own) + _DEFAULT_PREFIX
+    urls = conf.broker_write_url or conf.broker_url or ""
+    url = (urls if isinstance(urls, str) else next(iter(urls), "")).partition(";")[0]
+    if _scheme(url) not in _AMQP_SCHEMES:
+        return _DEFAULT_PREFIX
+    try:
+        vhost = url_to_parts(url).path or conf.get("broker_vhost") or "/"
+    except ValueError:  # Celery's to say
+        vhost = "/"
+    return _DEFAULT_PREFIX if vhost == "/" else re.sub(r"[{}\s]", "_", vhost) + ":" + _DEFAULT_PREFIX
 
 
 def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:

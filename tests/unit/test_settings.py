@@ -375,3 +375,26 @@ def test_no_password_is_shown_by_a_settings_repr() -> None:
     assert SECRET in settings.redis_url
     assert SECRET not in repr(settings)
     assert SECRET not in str(settings)
+
+
+@pytest.mark.parametrize(
+    ("conf", "prefix"),
+    [
+        ({}, "once:"),
+        ({"broker_transport_options": {"global_keyprefix": "shop:"}}, "shop:once:"),
+        ({"result_backend_transport_options": {"global_keyprefix": "shop_"}}, "shop_once:"),
+        ({"broker_transport_options": {"global_keyprefix": "{shop} "}}, "_shop__once:"),
+        ({"broker_url": "amqp://u:p@h//"}, "once:"),
+        ({"broker_url": "amqp://u:p@h"}, "once:"),
+        ({"broker_url": "amqp://u:p@h/shop;amqp://u:p@h2/shop"}, "shop:once:"),
+        ({"broker_url": ["pyamqp://h/%2Fshop"]}, "/shop:once:"),
+        ({"broker_url": "amqp://h/shop", "broker_transport_options": {"global_keyprefix": "a:"}}, "a:once:"),
+        ({"broker_url": "redis://h/3"}, "once:"),
+        ({"broker_url": "amqp://h/shop", "once_beat_key_prefix": "once:"}, "once:"),
+    ],
+)
+def test_what_keeps_apps_apart_keeps_their_windows_apart(conf: dict[str, Any], prefix: str) -> None:
+    """Two apps with the same entry names, of two key prefixes or virtual hosts, share no window; what is set wins."""
+    app = Celery("proj", set_as_current=False)
+    app.conf.update(result_backend="redis://h/1", **conf)
+    assert Settings.from_app(app).key_prefix == prefix
