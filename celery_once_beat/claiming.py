@@ -104,7 +104,7 @@ class Claiming:
                     self._loaded(row, reply, now)
                 elif isinstance(reply, Superseded):
                     row.loaded_at = row.loaded_at or reply.loaded_at or 0
-                    row.absent_at = None  # the entry is in a schedule; another beat's
+                    row.absent_at = row.came_at = None  # the entry is in a schedule; another beat's
                     self._superseded(row, reply, now)
                 elif isinstance(reply, StoreUnavailableError):
                     away = reply
@@ -135,12 +135,12 @@ class Claiming:
             asked_at=asked_at,
             loaded_at=row.loaded_at,
             known=row.known,
-            counts_from=row.counts_from or row.absent_at,
+            counts_from=row.counts_from or row.came_at or row.absent_at,
             absent_at=row.absent_at,
         )
 
     def _loaded(self, row: Row, reply: Loaded, now: datetime) -> None:
-        row.loaded_at, row.absent_at = reply.loaded_at, None
+        row.loaded_at, row.absent_at, row.came_at = reply.loaded_at, None, None
         if reply.news != "new" or row.since is None:  # else the store lost its data; what this beat knows counts
             row.since = reply.since
         if reply.news != "same":

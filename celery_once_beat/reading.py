@@ -34,6 +34,7 @@ __all__ = (
     "read_past",
     "read_renew",
     "read_report",
+    "read_spent",
     "read_take",
     "read_word",
 )
@@ -138,6 +139,15 @@ def read_discarded(reply: list[Any]) -> r.Confirmed | r.Unchanged:
 def read_heartbeat(reply: list[Any]) -> r.Heartbeat:
     now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
     return r.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
+
+
+def read_spent(reply: list[Any]) -> r.Spent | r.Unknown:
+    match reply[0]:
+        case "spent":
+            return r.Spent()
+        case "again":
+            return r.Spent(parse_instant(reply[1]))
+    return r.Unknown()
 
 
 def read_word(reply: list[Any]) -> str:

@@ -34,6 +34,7 @@ __all__ = (
     "Past",
     "Paused",
     "Renewed",
+    "Spent",
     "Stale",
     "Superseded",
     "TakeReply",
@@ -52,6 +53,13 @@ class Loaded:
     news: str
     paused: bool
     since: datetime
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A one-off has had its window; ``again``: from where it counts since it was enabled again, None if it wasn't."""
+
+    again: datetime | None = None
 
 
 @dataclass(frozen=True)

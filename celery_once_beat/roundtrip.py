@@ -35,7 +35,7 @@ _WHERE = re.compile(r" script: [^:]*@user_script:\d+\.$")
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
 _OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
-_ALONE = ("load", "unload", "heartbeat", "pause", "key_claim", "key_confirm")
+_ALONE = ("load", "unload", "spent", "heartbeat", "pause", "key_claim", "key_confirm")
 #: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
 #: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.

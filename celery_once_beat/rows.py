@@ -62,6 +62,9 @@ class Row:
     #: When this beat's schedule had no such entry: windows up to then don't count. None: it had it from the start, or
     #: the store knows.
     absent_at: datetime | None = None
+    #: When it came into the schedule, as exactly as a base knows: it counts from there if no other beat had it by then.
+    #: None: ``absent_at``.
+    came_at: datetime | None = None
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
     plan: deque[Step] = field(default_factory=deque)
@@ -219,7 +222,7 @@ class Rows:
             elif old is not None and old.fingerprint == row.fingerprint:
                 # Only its limits are others.
                 row.loaded_at, row.known, row.since = old.loaded_at, old.known, old.since
-                row.absent_at, row.unanswered = old.absent_at, old.unanswered
+                row.absent_at, row.came_at, row.unanswered = old.absent_at, old.came_at, old.unanswered
             elif old is None and row.counts_from is None:
                 row.absent_at = absent_at
             self._rows[name] = row

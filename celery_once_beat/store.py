@@ -39,6 +39,8 @@ What each failure does
 - A beat dies: what it loaded counts no more once it hasn't been heard of for BEAT_TTL.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. What is open
   goes on to its outcome; the windows of the time without it never count, whoever loads it again.
+- A one-off has had its window and is disabled: spent keeps which edit that was, in the same step. A beat that finds it
+  enabled knows by a later edit that somebody wants it once more, also where no beat saw it disabled.
 - The store loses its last writes: windows beyond the cursor are decided by the run key; a claim that passes
   them takes over what the run key says.
 - The store loses everything: the same; a beat that gets Unknown loads its entries anew, from the cursors that it knew.
@@ -174,6 +176,17 @@ class Store:
                 for entry, fingerprint in left
             ]
         )
+
+    def spent(
+        self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
+    ) -> r.Spent | r.Unknown:
+        """Say that a one-off has had its window, and that it is being ``disabled``; see ``lua/spent.lua``.
+
+        ``edited`` is when its row was, as the beat knows it, ``now`` from where it counts if it was enabled again.
+        Returns :class:`Spent`, or :class:`Unknown`: load it again.
+        """
+        arguments = [format_instant(since), format_instant(edited), int(disabled), format_instant(now)]
+        return self._trip.one(Call("spent", [self.entry_key(entry)], arguments, reading.read_spent))
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[r.ClaimReply | OnceError]:
         """Claim windows in one pipeline; see ``lua/claim.lua``.

@@ -7,7 +7,7 @@
 -- ARGV[9] ms after which a window that failed runs again, 0: never, -1: as its task says
 -- ARGV[10] overlap: 'allow', 'skip', '-': as its task says
 -- ARGV[11] the cursor that this beat knows, '' for none; counts only where the store has lost its own
--- ARGV[12] from where a definition that is new or changed counts, '' for now; the cursor never goes back for it
+-- ARGV[12] from where a definition that is new, changed or back counts, '' for now; the cursor never goes back for it
 -- ARGV[13] until when this beat knows that the entry was in no schedule, '' for never: windows up to then don't count
 -- ARGV[14] when this beat asked who lives, server ms, '' for now   ARGV[15...] the beats that lived then
 --
@@ -108,7 +108,7 @@ else
     news = 'changed'
     from = ARGV[12] ~= '' and up_to_now(ARGV[12]) or first and now or instant(NOW - ARGV[5], 0)
   elseif up_to_now(ARGV[13]) > cursor then
-    news, from = 'back', up_to_now(ARGV[13])
+    news, from = 'back', up_to_now(ARGV[12] > ARGV[13] and ARGV[12] or ARGV[13])
   end
   if from then
     cursor = from > cursor and from or cursor

@@ -15,6 +15,7 @@
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       which beats loaded which: '<beat> <fingerprint> <server ms>', separated by blanks
 --   paused        1; absent: not paused
+--   spent         of a one-off that was disabled: since, when it was edited last, from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
 --   refused       how many copies begin refused

@@ -196,6 +196,37 @@ def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
     shop.check_each_ran_once("tick", "slept", "one-off")
 
 
+def test_edits_between_two_looks(any_shop: Shop) -> None:
+    """A row that is renamed right after a window runs each by one name; a one-off that is enabled again runs again.
+
+    Also where both beats die as soon as it is disabled.
+    """
+    shop = any_shop
+    shop.orm("row('old', interval=every(2)); row('one-off', interval=every(1), one_off=True)")
+    shop.worker().wait_ready()
+    beats = shop.beats()
+    said = "row 'one-off' has had its one window"
+    wait_until(lambda: any(said in beat.log for beat in beats), "it is disabled", 60)
+    for beat in beats:
+        beat.kill()
+    shop.orm("edit('one-off', enabled=True)")
+    shop.beats()
+    shop.wait_ran("one-off", 2)
+    shop.wait_ran("old", len(shop.ran("old")) + 2)
+    shop.orm("edit('old', name='new')")
+    shop.wait_ran("new", 3)
+    shop.wait_left("old")
+    shop.wait_disabled("one-off")
+    shop.store.pause("new")
+    shop.wait_even()
+    shop.wait_recorded("old")
+    assert len(shop.ran("one-off")) == 2
+    starts = [parse_instant(start) for start in sorted(shop.ran("old") + shop.ran("new"))]
+    after = [start for start in starts if start >= parse_instant(shop.ran("old")[-1])]
+    assert after == [after[0] + 2 * n * SECOND for n in range(len(after))], "none twice, none lost"
+    shop.check_each_ran_once("old", "new", "one-off")
+
+
 def test_a_beat_that_did_not_see_it(shop: Shop) -> None:
     """A one-off was disabled and enabled again while a beat stood still: it runs it once more, if nobody else does."""
     shop.orm("row('one-off', interval=every(3), one_off=True)")

@@ -362,7 +362,7 @@ def test_a_one_off_is_disabled_once(make: Any, rows: Any, database: Any, caplog:
     caplog.set_level(logging.INFO)
     entry = make(interval=5, one_off=True, total_run_count=1, last_run_at=NOW)
     for _ in range(2):
-        database._disable(entry)
+        database._disable(entry, lambda: True)
     row = rows.objects.get()
     assert (row.enabled, row.total_run_count, row.last_run_at) == (False, 0, NOW)
     assert row.date_changed > entry.model.date_changed
@@ -373,7 +373,7 @@ def test_a_spent_rows_count_stays_as_it_was_set_back(make: Any, rows: Any, datab
     """What a beat has to write of it comes after it was disabled: when it ran, not how often."""
     entry = make(interval=5, one_off=True)
     database.ran(entry.model.pk)
-    database.disable(entry)
+    database.disable(entry, lambda: True)
     database.flush()
     database._round()
     row = rows.objects.get()
@@ -408,7 +408,7 @@ def test_what_was_edited_since_is_not_disabled(make: Any, rows: Any, database: A
     if edit == "saved":
         row.save()
     elif edit == "enabled again":
-        database._disable(entry)
+        database._disable(entry, lambda: True)
         rows.objects.update(enabled=True)
     elif edit == "another time":
         row.clocked.clocked_time = NOW + DAY
@@ -417,7 +417,7 @@ def test_what_was_edited_since_is_not_disabled(make: Any, rows: Any, database: A
         rows.objects.update(kwargs="{")
     else:
         rows.objects.update(one_off=False)
-    database._disable(entry)
+    database._disable(entry, lambda: True)
     assert rows.objects.get().enabled
 
 

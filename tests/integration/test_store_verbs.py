@@ -42,10 +42,12 @@ from celery_once_beat.replies import (
     Open,
     Paused,
     Renewed,
+    Spent,
     Stale,
     Superseded,
     Taken,
     Unchanged,
+    Unknown,
 )
 from celery_once_beat.requests import ClaimRequest, KeyedWindow, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
@@ -107,6 +109,9 @@ class Stage:
         self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = (), asked_at: datetime | None = None
     ) -> Any:
         return self.store.unload_many(beat, [(ENTRY, mark)], alive, asked_at)[0]
+
+    def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
+        return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
 
     def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
         window = WindowKey(given.pop("entry", ENTRY), start or self.start)
@@ -1298,6 +1303,34 @@ def test_what_is_back_counts_from_when_it_was_last_known_to_be_away(stage: Stage
     assert in_ms(stage.load(absent_at=future).cursor) <= stage.now()
 
 
+def test_what_is_back_counts_from_when_it_came_if_that_is_known(stage: Stage) -> None:
+    """That it was away says that nothing of the time before runs; when it came may be known more exactly."""
+    back = stage.load(absent_at=nth(5), counts_from=nth(7))
+    assert (back.cursor, back.since, back.news) == (nth(7), nth(7), "back")
+    again = stage.load("beat-2", absent_at=nth(6), counts_from=nth(9), alive=("beat-1", "beat-2"))
+    assert (again.cursor, again.news) == (nth(7), "same"), "another beat had it by then"
+
+
+def test_a_one_off_that_was_disabled_and_is_enabled_again(stage: Stage) -> None:
+    """An edit after the one that was disabled says so, to all who ask with the same instant; until it is loaded."""
+    assert stage.spent(nth(1)) == stage.spent(nth(2)) == Spent(), "nothing is known"
+    assert stage.spent(nth(2), disabled=True) == stage.spent(nth(2), disabled=True) == Spent()
+    assert stage.spent(nth(1)) == stage.spent(nth(2)) == Spent(), "not edited since"
+    assert stage.spent(nth(3), nth(5)) == Spent(nth(5))
+    assert stage.spent(nth(4), nth(6)) == stage.spent(nth(2), nth(6), disabled=True) == Spent(nth(5))
+    assert stage.load(absent_at=nth(5)).since == nth(5)
+    assert stage.spent(nth(4)) == Unknown(), "it counts from another cursor"
+    assert stage.spent(nth(4), since=nth(5)) == Spent(), "its next window is another matter"
+    assert stage.spent(nth(4), since=nth(5), disabled=True) == Spent()
+    assert stage.spent(nth(5), nth(9), since=nth(5)) == Spent(nth(9))
+
+
+def test_a_one_off_that_the_store_does_not_know(stage: Stage) -> None:
+    """Nothing is kept of it."""
+    assert stage.spent(entry="no such", disabled=True) == Unknown()
+    assert stage.all_keys() == [stage.entry_key]
+
+
 def test_what_the_last_beat_has_left_is_in_force_no_more(stage: Stage) -> None:
     """As long as another one that lives has it, it stays; after that it counts from when it is loaded again."""
     alive = ("beat-1", "beat-2")
@@ -1589,13 +1622,17 @@ def test_a_newer_versions_hash_isnt_guessed_at(stage: Stage, verb: str) -> None:
         assert stage.raw.zrange(stage.open_key, 0, -1, withscores=True) == open_windows
 
 
-@pytest.mark.parametrize("what", ["pause", "account"])
+@pytest.mark.parametrize("what", ["pause", "account", "spent"])
 def test_a_newer_versions_hash_is_neither_paused_nor_read(stage: Stage, what: str) -> None:
     """What a newer version means by its fields isn't known here, to a person's commands neither."""
     stage.raw.hset(stage.entry_key, "v", "2")
     fields = stage.raw.hgetall(stage.entry_key)
-    call = (lambda: stage.store.pause(ENTRY)) if what == "pause" else (lambda: stage.store.account(ENTRY))
-    reply = answer_or_error(call)
+    calls = {
+        "pause": lambda: stage.store.pause(ENTRY),
+        "account": lambda: stage.store.account(ENTRY),
+        "spent": lambda: stage.spent(disabled=True),
+    }
+    reply = answer_or_error(calls[what])
     assert isinstance(reply, NewerVersionError)
     assert stage.raw.hgetall(stage.entry_key) == fields
 
@@ -1639,15 +1676,16 @@ def test_a_key_of_another_type_is_named(stage: Stage, key: str, verb: str) -> No
     assert "set" in str(reply)
 
 
-@pytest.mark.parametrize("verb", ["load", "pause", "account"])
+@pytest.mark.parametrize("verb", ["load", "pause", "account", "spent"])
 def test_an_entrys_hash_of_another_type_is_named_by_verbs_without_a_window(stage: Stage, verb: str) -> None:
-    """load, pause and account say the same of a foreign key."""
+    """load, pause, account and spent say the same of a foreign key."""
     stage.raw.delete(stage.entry_key)
     stage.raw.set(stage.entry_key, "foreign", ex=60)
     calls = {
         "load": stage.load,
         "pause": lambda: stage.store.pause(ENTRY),
         "account": lambda: stage.store.account(ENTRY),
+        "spent": stage.spent,
     }
     reply = answer_or_error(calls[verb])
     assert isinstance(reply, StoreDataError)

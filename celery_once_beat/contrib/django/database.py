@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
@@ -25,12 +25,12 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError
 from celery_once_beat.logs import about
 
-__all__ = ("SILENT", "Database", "Seen", "Tables", "alone", "one_line")
+__all__ = ("INTERVAL", "SILENT", "Database", "Seen", "Tables", "alone", "one_line")
 
 logger = get_logger(__name__)
 
 #: Seconds between two looks for changes, at most.
-_INTERVAL = 2.0
+INTERVAL = 2.0
 #: Seconds after which all rows are read anyway: what QuerySet.update() changes leaves no trace to look for.
 _ANYWAY = 300.0
 #: Seconds of a round that go into writing when rows ran.
@@ -49,10 +49,14 @@ def one_line(error: BaseException) -> str:
 
 
 class Seen(NamedTuple):
-    """The rows as they were ``at`` (``clock.steady``)."""
+    """The rows as they were ``at`` (``clock.steady``), as far as changes leave a trace."""
 
     schedule: dict[str, Any]
     at: float
+    #: When they were read, all of them: before, after (``clock.steady``).
+    read: tuple[float, float]
+    #: When one of them changed last, as PeriodicTasks says: Django's time; None where it says nothing.
+    changed: datetime | None
 
 
 class Tables(NamedTuple):
@@ -76,13 +80,11 @@ class Database:
         self._tables = tables
         self._read = read
         self._write = write
-        self._interval = min(interval, _INTERVAL)
+        self._interval = min(interval, INTERVAL)
         #: None: not yet read.
         self.seen: Seen | None = None
-        self._change: object = None
-        self._read_at = 0.0
         self._to_write: dict[str, Mapping[str, Any]] = {}
-        self._to_disable: dict[str, Any] = {}
+        self._to_disable: dict[str, tuple[Any, Callable[[], bool]]] = {}
         #: Key of a row → how often it ran since this was written, and when last.
         self._ran: dict[Any, tuple[int, datetime]] = {}
         self._lock = threading.Lock()
@@ -140,9 +142,9 @@ class Database:
         """Write what has run, soon."""
         self._flush = True
 
-    def disable(self, entry: Any) -> None:
-        """Disable the row of a one-off that has run, if it is still the same."""
-        self._to_disable[entry.name] = entry
+    def disable(self, entry: Any, agreed: Callable[[], bool]) -> None:
+        """Disable the row of a one-off that has run, if it is still the same, and ``agreed`` just before the commit."""
+        self._to_disable[entry.name] = entry, agreed
 
     def stop(self) -> None:
         """Write what is left, and end. Again: does nothing."""
@@ -183,23 +185,23 @@ class Database:
 
     def _disable_all(self) -> None:
         while self._to_disable:
-            self._disable(self._to_disable.popitem()[1])
+            self._disable(*self._to_disable.popitem()[1])
 
     def _look(self) -> None:
         at = steady()
-        change = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
+        changed = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
         # Any difference: who changed them may have a clock that is behind.
-        if self.seen is None or change != self._change or at - self._read_at > _ANYWAY:
-            self.seen = Seen(self._read(), at)
-            self._change, self._read_at = change, at
+        if self.seen is None or changed != self.seen.changed or at - self.seen.read[0] > _ANYWAY:
+            schedule = self._read()
+            self.seen = Seen(schedule, at, (at, steady()), changed)
         else:
-            self.seen = Seen(self.seen.schedule, at)
+            self.seen = Seen(self.seen.schedule, at, self.seen.read, changed)
 
     def _flush_all(self) -> None:
         if self._flush or self._stopping:
             self._write_what_ran()
 
-    def _disable(self, entry: Any) -> None:
+    def _disable(self, entry: Any, agreed: Callable[[], bool]) -> None:
         # As this beat knows it: it may have been disabled by another, and enabled again to run once more.
         known = entry.model
         everyone = self._tables.rows.objects
@@ -207,14 +209,21 @@ class Database:
         row = rows.select_related("interval", "crontab", "solar", "clocked").first()
         if row is None or not self._is_same(row, entry):
             return
-        # The run count is set back as django-celery-beat's own scheduler does, which would run no row that has one.
-        if rows.update(enabled=False, total_run_count=0, date_changed=now()):
+        # Later than the edit that is known, whatever the clocks say: by that the store knows one that comes after.
+        edited = max(now(), known.date_changed + timedelta(microseconds=1))
+        with transaction.atomic(using=router.db_for_write(self._tables.rows)):
+            # The run count is set back as django-celery-beat's own scheduler does, which would run no row that has one.
+            if not rows.update(enabled=False, total_run_count=0, date_changed=edited):
+                return
             self._tables.changes.update_changed()
-            logger.info(
-                "once: row %r has had its one window: it is disabled",
-                entry.name,
-                extra=about("row_disabled", entry=entry.name),
-            )
+            if not agreed():
+                transaction.set_rollback(True, using=router.db_for_write(self._tables.rows))
+                return
+        logger.info(
+            "once: row %r has had its one window: it is disabled; enabled again it has one more",
+            entry.name,
+            extra=about("row_disabled", entry=entry.name),
+        )
 
     def _is_same(self, row: Any, entry: Any) -> bool:
         """Whether the row still has the entry's schedule, which is a row of another table."""

@@ -55,6 +55,8 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
                 once = {"anchor": instant(model.start_time), **once}
         if once is not None:
             self.options["once"] = once
+        #: When the row was saved last, by the clock of who did; QuerySet.update() leaves it as it is. Aware UTC.
+        self.edited_at = instant(model.date_changed)
         self.total_run_count = model.total_run_count
         self.last_run_at = make_aware(model.last_run_at) if model.last_run_at else self._default_now()
         self.schedule = self._schedule(once)

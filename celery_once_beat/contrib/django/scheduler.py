@@ -7,9 +7,11 @@ thread (``database``); here is what a beat makes of it.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -17,15 +19,16 @@ from django.db.utils import DatabaseError, InterfaceError, OperationalError, Pro
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import DatabaseUnavailableError, OnceError
+from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.publishing import Job
-from celery_once_beat.rows import Row
+from celery_once_beat.replies import EntryAccount, Spent, Unknown
+from celery_once_beat.rows import RETRY_AFTER, Row
 from celery_once_beat.scheduler import OnceSchedulerMixin
 from celery_once_beat.starts import shown
 from celery_once_beat.windows import Window
 
-from .database import SILENT, Database, Seen, Tables, alone, one_line
+from .database import INTERVAL, SILENT, Database, Seen, Tables, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, instant
 
 __all__ = ("OnceDatabaseScheduler",)
@@ -34,6 +37,8 @@ logger = get_logger(__name__)
 
 #: The database can't be asked, or has no such tables yet: not this row's or that one's fault.
 _AWAY = (OperationalError, InterfaceError, ProgrammingError)
+#: Seconds for which a row with a new name waits, until every beat has seen it: none then runs it by its old name.
+_SEEN_BY_ALL = 2 * INTERVAL
 
 
 class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ignore[misc]  # the base has no types
@@ -48,6 +53,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self._one_offs: list[Row] = []
         #: Those of them that are named in the log, since their time is past and they never ran.
         self._passed: set[Row] = set()
+        #: Name of a row → the one that it had, and when all beats know (time.monotonic()).
+        self._renamed: dict[str, tuple[str, float]] = {}
         self._database_away_since: float | None = None
         super().__init__(*args, **kwargs)
 
@@ -130,15 +137,39 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         if before is not None and self._seen is not None and self._seen.at - before.at > SILENT:
             self._seen_at = self._clock.now()  # nobody knows when what is new came: it counts from now
         super()._refresh()
-        if changed:
+        if self._seen is not None and changed:
+            self._came(self._seen, before)
             self._one_offs = [row for row in self._rows if row.entry.model.one_off]
             self._passed.intersection_update(self._one_offs)
         self._say_what_is_wrong(self._database.trouble)
 
+    def _came(self, seen: Seen, before: Seen | None) -> None:
+        """Say when the rows that are new here were made, enabled or named so: nothing from before that runs."""
+        names = {} if before is None else {_key(entry): name for name, entry in before.schedule.items()}
+        for row in self._rows.unloaded():
+            if before is not None and row.came_at is None and row.absent_at is not None:
+                row.came_at = self._came_at(row, row.absent_at, seen)
+                if row.entry.edited_at <= row.absent_at:
+                    # Nor does it say that it wasn't there at the last look: another beat may have read it earlier.
+                    row.absent_at = self._at(before.read[0])
+            old = names.get(_key(row.entry), row.name)
+            if old != row.name and self._rows.get(old) is None:
+                self._renamed[row.name] = old, time.monotonic() + _SEEN_BY_ALL
+                self._wait(row, old)
+
+    def _came_at(self, row: Row, absent_at: datetime, seen: Seen) -> datetime:
+        """When a row came that wasn't there at ``absent_at``: as exactly as anything says, and not before it did."""
+        # Between two looks something else may have changed too: what the row says of itself goes first.
+        for moment in (row.entry.edited_at, seen.changed and instant(seen.changed)):
+            if moment is not None and moment > absent_at:
+                return moment
+        return self._at(seen.read[1])  # it came without a trace: whenever that was, it was before it was read
+
+    def _at(self, moment: float) -> datetime:
+        return self._clock.now() - timedelta(seconds=steady() - moment)
+
     def _schedule_seen_at(self) -> datetime | None:
-        if self._seen is None:
-            return None
-        return self._clock.now() - timedelta(seconds=steady() - self._seen.at)
+        return None if self._seen is None else self._at(self._seen.at)
 
     def _say_what_is_wrong(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
@@ -156,7 +187,32 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             )
             self._database_away_since = None
 
+    def _wait(self, row: Row, old: str) -> None:
+        reason = f"it was named {old!r}: it goes on when every beat knows"
+        self._rows.rest(row, self._clock.now(), RETRY_AFTER, reason, action="entry_renamed", level=logging.INFO)
+
+    def _see_to_renamed(self) -> None:
+        """Let rows with a new name go on behind what ran by their old one."""
+        waiting = {row.name for row in self._rows.unloaded()}
+        for name, (old, until) in list(self._renamed.items()):
+            row = self._rows.get(name)
+            if row is None or row.cursor is not None:
+                del self._renamed[name]
+            elif until <= time.monotonic() or name in waiting:
+                account = self._once.account(old)
+                if account is not None and _has_had_its_window(row, account):
+                    assert self._database is not None
+                    self._database.disable(row.entry, lambda: True)
+                    self._renamed[name] = old, time.monotonic() + _SEEN_BY_ALL
+                    self._wait(row, old)
+                    continue
+                if account is not None and row.counts_from is None:
+                    row.came_at = max(row.came_at or account.cursor, account.cursor)
+                del self._renamed[name]
+                self._rows.wake_up(name)
+
     def _look(self) -> None:
+        self._see_to_renamed()
         super()._look()
         spent = [row for row in self._one_offs if _is_spent(row)]
         if spent:
@@ -180,14 +236,30 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for row, reply in zip(rows, replies, strict=True):
             try:
                 account = None if isinstance(reply, OnceError) else self._once.read_account(row.name, reply)
+                if account is not None and not account.open:
+                    self._spend(row, account.since)
+            except StoreUnavailableError:
+                raise
             except OnceError:
                 continue  # what met it first has said so
-            if account is None or account.open:
-                continue
-            if row.cursor is not None and account.since > row.cursor:
-                self._rows.reload(row.name)  # another beat saw it disabled and enabled again, which this one didn't
-            else:
-                self._database.disable(row.entry)
+
+    def _spend(self, row: Row, since: datetime) -> None:
+        """Disable a one-off that has had its window, unless it was enabled again since."""
+        assert self._database is not None
+        if not row.one_off:
+            self._database.disable(row.entry, lambda: True)  # a clocked row has one time, however often it is enabled
+            return
+        if row.cursor is not None and since > row.cursor:
+            self._rows.reload(row.name)  # another beat saw it disabled and enabled again, which this one didn't
+            return
+        ask = partial(self._once.spent, row.name, since, row.entry.edited_at, self._clock.now())
+        spent = ask()
+        if spent == Spent():
+            self._database.disable(row.entry, lambda: _agrees(ask))
+            return
+        # All beats that find it so have it count from the same moment.
+        row.absent_at, row.came_at = spent.again if isinstance(spent, Spent) else None, None
+        self._rows.reload(row.name)
 
     # -- for people -------------------------------------------------------------------------------------------
 
@@ -211,6 +283,28 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         super().close()
         if not self._ticking and self._database is not None:
             self._database.stop()
+
+
+def _key(entry: Any) -> Any:
+    """What makes an entry the same row, whatever its name."""
+    model = getattr(entry, "model", None)
+    return None if model is None else model.pk
+
+
+def _agrees(ask: Callable[..., Spent | Unknown]) -> bool:
+    """Have the store keep which edit of a one-off is disabled; False where it knows better."""
+    try:
+        return ask(disabled=True) == Spent()
+    except OnceError:
+        return False  # the next look tries again
+
+
+def _has_had_its_window(row: Row, old: EntryAccount) -> bool:
+    """Whether a one-off has had its window under another name."""
+    clocked = row.entry.model.clocked
+    if clocked is not None:
+        return old.since < instant(clocked.clocked_time) <= old.cursor
+    return row.one_off and old.cursor > old.since
 
 
 def _is_spent(row: Row) -> bool:

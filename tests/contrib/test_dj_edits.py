@@ -1,0 +1,371 @@
+"""From when a row's windows count: it was made, enabled, renamed, is to run once more. Beats without their threads."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_once_beat import OnceTask
+from celery_once_beat.replies import Begun, Finished
+from celery_once_beat.requests import WindowKey
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+HOUR = timedelta(hours=1)
+
+
+def utcnow() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def ago(seconds: float) -> datetime:
+    return utcnow() - timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    with Celery("tests", broker="memory://", set_as_current=False, task_cls=OnceTask) as app:
+        app.conf.update(once_beat_redis_url=redis_url, timezone="UTC", result_expires=None)
+
+        @app.task(name="work", shared=False)
+        def work() -> None:
+            pass
+
+        yield app
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[Store]:
+    store = Store(Settings(redis_url=redis_url))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def new_beat(rows: Any, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """``new_beat()``: one that does a step when it is told to."""
+    from celery_once_beat.contrib.django import OnceDatabaseScheduler
+    from celery_once_beat.contrib.django import scheduler as module
+    from celery_once_beat.contrib.django.database import Database
+
+    monkeypatch.setattr(Database, "start", lambda _: None)
+    monkeypatch.setattr(module, "_SEEN_BY_ALL", 0.0)
+    monkeypatch.setattr(module, "SILENT", 3600.0)
+
+    class Beat(OnceDatabaseScheduler):
+        def look(self) -> None:
+            """Read what changed, and see to it."""
+            self._database._round()
+            assert not self._database.trouble
+            self._refresh()
+            self._look()
+
+        def looked(self, seconds: float, read: float | None = None) -> None:
+            """Its last look was so long ago, and it had read the rows then, or ``read`` seconds ago."""
+            seen = self._database.seen
+            at, read_at = seen.at - seconds, seen.at - (seconds if read is None else read)
+            self._database.seen = seen._replace(at=at, read=(read_at, read_at))
+            self._refresh()
+
+        def claim(self) -> None:
+            self._claim_due()
+
+        def row(self, name: str = "row") -> Any:
+            return self._rows.get(name)
+
+    return lambda: Beat(app)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look reads the rows, also where nothing says that they changed."""
+    monkeypatch.setattr("celery_once_beat.contrib.django.database._ANYWAY", -1.0)
+
+
+def make(rows: Any, window: datetime, name: str = "row", **fields: Any) -> Any:
+    """A row with a window then, and one each hour before and after."""
+    from django_celery_beat.models import IntervalSchedule
+
+    hourly = IntervalSchedule.objects.get_or_create(every=3600, period="seconds")[0]
+    once = {"anchor": window.isoformat()}
+    return rows.objects.create(name=name, task="work", interval=hourly, headers=json.dumps({"once": once}), **fields)
+
+
+def save(rows: Any, **fields: Any) -> None:
+    row = rows.objects.get()
+    for field, value in fields.items():
+        setattr(row, field, value)
+    row.save()
+
+
+def update(rows: Any, **fields: Any) -> None:
+    """As the admin's actions do."""
+    from django_celery_beat.models import PeriodicTasks
+
+    rows.objects.update(**fields)
+    PeriodicTasks.update_changed()
+
+
+def update_alone(rows: Any, **fields: Any) -> None:
+    rows.objects.update(**fields)
+
+
+def bulk_update(rows: Any, **fields: Any) -> None:
+    row = rows.objects.get()
+    for field, value in fields.items():
+        setattr(row, field, value)
+    rows.objects.bulk_update([row], [*fields])
+
+
+def raw(rows: Any, **fields: Any) -> None:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        for field, value in fields.items():
+            cursor.execute(f"UPDATE django_celery_beat_periodictask SET {field} = %s", [value])
+
+
+WAYS = {way.__name__: way for way in (save, update, update_alone, bulk_update, raw)}
+
+
+def execute(store: Store, start: datetime, entry: str = "row") -> None:
+    begun = store.begin(WindowKey(entry, start), "worker", 30.0)
+    assert isinstance(begun, Begun)
+    assert store.finish(WindowKey(entry, start), "worker", begun.fence, "done") == Finished()
+
+
+# -- made, enabled, renamed
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("edit", ["made", "enabled", "named"])
+def test_nothing_from_before_it_was_there_runs(rows: Any, new_beat: Any, store: Store, edit: str, way: str) -> None:
+    """Made, enabled or named right after a window, between two looks, in whatever way: that window isn't its own."""
+    beat, window = new_beat(), ago(5)
+    if edit != "made":
+        make(rows, window, "row" if edit == "enabled" else "old", enabled=edit == "named")
+    beat.look()
+    beat.looked(1200)
+    if edit == "made":
+        row = make(rows, window)
+        if way in ("bulk_update", "raw"):
+            rows.objects.all().delete()
+            rows.objects.bulk_create([row])  # nothing says that something changed
+    elif edit == "enabled":
+        WAYS[way](rows, enabled=True)
+    else:
+        WAYS[way](rows, name="row")
+    beat.look()
+    beat.look()
+    assert store.account("row").cursor > window
+    assert beat.row().next == window + HOUR
+
+
+@pytest.mark.parametrize("edit", ["made", "enabled"])
+def test_what_it_owes_since_it_was_there_runs(rows: Any, new_beat: Any, store: Store, edit: str) -> None:
+    """A window right after it was made or enabled is seen late, and runs."""
+    beat, window = new_beat(), ago(5)
+    if edit == "enabled":
+        make(rows, window, enabled=False)
+    beat.look()
+    beat.looked(1200)
+    if edit == "made":
+        make(rows, window)
+    update(rows, enabled=True, date_changed=ago(600))
+    beat.look()
+    beat.claim()
+    assert [*store.account("row").open] == [window]
+
+
+def test_an_action_of_the_admin_is_as_exact(
+    rows: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing in the row; that rows changed, and when, is to be seen all the same."""
+    beat, window = new_beat(), ago(5)
+    make(rows, window, enabled=False)
+    beat.look()
+    beat.looked(1200)
+    monkeypatch.setattr("django_celery_beat.models.now", lambda: ago(600))
+    update(rows, enabled=True, date_changed=ago(3600))
+    beat.look()
+    beat.claim()
+    assert [*store.account("row").open] == [window]
+
+
+@pytest.mark.usefixtures("always")
+def test_who_sees_a_row_late_takes_nothing_back(rows: Any, new_beat: Any, store: Store) -> None:
+    """One beat has read what left no trace; another, which reads it later, doesn't take it for absent until then."""
+    first, second, window = new_beat(), new_beat(), ago(5)
+    make(rows, window, one_off=True, enabled=False)
+    first.look()
+    first.looked(1200)
+    second.look()
+    second.looked(0, read=1200)
+    rows.objects.update(enabled=True, date_changed=ago(600))
+    first.look()
+    first.claim()
+    execute(store, window)
+    since = store.account("row").since
+    second.look()
+    assert store.account("row").since == since
+    assert second.row().next is None
+
+
+def late(rows: Any, beats: Sequence[Any], name: str = "row", **fields: Any) -> datetime:
+    """A row that all of these have, and its window, which none has claimed yet."""
+    for beat in beats:
+        beat.look()
+        beat.looked(2400)
+    window = ago(10)
+    make(rows, window, name, **fields)
+    update(rows, date_changed=ago(1800))
+    for beat in beats:
+        beat.look()
+    return window
+
+
+def test_a_window_runs_by_one_of_two_names(
+    rows: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who has seen the new name waits for who hasn't."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("celery_once_beat.contrib.django.scheduler._SEEN_BY_ALL", 3600.0)
+    slow, quick = new_beat(), new_beat()
+    window = late(rows, [slow, quick], "old")
+    quick.looked(1200)
+    save(rows, name="new")
+    update(rows, date_changed=ago(900))  # before its window
+    quick.look()
+    quick.claim()
+    slow.claim()
+    assert [*store.account("old").open] == [window]
+    quick.look()
+    assert store.account("new") is None, "it waits"
+    quick._renamed["new"] = "old", 0.0
+    quick.look()
+    assert store.account("new").cursor == window
+    assert [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "entry_renamed"] == [
+        "once: entry 'new': it was named 'old': it goes on when every beat knows"
+    ]
+
+
+def test_a_window_runs_by_the_new_name(rows: Any, new_beat: Any, store: Store) -> None:
+    """It is lost by neither."""
+    beat = new_beat()
+    window = late(rows, [beat], "old")
+    beat.looked(1200)
+    save(rows, name="new")
+    update(rows, date_changed=ago(900))
+    beat.look()
+    beat.look()
+    beat.claim()
+    assert [*store.account("new").open] == [window]
+    assert not store.account("old").open
+
+
+@pytest.mark.parametrize("kind", ["one-off", "clocked"])
+def test_a_one_off_has_one_window_by_whatever_name(rows: Any, new_beat: Any, store: Store, kind: str) -> None:
+    """Renamed while its window is executed: it is disabled as if it had kept its name."""
+    from django_celery_beat.models import ClockedSchedule
+
+    beat = new_beat()
+    if kind == "one-off":
+        window = late(rows, [beat], "old", one_off=True)
+    else:
+        window = ago(10)
+        at = ClockedSchedule.objects.create(clocked_time=window)
+        rows.objects.create(name="old", task="work", clocked=at, one_off=True)
+        beat.look()
+    beat.claim()
+    save(rows, name="new")
+    beat.look()
+    beat.look()
+    assert not rows.objects.get().enabled
+    assert store.account("new") is None
+    execute(store, window, "old")
+
+
+# -- once more
+
+
+@pytest.fixture
+def had_its_window(rows: Any, new_beat: Any, store: Store) -> Any:
+    """A beat with a one-off that has had its window and isn't disabled yet; and that window."""
+    beat = new_beat()
+    window = late(rows, [beat], one_off=True)
+    beat.claim()
+    execute(store, window)
+    beat._look()
+    return beat, window
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_one_off_that_is_enabled_again_while_no_beat_runs(
+    rows: Any, new_beat: Any, store: Store, had_its_window: Any, way: str
+) -> None:
+    """The beat that disabled it died before any saw it disabled. It has one window more, however many beats find it."""
+    beat, window = had_its_window
+    beat._database._round()
+    assert not rows.objects.get().enabled
+    WAYS[way](rows, enabled=True)
+    first, second = new_beat(), new_beat()
+    for other in (first, second, first, second):
+        other.look()
+    account = store.account("row")
+    assert account.cursor == account.since > window
+    for other in (first, second, first):
+        other.look()
+        assert other.row().next == window + HOUR
+    assert rows.objects.get().enabled
+    assert store.account("row").since == account.since
+
+
+def test_a_one_off_that_is_enabled_at_once(rows: Any, store: Store, had_its_window: Any) -> None:
+    """The same where the beat that disabled it lives, and didn't see it disabled either."""
+    beat, window = had_its_window
+    beat._database._round()
+    save(rows, enabled=True)
+    beat.look()
+    beat.look()
+    assert store.account("row").since > window
+    assert beat.row().next == window + HOUR
+    assert rows.objects.get().enabled
+
+
+@pytest.mark.parametrize("edit", ["none", "saved"])
+def test_a_one_off_that_no_beat_has_disabled_yet(
+    rows: Any, new_beat: Any, store: Store, had_its_window: Any, edit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All beats died before. It has had its window: the next one disables it, whatever else was edited."""
+    caplog.set_level(logging.INFO)
+    _, window = had_its_window
+    if edit == "saved":
+        save(rows, description="edited")
+    beat = new_beat()
+    for _ in range(3):
+        beat.look()
+    assert not rows.objects.get().enabled
+    assert store.account("row").cursor == window
+    said = [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "row_disabled"]
+    assert said == ["once: row 'row' has had its one window: it is disabled; enabled again it has one more"]
+
+
+def test_a_one_off_is_disabled_only_with_the_stores_word(rows: Any, store: Store, had_its_window: Any) -> None:
+    """Redis is away, or knows better, when the row is written: it stays as it is."""
+    beat, _ = had_its_window
+    entry = beat.row().entry
+    before = rows.objects.get().date_changed
+    beat._database.disable(entry, lambda: False)
+    beat._database._round()
+    row = rows.objects.get()
+    assert (row.enabled, row.date_changed) == (True, before)
+    beat.look()
+    beat.look()
+    assert not rows.objects.get().enabled
