@@ -11,7 +11,8 @@ import pytest
 from processes import wait_until
 from system import System, rare
 
-from celery_once_beat.settings import BEAT_TTL
+from celery_once_beat.settings import BEAT_TTL, Settings
+from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant, parse_instant
 
 
@@ -125,6 +126,31 @@ def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
     assert system.outcomes() == {"done": len(system.starts())}
     ran = {event["start"] for event in system.ledger.read("recorded") if event["start"] > changed}
     assert ran == set(system.starts())
+
+
+def test_another_key_prefix(system: System) -> None:
+    """As docs/settings.md says: while nothing runs the keys get other names, and all goes on where it stopped."""
+    worker = system.worker(pool="solo").wait_ready()
+    beat = system.beat("old")
+    system.wait_done(2)
+    assert beat.stop() == 0
+    wait_until(lambda: not system.account().open, "nothing is open", 60)
+    assert worker.stop() == 0
+    stopped = system.account()
+    with system.client() as client:
+        for key in client.scan_iter("once:{*"):
+            client.rename(key, key.replace(b"once:", b"proj:", 1))
+    system.store.close()
+    system.settings = {"once_beat_key_prefix": "proj:"}
+    system.store = Store(Settings(redis_url=system.store_url, key_prefix="proj:"))
+    assert system.account() == stopped
+    system.worker("new worker", pool="solo").wait_ready()
+    beat = system.beat("new")
+    system.wait_done(3)
+    system.settle([beat])
+    system.check_each_once()
+    ran = [parse_instant(start) for start in sorted(system.recorded())]
+    assert ran == [ran[0] + timedelta(seconds=n) for n in range(len(ran))], "what was due meanwhile ran"
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
