@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 from .clock import MOST_APART
 from .settings import Settings
 
-__all__ = ("Finding", "address_findings", "clock_findings", "lease_findings", "node_findings", "server_findings")
+__all__ = (
+    "Finding",
+    "address_findings",
+    "app_findings",
+    "clock_findings",
+    "lease_findings",
+    "node_findings",
+    "server_findings",
+)
 
 #: Oldest server whose scripts and commands are used here.
 _OLDEST_SERVER = (6, 2)
@@ -133,6 +141,17 @@ def address_findings(names: Iterable[str]) -> Iterator[Finding]:
         yield Finding(
             "names", "warn", "with an object's address in them: " + ", ".join(repr(name[:60]) for name in bad[:5]),
             "give add_periodic_task a name=: as it is, each beat runs entries of its own",
+        )  # fmt: skip
+
+
+def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) -> Iterator[Finding]:
+    """Judge of which apps the beats (name, app) are that have the same keys; None: one hasn't said."""
+    apps = {app: beat for beat, app in beats if app is not None}
+    if len(apps) > 1:
+        yield Finding(
+            "apps", "warn", f"beats of {len(apps)} have the keys {settings.key_prefix}…: "
+            + ", ".join(f"{app}, as {beat}" for app, beat in apps.items()),
+            "give each app its own once_beat_key_prefix: what has the same name in both runs in one of them only",
         )  # fmt: skip
 
 

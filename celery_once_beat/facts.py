@@ -103,6 +103,7 @@ def beat_facts(beat: BeatSeen) -> dict[str, Any]:
         "entries": report and report.entries,
         "untracked": report and report.untracked,
         "version": report and report.version,
+        "app": beat.app,
     }
 
 

@@ -35,6 +35,8 @@ class BeatSeen:
     heard: float
     #: What it said of itself; None: nothing, or nothing that this version understands.
     report: BeatReport | None
+    #: Of which app it is; None: the same.
+    app: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Lookup:
     # -- beats ------------------------------------------------------------------------------------------------
 
     def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:
-        living, reports = self._store.beats_keys
+        living, reports, _ = self._store.beats_keys
         scores, texts = self._store.read([("ZRANGE", living, 0, -1, "WITHSCORES"), ("HGETALL", reports)])
         sent = time.monotonic()
         heartbeat = self._store.look()
@@ -133,12 +135,15 @@ class Lookup:
             if isinstance(reply, OnceError):
                 raise reply
         heard, texts = dict(reading.as_pairs(scores)), reading.as_mapping(texts)
+        apps = self._store.apps(heartbeat.beats)
         now_ms = (heartbeat.now - _EPOCH) / timedelta(milliseconds=1)
         return (
             heartbeat.now,
             latency,
             [
-                BeatSeen(name, max(now_ms - heard.get(name, now_ms), 0.0) / 1000, _read_report(texts.get(name)))
+                BeatSeen(
+                    name, max(now_ms - heard.get(name, now_ms), 0.0) / 1000, _read_report(texts.get(name)), apps[name]
+                )
                 for name in sorted(heartbeat.beats)
             ],
         )

@@ -6,6 +6,7 @@ isn't of that form.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = (
     "as_mapping",
     "as_pairs",
     "read_account",
+    "read_app",
     "read_backfill",
     "read_begin",
     "read_begin_now",
@@ -236,6 +238,16 @@ def read_report(text: str) -> r.BeatReport:
     """Read what a beat says of itself; see :meth:`BeatReport.text`."""
     offset, lag, entries, untracked, version = text.split(" ")
     return r.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
+
+
+def read_app(text: str | None) -> str | None:
+    """Read of which app a beat is; see ``settings.describe_app``. None where it says nothing that can be understood."""
+    try:
+        told = json.loads(text or "")
+        name, apart = str(told["app"])[:64], str(told.get("apart", ""))[:128]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return repr(name) + (f" ({apart!r})" if apart else "")
 
 
 def read_members(reply: list[str] | OnceError) -> list[WindowKey | None] | OnceError:

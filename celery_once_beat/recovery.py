@@ -16,6 +16,7 @@ from . import signals
 from .clock import ServerClock, steady
 from .errors import OnceError, StoreUnavailableError
 from .logs import about
+from .reading import read_app
 from .replies import BeatReport, Closed, Heartbeat, Overdue, Taken, Unchanged
 from .requests import WindowKey
 from .rows import Row
@@ -47,8 +48,12 @@ class Recovered:
 class Recovery:
     """One beat's look at what is overdue, every ``recovery_interval``; it is its heartbeat too."""
 
-    def __init__(self, store: Store, beat: str, clock: ServerClock, sender: object) -> None:
+    def __init__(self, store: Store, beat: str, clock: ServerClock, sender: object, app: str = "") -> None:
         self._store = store
+        #: As :func:`~celery_once_beat.settings.describe_app` says it.
+        self._app = app
+        #: Of which app each beat is that lives.
+        self._apps: dict[str, str | None] = {}
         self._beat = beat
         self._clock = clock
         #: Of the signals.
@@ -89,7 +94,7 @@ class Recovery:
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
-        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text)
+        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text, self._app)
         self.away, heartbeat = found.away, found.heartbeat
         self._heard = isinstance(heartbeat, Heartbeat)
         if isinstance(heartbeat, Heartbeat):
@@ -101,7 +106,27 @@ class Recovery:
         else:
             raise heartbeat  # it never knew who lives, and would take the entries of those that do
         self._next = sent + self._store.settings.recovery_interval
+        self._name_other_apps()
         return self._read(found)
+
+    def _name_other_apps(self) -> None:
+        """Warn of a beat of another app: of what has the same name in both, one of them runs."""
+        known = {beat: app for beat, app in self._apps.items() if beat in self.alive}
+        try:
+            new = self._store.apps([beat for beat in self.alive if beat not in known])
+        except StoreUnavailableError:
+            return
+        mine, named = read_app(self._app), {*known.values()}
+        self._apps = {**known, **new}
+        for beat, app in new.items():
+            if app not in (None, mine, *named):
+                named.add(app)
+                logger.warning(
+                    "once: beat %s is of the app %s, this one of %s, and both have the keys %s…: what has the same "
+                    "name in both runs in one of them only. Give each its own once_beat_key_prefix",
+                    beat, app, mine, self._store.settings.key_prefix,
+                    extra=about("apps_share", owner=self._beat),
+                )  # fmt: skip
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows = []

@@ -33,7 +33,7 @@ from .recovery import Recovery
 from .replies import BeatReport
 from .requests import WindowKey
 from .rows import RETRY_AFTER, Rows
-from .settings import Settings
+from .settings import Settings, describe_app
 from .starts import shown
 from .store import Store
 from .windows import format_instant
@@ -95,7 +95,7 @@ class OnceSchedulerMixin(Publishing):
         self._clock = ServerClock()
         host = re.sub(r"\s", "_", socket.gethostname())[:64]  # Linux has no longer ones
         self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self._recovery = Recovery(self._once, self._beat_id, self._clock, sender=self)
+        self._recovery = Recovery(self._once, self._beat_id, self._clock, self, describe_app(self.app))
         super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
         self._rows = Rows(self._beat_id, self._once.settings, self.app.tasks, eager=eager)

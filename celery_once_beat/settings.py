@@ -9,6 +9,7 @@ the app's namespace in front (``CELERY_ONCE_BEAT_LEASE`` in Django).
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -21,7 +22,7 @@ from .errors import SettingError
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("BEAT_TTL", "CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds")
+__all__ = ("BEAT_TTL", "CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds", "describe_app")
 
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
@@ -175,7 +176,7 @@ class Settings:
             deadline = check_seconds(0, optional=True)
             values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
         if "key_prefix" not in values:
-            values["key_prefix"] = _check_prefix(PREFIX + "key_prefix", _default_prefix(conf))
+            values["key_prefix"] = _check_prefix(PREFIX + "key_prefix", _own_prefix(conf) + _DEFAULT_PREFIX)
         if values.get("redis_url") is None and not connects:
             values["redis_url"] = ""
         elif values.get("redis_url") is None:
@@ -201,21 +202,26 @@ def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:
         raise SettingError(f"{written}: there is no such setting{hint}")
 
 
-def _default_prefix(conf: Any) -> str:
-    """Return the default of key_prefix: what keeps the app's messages or results apart from others' goes first."""
+def _own_prefix(conf: Any) -> str:
+    """Return what keeps the app's messages or results apart from others', as it stands before keys; '' for nothing."""
     for options in (conf.broker_transport_options, conf.result_backend_transport_options):
         own = (options or {}).get("global_keyprefix")
         if isinstance(own, str) and own:
-            return re.sub(r"[{}\s]", "_", own) + _DEFAULT_PREFIX
+            return re.sub(r"[{}\s]", "_", own)
     urls = conf.broker_write_url or conf.broker_url or ""
     url = (urls if isinstance(urls, str) else next(iter(urls), "")).partition(";")[0]
     if _scheme(url) not in _AMQP_SCHEMES:
-        return _DEFAULT_PREFIX
+        return ""
     try:
         vhost = url_to_parts(url).path or conf.get("broker_vhost") or "/"
     except ValueError:  # Celery's to say
-        vhost = "/"
-    return _DEFAULT_PREFIX if vhost == "/" else re.sub(r"[{}\s]", "_", vhost) + ":" + _DEFAULT_PREFIX
+        return ""
+    return "" if vhost == "/" else re.sub(r"[{}\s]", "_", vhost) + ":"
+
+
+def describe_app(app: Celery) -> str:
+    """Say of which app a beat is, for the beats of others under the same keys; holds no secret."""
+    return json.dumps({"app": app.main or "", "apart": _own_prefix(app.conf)})
 
 
 def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:

@@ -63,6 +63,7 @@ Keys (prefix ``once:``; the shard is the hash tag, so that one script's keys sha
                                             as the window, if that is longer
     once:beats                       zset   live beats → last seen, server ms; BEAT_TTL
     once:{once:beats}:reports        hash   live beats → what each says of itself, for people; BEAT_TTL
+    once:{once:beats}:apps           hash   live beats → of which app each is, JSON, for people; BEAT_TTL
 
 Every key expires by itself. Counters ``c:<outcome>`` obey the conservation law (see ``audit``); ``x:<outcome>``
 count what is outside it: backfills, and windows of an earlier definition.
@@ -139,9 +140,9 @@ class Store:
 
     @property
     def beats_keys(self) -> list[str]:
-        """Names of the zset of live beats, and of the hash of their reports: in one slot of a cluster."""
+        """Names of the zset of live beats, and of the hashes of their reports and apps: in one slot of a cluster."""
         beats = f"{self.settings.key_prefix}beats"
-        return [beats, f"{self.settings.key_prefix}{{{beats}}}:reports"]
+        return [beats, *(f"{self.settings.key_prefix}{{{beats}}}:{what}" for what in ("reports", "apps"))]
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
@@ -267,14 +268,21 @@ class Store:
         return zlib.crc32(entry.encode()) % SHARDS
 
     def overdue(
-        self, beat: str, now: datetime, most: int, skip: Mapping[int, int] = MappingProxyType({}), report: str = ""
+        self,
+        beat: str,
+        now: datetime,
+        most: int,
+        skip: Mapping[int, int] = MappingProxyType({}),
+        report: str = "",
+        app: str = "",
     ) -> r.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
-        shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself.
+        shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself, ``app``
+        of which app it is.
         """
-        calls = [self._heartbeat(beat, report=report)]
+        calls = [self._heartbeat(beat, report=report, app=app)]
         until = _epoch_ms(now)
         commands: list[tuple[Any, ...]] = [
             ("ZRANGEBYSCORE", self.open_key(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
@@ -302,8 +310,17 @@ class Store:
         """Return the beats alive; changes nothing."""
         return self.look().beats
 
-    def _heartbeat(self, beat: str, what: str = "lives", report: str = "") -> Call[r.Heartbeat]:
-        return Call("heartbeat", self.beats_keys, [beat, _ms(BEAT_TTL), what, report], reading.read_heartbeat)
+    def apps(self, beats: Sequence[str]) -> dict[str, str | None]:
+        """Return of which app each of ``beats`` is; None where it hasn't said, or what can't be understood."""
+        if not beats:
+            return {}
+        (texts,) = self.read([("HMGET", self.beats_keys[2], *beats)])
+        if isinstance(texts, OnceError):  # for people only: whatever else may be in its place
+            return dict.fromkeys(beats)
+        return dict(zip(beats, map(reading.read_app, texts), strict=True))
+
+    def _heartbeat(self, beat: str, what: str = "lives", report: str = "", app: str = "") -> Call[r.Heartbeat]:
+        return Call("heartbeat", self.beats_keys, [beat, _ms(BEAT_TTL), what, report, app], reading.read_heartbeat)
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
         """Open a window once more, by order of ``beat``; see ``lua/backfill.lua``.

@@ -71,6 +71,7 @@ def _findings(desk: Desk) -> Iterator[Finding]:
     else:
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
     yield from _beats(desk, [beat.name for beat in overview.beats])
+    yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
     yield from _entries(desk, overview)
 
 

@@ -127,6 +127,9 @@ def _print_beats(beats: list[dict[str, Any]]) -> None:
             for beat in beats
         ],
     )
+    apps = sorted({beat["app"] for beat in beats} - {None})
+    if len(apps) > 1:
+        click.secho(f"Beats of {len(apps)} apps have the same keys: {plain(', '.join(apps))}; see doctor.", fg="yellow")
     if len(beats) == 1:
         click.secho("One beat lives: if it dies, nothing is published until another one starts.", fg="yellow")
 

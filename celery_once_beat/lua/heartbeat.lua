@@ -2,9 +2,10 @@
 --
 -- KEYS[1] beats zset: beat → when it was last heard of, server ms
 -- KEYS[2] reports hash: beat → what it says of itself, for people
+-- KEYS[3] apps hash: beat → whose it is, JSON, for people
 -- ARGV[1] beat; not looked at where it only looks   ARGV[2] ms after which a silent beat counts as gone
 -- ARGV[3] 'lives' | 'leaves': it ends | 'looks': only asks, and changes nothing
--- ARGV[4] what it says of itself; '': nothing new
+-- ARGV[4] what it says of itself; '': nothing new   ARGV[5] of which app it is, the same
 --
 -- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
 --                                                 it lives and was not known, else 0; then each beat alive
@@ -18,6 +19,7 @@ local added = 0
 local function forget(beat)
   redis.call('ZREM', KEYS[1], beat)
   redis.pcall('HDEL', KEYS[2], beat)
+  redis.pcall('HDEL', KEYS[3], beat)
 end
 
 if ARGV[3] ~= 'looks' then
@@ -29,9 +31,11 @@ if ARGV[3] == 'lives' then
   redis.call('PEXPIRE', KEYS[1], ARGV[2]) -- first what needs no memory: a full server takes no beat for gone
   added = redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  if ARGV[4] ~= '' then
-    redis.pcall('HSET', KEYS[2], ARGV[1], ARGV[4])
-    redis.call('PEXPIRE', KEYS[2], ARGV[2])
+  for position = 4, 5 do
+    if ARGV[position] ~= '' then
+      redis.pcall('HSET', KEYS[position - 2], ARGV[1], ARGV[position])
+      redis.call('PEXPIRE', KEYS[position - 2], ARGV[2])
+    end
   end
 elseif ARGV[3] == 'leaves' then
   forget(ARGV[1])

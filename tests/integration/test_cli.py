@@ -368,6 +368,35 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
         beat.stop()
 
 
+def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> None:
+    """By each of their beats once, by status and by doctor; where nothing is set, they share none."""
+    system.check_law = False
+    shop: dict[str, Any] = {"broker_transport_options": {"global_keyprefix": "shop:"}}
+    beats = [system.beat("own", settings=shop), system.beat("one")]
+    wait_until(system.store.beats, "it lives", 60)
+    with system.client() as client:
+        wait_until(lambda: client.keys("shop:once:*:entry:tick"), "the other has keys of its own", 60)
+    assert len(system.store.beats()) == 1
+    beats.append(system.beat("two", settings={**shop, "once_beat_key_prefix": "once:"}))
+    for beat, names in (
+        (beats[1], "'once_app' ('shop:'), this one of 'once_app'"),
+        (beats[2], "this one of 'once_app'"),
+    ):
+        beat.wait_log("is of the app ")
+        assert names in beat.log
+    said = once("status")
+    assert "Beats of 2 apps have the same keys: 'once_app', 'once_app' ('shop:'); see doctor." in said.log
+    doctor = once("doctor")
+    assert doctor.exit_code == 1
+    assert re.search(r"^warn  apps: beats of 2 have the keys once:…", doctor.log, re.MULTILINE)
+    told = [beat.log.count("is of the app ") for beat in beats]
+    beats[2].stop()
+    assert told == [0, 1, 1]
+    with system.client() as client:
+        for key in client.keys("shop:once:*"):
+            client.delete(key)
+
+
 def test_a_healthy_pair_passes(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
     """With an append-only file, two beats and beat_scheduler = 'once' nothing is to be done: exit 0."""
     system.use_store(start_redis(appendonly=True, args=("--maxmemory-policy", "noeviction")).url())
