@@ -22,13 +22,14 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -48,7 +49,7 @@ from .store import Store, store_of
 from .windows import Window, format_instant, next_start, task_id, with_window
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from .task import OnceTask
 
@@ -95,7 +96,11 @@ def once(
 
 
 class Once:
-    """See :func:`once`. May be used again and again, and from several threads."""
+    """See :func:`once`. May be used again and again, and from several threads.
+
+    A block may be left in another thread or context than it was entered in, as a web framework does with a dependency
+    that yields. Blocks that overlap share one object by ``with`` only: an ExitStack doesn't tell which of them is left.
+    """
 
     def __init__(
         self,
@@ -114,6 +119,7 @@ class Once:
         carrier = app if app is not None else _app_at(str(url))
         self._app = carrier
         self._schedule = _schedule(f"once({key!r})", every, tz, carrier)
+        self._inside: list[_Entered] = []
         seconds = check_seconds(0.5, optional=True)
         self._lease: float | None = seconds(f"once({key!r}), lease", lease)
         self._again: float | None = check_seconds(0.001, optional=True)(
@@ -129,36 +135,45 @@ class Once:
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         """Run ``function`` only where the window is this caller's; else return None.
 
-        Raises SettingError for one whose body runs after its call: a coroutine, a generator.
+        Raises SettingError for one whose body runs after its call: a coroutine, a generator. One that only its result
+        shows as that has failed.
         """
-        later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-        if any(is_so(function) for is_so in later):
-            raise SettingError(
-                f"once({self._key!r}): found {function.__qualname__}, whose body runs after its call, expected a plain "
-                "function; use 'with once(…)' within it"
-            )
+        if _runs_later(function):
+            raise self._refused(function)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
             with self as window:
-                return None if window is None else function(*args, **kwargs)
+                if window is None:
+                    return None
+                result = function(*args, **kwargs)
+                if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+                    if hasattr(result, "close"):
+                        result.close()
+                    raise self._refused(function)
+                return result
 
         return call
+
+    def _refused(self, function: Callable[..., object]) -> SettingError:
+        return SettingError(
+            f"once({self._key!r}): found {_name_of(function)}, whose body runs after its call, expected a plain "
+            "function; use 'with once(…)' within it"
+        )
 
     def __enter__(self) -> Window | None:
         """Return the window if it is this caller's to run, else None."""
         turn = self._begin()
-        _entered.set((*_entered.get(), (self, turn)))
+        entered = _Entered(turn, sys._getframe(1))  # noqa: SLF001  # nothing else tells one block from another
+        self._inside.append(entered)
+        _entered.set((*_still_inside(), entered))
         return None if turn is None else turn.window
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Record how the body ended."""
-        entered = _entered.get()
-        position = max(n for n, (whose, _) in enumerate(entered) if whose is self)
-        turn = entered[position][1]
-        _entered.set(entered[:position] + entered[position + 1 :])
+        turn = self._leave(sys._getframe(1))  # noqa: SLF001
         if turn is None or (error is not None and is_death(error)):
             if turn is not None and turn.lease is not None:
                 leases_of(self._store).release(turn.lease)
@@ -170,6 +185,27 @@ class Once:
             self._end(turn, lease, error)
         finally:
             leases_of(self._store).release(lease)
+
+    def _leave(self, frame: FrameType) -> _Turn | None:
+        """Return what the block has that is left now: that of the frame, else of the context.
+
+        Where neither is known, an ExitStack that is left elsewhere, those without a window go first: so a lease can
+        last until the last of them is left, but none ends early.
+        """
+        inside, here = self._inside[::-1], _still_inside()
+        for candidates in (
+            [entered for entered in inside if entered.frame is frame],
+            [entered for entered in inside if entered in here],
+            [entered for entered in inside if entered.turn is None],
+            inside,
+        ):
+            for entered in candidates:
+                with contextlib.suppress(ValueError):  # another thread has left it meanwhile
+                    self._inside.remove(entered)
+                    entered.frame = None
+                    _entered.set(_still_inside())
+                    return entered.turn
+        raise RuntimeError(f"once({self._key!r}) is left, but wasn't entered")
 
     def _begin(self) -> _Turn | None:
         settings = self._store.settings
@@ -230,7 +266,11 @@ class Once:
         lease = Lease(_keyed(window), owner, reply.fence, length, sent, tracked=False, attempt=1)
         held = replace(window, fence=reply.fence, _held=lease.held)
         leases_of(self._store).hold(lease)
-        signals.window_started.send(sender=self, window=held)
+        try:
+            signals.window_started.send(sender=self, window=held)
+        except BaseException:  # its block is never entered
+            leases_of(self._store).release(lease)
+            raise
         return _Turn(held, lease)
 
     def _end(self, turn: _Turn, lease: Lease, error: BaseException | None) -> None:
@@ -269,8 +309,36 @@ class _Turn:
         self.lease = lease
 
 
-#: What this thread, or this task of asyncio, has entered and not left.
-_entered: ContextVar[tuple[tuple[Once, _Turn | None], ...]] = ContextVar("once_entered", default=())
+class _Entered:
+    """A block that was entered: by whose frame, None once it was left, and what it has, None where another has it."""
+
+    def __init__(self, turn: _Turn | None, frame: FrameType) -> None:
+        self.turn = turn
+        self.frame: FrameType | None = frame
+
+
+#: What was entered in this context: a thread's, or a task's of asyncio.
+_entered: ContextVar[tuple[_Entered, ...]] = ContextVar("once_entered", default=())
+
+
+def _still_inside() -> tuple[_Entered, ...]:
+    return tuple(entered for entered in _entered.get() if entered.frame is not None)
+
+
+def _runs_later(function: Callable[..., object]) -> bool:
+    """Whether the body of ``function`` runs after its call: it, or the ``__call__`` of what it is an object of."""
+    itself = _of_partial(function)
+    later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_so(of) for is_so in later for of in (itself, getattr(type(itself), "__call__", None)))  # noqa: B004
+
+
+def _of_partial(function: Any) -> Any:
+    return _of_partial(function.func) if isinstance(function, partial) else function
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    itself = _of_partial(function)
+    return str(getattr(itself, "__qualname__", None) or type(itself).__qualname__)
 
 
 # -- child tasks

@@ -7,9 +7,12 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from contextvars import copy_context
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ from system import System
 
 from celery_once_beat import OnceTask, Window, once
 from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.keyed import _app_at
+from celery_once_beat.leases import leases_of
 from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
 from celery_once_beat.requests import KeyedWindow
 from celery_once_beat.settings import Settings
@@ -113,9 +118,97 @@ def test_what_runs_after_its_call_is_refused(redis_url: str) -> None:
     def generator() -> Iterator[None]:
         yield
 
-    for function in (coroutine, generator):
-        with pytest.raises(SettingError, match="whose body runs after its call, expected a plain function"):
+    class Job:
+        async def __call__(self) -> None:
+            pass
+
+    for function, name in (
+        (coroutine, "coroutine"), (generator, "generator"), (partial(coroutine), "coroutine"), (Job(), "Job"),
+        (partial(partial(Job())), "Job"), (Job().__call__, "Job.__call__"),
+    ):  # fmt: skip
+        with pytest.raises(SettingError, match=rf"found \S*{name}, whose body runs after its call, expected a plain f"):
             once("later", **YEARLY, url=redis_url)(function)
+
+
+def test_what_only_its_result_shows_to_run_later_has_failed(redis_url: str, raw: redis.Redis) -> None:
+    """A wrapper that returns a coroutine or a generator: it is closed, and the window isn't done."""
+
+    async def coroutine() -> None:
+        pytest.fail("it ran")
+
+    def generator() -> Iterator[None]:
+        yield
+
+    async def both() -> AsyncIterator[None]:
+        yield
+
+    loop = asyncio.new_event_loop()
+    for number, made in enumerate((coroutine, generator, both, loop.create_future)):
+        later = once(f"later-{number}", **YEARLY, url=redis_url)(partial(lambda made: made(), made))
+        with pytest.raises(SettingError, match=r"found .*<lambda>, whose body runs after its call"):
+            later()
+    loop.close()
+    assert {raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")} == {"failed"}
+
+
+def in_another_context(call: Callable[[], Any]) -> Any:
+    """What ``call`` returns, run in a thread and a context of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(copy_context().run, call).result()
+
+
+def test_a_block_that_is_left_in_another_context(redis_url: str, raw: redis.Redis) -> None:
+    """As a web framework does with a dependency that yields: each ends where it is left, and no lease outlives it."""
+    store = store_of(_app_at(redis_url))
+    shared = once("web", **YEARLY, url=redis_url)
+
+    def dependency() -> Iterator[Window | None]:
+        with shared as window:
+            yield window
+
+    first, second = dependency(), dependency()
+    window = in_another_context(lambda: next(first))
+    assert window is not None
+    assert in_another_context(lambda: next(second)) is None
+    assert in_another_context(lambda: next(second, "left")) == "left"
+    assert window.held, "the other was left"
+    (run,) = raw.keys("once:key:*run:*")
+    assert raw.get(run).startswith("run:")
+    assert in_another_context(lambda: next(first, "left")) == "left"
+    assert raw.get(run).startswith("done:")
+    assert not leases_of(store)._held
+
+    raw.delete(run)
+    dropped = [dependency()]
+    assert in_another_context(lambda: next(dropped[0])) is not None
+    dropped.clear()  # by the garbage collector: as where a process ends within the block
+    assert not leases_of(store)._held
+    assert raw.get(run).startswith("run:"), "its lease runs out"
+    assert not shared._inside
+    with pytest.raises(RuntimeError, match="is left, but wasn't entered"):
+        shared.__exit__(None, None, None)
+
+
+def test_exit_stacks_that_are_left_in_another_context(redis_url: str, raw: redis.Redis) -> None:
+    """None ends a lease early; of several of one object it may last until the last of them is left."""
+    shared = once("stack", **YEARLY, url=redis_url)
+    first, second = ExitStack(), ExitStack()
+    window = in_another_context(lambda: first.enter_context(shared))
+    assert window is not None
+    assert in_another_context(lambda: second.enter_context(shared)) is None
+    in_another_context(first.close)
+    assert window.held
+    in_another_context(second.close)
+    assert [raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")] == ["done"]
+    assert not leases_of(store_of(_app_at(redis_url)))._held
+
+    threads = once("threads", **YEARLY, url=redis_url)
+    outer = ExitStack()
+    assert outer.enter_context(threads) is not None
+    with ExitStack() as inner:
+        assert in_another_context(lambda: inner.enter_context(threads)) is None
+        outer.close()  # in the context in which it was entered
+        assert {raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")} == {"done"}
 
 
 def test_tasks_of_asyncio_that_take_turns(redis_url: str, raw: redis.Redis) -> None:
