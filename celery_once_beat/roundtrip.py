@@ -30,6 +30,8 @@ T = TypeVar("T")
 _WAIT_MS = 1000
 #: How the text of an error begins that a script itself made, not a command in it.
 _SCRIPT_FAILED = ("user_script:", "Error running script")
+#: What a command in it said of the server's state: Redis 6.2 hides its code behind the script's.
+_OF_THE_SERVER = re.compile(r"user_script: \d+: (-(?!ERR )[A-Z]+ |The user executing the script can't)")
 _WHERE = re.compile(r" script: [^:]*@user_script:\d+\.$")
 #: What a command says of a value that isn't what it works on: of the key, not of the server's state.
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
@@ -186,7 +188,8 @@ class RoundTrip:
             # Around what a script says the server puts where in the script that was.
             wrapped = StoreDataError(_WHERE.sub("", text.partition("BADDATA ")[2]))
         elif type(error) is ResponseError and (
-            text.startswith(_SCRIPT_FAILED) or any(words in text for words in _BAD_VALUE)
+            (text.startswith(_SCRIPT_FAILED) and not _OF_THE_SERVER.search(text))
+            or any(words in text for words in _BAD_VALUE)
         ):
             wrapped = StoreDataError(f"{keys[0]!r} holds what isn't ours: {text}")
         else:

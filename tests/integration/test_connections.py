@@ -19,6 +19,7 @@ from system import System
 from test_store_verbs import DELAY, Stage, nth
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.requests import WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import Window, encode_headers
@@ -324,6 +325,24 @@ def test_each_right_is_needed(any_server: RedisServer) -> None:
         assert SECRET not in str(error)
         # Redis 7.0 doesn't say which command of a script it was.
         assert right[1:] in str(error) or re.search("can't run this command|NoPermissionError", str(error)), error
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"), [("maxmemory", "used memory"), ("min-replicas-to-write", "replicas to write")]
+)
+def test_what_the_server_refuses_is_no_entrys_fault(
+    any_server: RedisServer, any_url: str, setting: str, why: str
+) -> None:
+    """A full server, or one without replicas: no entry is said to hold what isn't ours, on no release of Redis."""
+    store = Store(Settings(redis_url=any_url))
+    with any_server.client() as client:
+        client.config_set(setting, "1")
+        try:
+            with pytest.raises(StoreUnavailableError, match=why):
+                store.begin(WindowKey("entry", datetime.now(timezone.utc)), "worker", 30.0)
+        finally:
+            client.config_set(setting, "0")
+    store.close()
 
 
 def test_wait_is_a_right_of_its_own(any_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
