@@ -18,11 +18,13 @@ SEED ?=
 REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
 COVERAGE ?=
+# Without any server of the machine, as on one with Python and make only (tests/needs.py): make test ONCE_TEST_BARE=1.
+export ONCE_TEST_BARE
 
 PY = "$(VENV)/bin/python"
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot test matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot test bare matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -48,6 +50,9 @@ else
 	$(PY) -m coverage run -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 	$(PY) -m coverage combine --quiet
 endif
+
+bare: $(VENV)/.test  ## as on a machine with Python and make only: what may be left out there, and a part of the rest
+	ONCE_TEST_BARE=1 $(PY) -m pytest -n $(JOBS) --dist loadgroup --bare-part --runs 40 $(ARGS)
 
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -43,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
+    group.addoption("--bare-part", action="store_true", help="what may be left out on a bare machine, and some more")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
 
 
@@ -74,7 +77,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.figures:
         wanted = figures.named((ROOT / "docs" / "failures.md").read_text())
         items[:] = [item for item in items if getattr(item, "originalname", item.name) in wanted]
+    if config.option.bare_part:
+        items[:] = [item for item in items if _may_be_left_out(item) or item.path.name in _ALONG]
     items.sort(key=_turn)
+
+
+#: How a test asks for what not every machine has: by a fixture, a parameter, or in its code.
+_ASKING = {"chromium", "composed_redis", "rabbit_server", "docs/redis.md", "postgres", "redis"}
+_ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Postgres|Rabbit)Server\b')
+#: What else is worth its time on a bare machine: how the servers are found, and the system as a whole.
+_ALONG = ("test_harness.py", "test_pair.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")
+
+
+def _may_be_left_out(item: pytest.Function) -> bool:
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    asked = {*item.fixturenames, *(value for value in given if isinstance(value, str))}
+    return bool(_ASKING & asked or _ASKS.search(inspect.getsource(item.function)))
 
 
 def _turn(item: pytest.Item) -> tuple[bool, bytes]:

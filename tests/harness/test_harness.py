@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import needs
 import pytest
 from ledger import Counts, Ledger, WindowKey
+from needs import NEEDS, left_out
 from processes import Processes, wait_until
 from servers import RedisServer, keys_without_expiry
 
@@ -232,6 +236,66 @@ def test_rabbitmq_broker(procs: Processes, rabbit_url: str, ledger: Ledger, tmp_
     procs.start_worker("apps.stock", env=env, pool="solo")
     procs.start_beat("apps.stock", env=env, scheduler=STOCK)
     wait_until(ledger.finished, "a window finished", timeout=60)
+
+
+# ------------------------------------------------------------------------------------------ a bare machine
+
+_LACKING = """
+import subprocess
+
+from needs import need
+
+def test_broker(rabbit_server):
+    pass
+
+def test_browser():
+    need("chromium")
+
+def test_shell():
+    hidden = "rabbitmq-server redis-server redis-cli chromium faketime psql"
+    assert subprocess.run(["bash", "-c", f"command -v {hidden}"], capture_output=True).stdout == b""
+    subprocess.run(["bash", "-c", "command -v make grep sed"], check=True)
+"""
+
+
+def test_a_bare_machine_leaves_out_and_says_what(procs: Processes, tmp_path: Path):
+    """What it lacks is skipped, in CI too, and the shells of the tests don't find it; the rest runs; nothing fails."""
+    (tmp_path / "test_lacking.py").write_text(_LACKING)
+    command = [
+        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n", "2", "--rootdir=.",
+        f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_lacking.py"),
+    ]  # fmt: skip
+    run = procs.start(command, name="pytest", env={"PYTEST_ADDOPTS": "", "ONCE_TEST_BARE": "1", "CI": "true"})
+    assert run.wait(180) == 0, run.log
+    assert re.search(r"^left out: 2 tests that need chromium, rabbitmq-server; to run them: ", run.log, re.MULTILINE)
+
+
+def test_what_a_machine_lacks_is_left_out_but_not_in_ci(
+    procs: Processes, start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+):
+    """Wherever a test asks for it: here a process and a server whose clocks are to be moved."""
+    nowhere = dataclasses.replace(NEEDS["libfaketime"], of_machine=lambda: None, of_wheel=lambda: None)
+    monkeypatch.setitem(NEEDS, "libfaketime", nowhere)
+    for in_ci, outcome in ((False, pytest.skip.Exception), (True, pytest.fail.Exception)):
+        monkeypatch.setattr(needs, "IN_CI", in_ci)
+        with pytest.raises(outcome, match="libfaketime isn't installed"):
+            procs.start([sys.executable, "-c", ""], name="moved", faketime=0)
+        with pytest.raises(outcome, match="libfaketime isn't installed"):
+            start_redis(faketime=0)
+
+
+def test_what_was_left_out_is_one_command_away(monkeypatch: pytest.MonkeyPatch):
+    """The line names what was lacking and the command that installs it; what has no package, its address."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert left_out({"rabbitmq-server": 20, "libfaketime": 3}) == (
+        "left out: 23 tests that need libfaketime, rabbitmq-server; to run them: "
+        "sudo apt-get update && sudo apt-get install faketime rabbitmq-server"
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert left_out({"promtool": 1}) == (
+        "left out: 1 test that needs promtool; to run it: apt-get update && apt-get install prometheus"
+    )
+    assert left_out({"docker compose": 1}).endswith("to run it: https://docs.docker.com/compose/install")
 
 
 # --------------------------------------------------------------------------------------- checks after a test
