@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
 from kombu import exceptions
+from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-__all__ = ("Batch", "batch", "is_alive", "is_to_blame", "transport_options")
+__all__ = ("Batch", "batch", "broadcast_entries", "is_alive", "is_to_blame", "transport_options")
 
 logger = get_logger(__name__)
 
@@ -39,6 +40,29 @@ def transport_options(app: Any) -> dict[str, Any]:
     else:
         options = {}
     return {key: value for key, value in options.items() if key not in (conf.broker_transport_options or {})}
+
+
+def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
+    """Yield the names of those beat entries whose messages go to a queue of which every worker has its own.
+
+    What can't be routed is passed over: its publish will say so.
+    """
+    try:
+        if not any(isinstance(queue, Broadcast) for queue in app.amqp.queues.values()):
+            return  # nearly always: the app's routers, which may be slow, needn't be asked
+    except Exception as exc:  # noqa: BLE001  # a stranger's queues
+        logger.debug("once: the app's queues can't be read: %s", exc)
+        return
+    for entry in entries:
+        try:
+            task = app.tasks.get(entry.task)
+            options = {"queue": getattr(task, "queue", None), **(entry.options or {})}
+            route = app.amqp.router.route(options, entry.task, entry.args, entry.kwargs, task)
+        except Exception as exc:  # noqa: BLE001  # a stranger's router
+            logger.debug("once: entry %r can't be routed: %s", entry.name, exc)
+            continue
+        if isinstance(route.get("queue"), Broadcast):
+            yield entry.name
 
 
 @dataclass

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from .clock import MOST_APART
 from .settings import Settings
+from .starts import shown
 
 __all__ = (
     "Finding",
     "address_findings",
     "app_findings",
     "clock_findings",
+    "delivery_findings",
     "lease_findings",
     "node_findings",
     "server_findings",
@@ -132,6 +134,22 @@ def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[F
         "servers' clocks", "warn", f"{apart:.1f} s apart: {ahead}",
         f"run NTP on these machines: a failover moves leases and deadlines by it{also}",
     )  # fmt: skip
+
+
+def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Finding]:
+    """Judge who gets a window's message; ``broadcast`` are entries of which each worker gets one."""
+    if transport == "memory":
+        yield Finding(
+            "broker", "warn", "memory:// never leaves its process: only a worker in that of the beat gets a window",
+            "set broker_url to a broker that other processes reach",
+        )  # fmt: skip
+    names = list(broadcast)
+    if names:
+        yield Finding(
+            "broadcast", "warn",
+            "sent to every worker, and each window runs on one of them: " + ", ".join(map(shown, names[:5])),
+            "base=celery.Task on a task that is to run on every worker",
+        )  # fmt: skip
 
 
 def address_findings(names: Iterable[str]) -> Iterator[Finding]:

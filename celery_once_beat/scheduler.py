@@ -22,7 +22,7 @@ from celery.beat import Scheduler
 from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
-from . import __version__, checks, signals
+from . import __version__, broker, checks, signals
 from .claiming import CHUNK, Claiming
 from .clock import ServerClock, steady
 from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError, UncertainWriteError
@@ -192,6 +192,8 @@ class OnceSchedulerMixin(Publishing):
         known = [("once_beat_lease", settings.lease), *((task, lease) for task, lease in leases.items() if lease)]
         transport = str(self.app.connection_for_write().transport_cls)  # not this beat's own, which isn't made yet
         findings += checks.lease_findings(transport, conf.broker_transport_options or {}, known)
+        everywhere = broker.broadcast_entries(self.app, (row.entry for row in self._rows if row.tracked))
+        findings += checks.delivery_findings(transport, everywhere)
         wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
         if wrong:
             logger.warning(

@@ -46,6 +46,7 @@ def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 
 def _findings(desk: Desk) -> Iterator[Finding]:
     from celery_once_beat import checks
+    from celery_once_beat.broker import broadcast_entries
 
     app, settings, lineup = desk.app, desk.settings, desk.lineup
     yield from _versions(desk)
@@ -70,6 +71,8 @@ def _findings(desk: Desk) -> Iterator[Finding]:
         yield checks.Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
     else:
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
+        everywhere = broadcast_entries(app, (row.entry for row in lineup.rows if row.tracked))
+        yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(desk, [beat.name for beat in overview.beats])
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
     yield from _entries(desk, overview)

@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from kombu import Queue
+from kombu.common import Broadcast
 
-from celery_once_beat.checks import address_findings, clock_findings, lease_findings, node_findings, server_findings
+from celery_once_beat.broker import broadcast_entries
+from celery_once_beat.checks import (
+    address_findings,
+    clock_findings,
+    delivery_findings,
+    lease_findings,
+    node_findings,
+    server_findings,
+)
 from celery_once_beat.settings import Settings
 
 WELL = {
@@ -104,3 +116,27 @@ def test_the_clocks_of_servers_that_may_follow_each_other() -> None:
     assert "fence" in finding.advice
     (finding,) = node_findings({"master": 0.0, "replica a:1": -3.0}, Settings(wait_replicas=1))
     assert "fence" not in finding.advice
+
+
+def test_who_gets_a_message() -> None:
+    """A broker that no other process reaches, and messages of which each worker gets one, are named."""
+    assert not list(delivery_findings("amqp", []))
+    (finding,) = delivery_findings("memory", [])
+    assert finding.verdict == "warn"
+    (finding,) = delivery_findings("redis", ["a", "b"])
+    assert (finding.verdict, finding.found[-8:]) == ("warn", "'a', 'b'")
+    assert finding.advice
+
+
+def test_which_entries_every_worker_gets() -> None:
+    """By their own queue or a route; a router that raises is no trouble here."""
+    app = Celery(set_as_current=False)
+    app.conf.task_queues = [Queue("one"), Broadcast("all")]
+    app.conf.task_default_queue = "one"
+    app.conf.task_routes = {"routed": {"queue": "all"}, "nowhere": {"queue": "not there"}}
+    app.conf.task_create_missing_queues = False
+    entries = [
+        ScheduleEntry(name=task, task=task, schedule=1.0, options=options, app=app)
+        for task, options in (("plain", {}), ("by option", {"queue": "all"}), ("routed", {}), ("nowhere", {}))
+    ]
+    assert list(broadcast_entries(app, entries)) == ["by option", "routed"]
