@@ -335,3 +335,4 @@ def test_checks_after_a_test_can_fail(procs: Processes, tmp_path: Path):
     assert "keys without expiry: ['db0 once:own']" in run.log
     assert "said before the end" in run.log
     assert "1 failed, 3 passed, 2 errors" in run.log
+    assert "left out" not in run.log
