@@ -147,6 +147,27 @@ def test_what_came_while_it_was_away_is_not_late(new_shop: Callable[..., Shop]) 
     assert parse_instant(shop.ran("new")[0]) > before - SECOND
 
 
+def test_a_database_that_may_only_be_read_for_a_while(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
+    """As a replica may: said once, windows go on, and what is to be written is written afterwards."""
+    shop = new_shop("postgres")
+    shop.orm("row('tick', interval=every(1)); row('one-off', interval=every(1), one_off=True)")
+    server.execute(f"ALTER DATABASE {shop.database['NAME']} SET default_transaction_read_only = on")
+    shop.worker().wait_ready()
+    beat = shop.beat(IN_CONF="1")
+    beat.wait_log("beat goes on with the rows that it knows, the database can't be written: .*read-only", 60)
+    shop.wait_ran("one-off", 1)
+    shop.wait_ran("tick", len(shop.ran("tick")) + 3)
+    assert "the database can be used again" not in beat.log
+    server.execute(f"ALTER DATABASE {shop.database['NAME']} SET default_transaction_read_only = off")
+    shop.orm("connection.close()")
+    wait_until(lambda: sorted(shop.names()) == ["in conf", "tick"], "the conf's row is made, the one-off disabled", 60)
+    beat.wait_log("the database can be used again", 60)
+    assert len(re.findall("the database can be used again", beat.log)) == 1
+    assert len(re.findall("the database can't be", beat.log)) == 1
+    assert len(shop.ran("one-off")) == 1
+    assert "is left out" not in beat.log
+
+
 def test_a_database_that_may_only_be_read(new_shop: Callable[..., Shop]) -> None:
     """A beat has rows to make of its conf, and goes on without; it says so once."""
     shop = new_shop()

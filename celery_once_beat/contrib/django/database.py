@@ -184,8 +184,10 @@ class Database:
                 raise
 
     def _disable_all(self) -> None:
-        while self._to_disable:
-            self._disable(*self._to_disable.popitem()[1])
+        for name, known in list(self._to_disable.items()):
+            self._disable(*known)
+            if self._to_disable.get(name) is known:
+                del self._to_disable[name]
 
     def _look(self) -> None:
         at = steady()

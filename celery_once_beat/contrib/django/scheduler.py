@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from celery.utils.log import get_logger
-from django.db.utils import DatabaseError, InterfaceError, OperationalError, ProgrammingError
+from django.db.utils import DatabaseError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from celery_once_beat.clock import steady
@@ -35,8 +35,9 @@ __all__ = ("OnceDatabaseScheduler",)
 
 logger = get_logger(__name__)
 
-#: The database can't be asked, or has no such tables yet: not this row's or that one's fault.
-_AWAY = (OperationalError, InterfaceError, ProgrammingError)
+#: The database can't be asked, may only be read (PostgreSQL's InternalError), or has no such tables yet: not this row's
+#: or that one's fault.
+_AWAY = (OperationalError, InterfaceError, InternalError, ProgrammingError)
 #: Seconds for which a row with a new name waits, until every beat has seen it: none then runs it by its old name.
 _SEEN_BY_ALL = 2 * INTERVAL
 
