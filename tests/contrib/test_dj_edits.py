@@ -339,6 +339,24 @@ def test_a_one_off_that_is_enabled_at_once(rows: Any, store: Store, had_its_wind
     assert rows.objects.get().enabled
 
 
+def test_a_one_off_that_is_made_anew_while_it_is_executed(rows: Any, new_beat: Any, store: Store) -> None:
+    """By its own task, say, with the same name and schedule: it is another one, which has its own window."""
+    first, second = new_beat(), new_beat()
+    window = late(rows, [first, second], one_off=True)
+    first.claim()
+    rows.objects.all().delete()
+    make(rows, window, one_off=True)
+    for beat in (first, second):
+        beat.look()
+    execute(store, window)
+    since = store.account("row").since
+    for beat in (first, second, first, second):
+        beat.look()
+        assert beat.row().next == window + HOUR
+    assert store.account("row").since == since > window
+    assert rows.objects.get().enabled
+
+
 @pytest.mark.parametrize("edit", ["none", "saved"])
 def test_a_one_off_that_no_beat_has_disabled_yet(
     rows: Any, new_beat: Any, store: Store, had_its_window: Any, edit: str, caplog: pytest.LogCaptureFixture

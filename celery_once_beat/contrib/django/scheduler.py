@@ -157,6 +157,13 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             if old != row.name and self._rows.get(old) is None:
                 self._renamed[row.name] = old, time.monotonic() + _SEEN_BY_ALL
                 self._wait(row, old)
+        for row in self._rows:
+            old_entry = before and before.schedule.get(row.name)
+            if row.one_off and old_entry and _key(old_entry) not in (None, _key(row.entry)):
+                # Deleted and made anew between two looks: what the old one has run is not this one's. The same moment
+                # for all beats.
+                row.absent_at = row.entry.edited_at
+                self._rows.reload(row.name)
 
     def _came_at(self, row: Row, absent_at: datetime, seen: Seen) -> datetime:
         """When a row came that wasn't there at ``absent_at``: as exactly as anything says, and not before it did."""
