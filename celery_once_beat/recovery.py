@@ -177,7 +177,7 @@ class Recovery:
     def _put_off(self, rows: dict[WindowKey, Row | None]) -> None:
         others = [beat for beat in self.alive if beat != self._beat]
         windows = [(window, "unknown" if row is None else "untracked") for window, row in rows.items()]
-        replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others) if windows else []
+        replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others, self.asked_at) if windows else []
         for (window, _), reply in zip(windows, replies, strict=True):
             if reply == "closed":
                 self._ended(window, "dropped", "its task is no OnceTask any more")

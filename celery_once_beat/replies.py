@@ -41,6 +41,7 @@ __all__ = (
     "Taken",
     "Unchanged",
     "Unknown",
+    "Who",
 )
 
 
@@ -68,6 +69,13 @@ class Superseded:
 
     beat: str
     loaded_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Who:
+    """The script has to know first whether these beats live. The store answers it; nobody else sees it."""
+
+    beats: list[str]
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ _WHERE = re.compile(r" script: [^:]*@user_script:\d+\.$")
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
 _OF_A_WINDOW = ("claim", "confirm", "take", "begin", "renew", "hand_over", "finish", "close", "backfill", "postpone")
+_ABOUT_LOADERS = ("load", "unload", "postpone")
 _ALONE = ("load", "unload", "spent", "heartbeat", "pause", "key_claim", "key_confirm")
 #: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
@@ -48,8 +49,12 @@ _WAITED_FOR = frozenset({"claim", "take", "begin", "renew", "hand_over", "finish
 def _read_scripts() -> dict[str, str]:
     folder = files(__package__) / "lua"
     prelude = (folder / "prelude.lua").read_text()
+    loaders = (folder / "loaders.lua").read_text()
     scripts = {verb: prelude + (folder / f"{verb}.lua").read_text() for verb in _OF_A_WINDOW}
     scripts.update({verb: (folder / f"{verb}.lua").read_text() for verb in _ALONE})
+    for verb in _ABOUT_LOADERS:
+        before = prelude if verb in _OF_A_WINDOW else ""
+        scripts[verb] = before + loaders + scripts[verb].removeprefix(before)
     return scripts
 
 

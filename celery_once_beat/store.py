@@ -37,6 +37,10 @@ What each failure does
   ``<delivery>:<execution>``; a worker's main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again if nobody began since, else it is stale.
 - A beat dies: what it loaded counts no more once it hasn't been heard of for BEAT_TTL.
+- More beats load an entry than it lists: only the newest few decide. If those die, another definition may be taken for
+  the newest; a beat that has a later one is refused its next claim, loads again, and takes the entry back.
+- The server's clock goes back: nothing that was claimed is claimed again; entries stand still until the old time is
+  reached, and beats say so. No time in the future says that a beat lives.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. What is open
   goes on to its outcome; the windows of the time without it never count, whoever loads it again.
 - A one-off has had its window and is disabled: spent keeps which edit that was, in the same step. A beat that finds it
@@ -73,7 +77,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,6 +102,10 @@ T = TypeVar("T")
 SHARDS = 16
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
+#: Beats of which each load says whether they live, though nobody has asked yet.
+_MOST_MET = 16
+#: More often no script asks who lives: each time it is told.
+_MOST_QUESTIONS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -112,6 +120,8 @@ class Store:
         self.settings = settings
         self._lifetimes = (_ms(settings.marker_ttl), _ms(settings.retention), settings.history_size)
         self._trip = RoundTrip(settings, client)
+        #: Beats for which scripts asked last.
+        self._met: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
@@ -151,15 +161,15 @@ class Store:
 
         Returns for each :class:`Loaded`, :class:`Superseded`, or the error that concerns that entry alone.
         """
-        return self._trip.run([self._load(request) for request in requests])
+        asked = list(requests)
+        return self._ask_with_beats([self._load(q) for q in asked], [(q.alive, q.asked_at) for q in asked])
 
     def _load(self, q: LoadRequest) -> Call[r.Loaded | r.Superseded]:
         instants = ["" if at is None else format_instant(at) for at in (q.known, q.counts_from, q.absent_at)]
         limits: list[object] = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
         back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
         limits += [-1 if q.retry_failed_after is None else _ms(q.retry_failed_after), q.overlap or "-"]
-        lives = [_asked(q.asked_at), *q.alive]
-        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants, *lives]
+        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants]
         return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
 
     def unload_many(
@@ -170,13 +180,11 @@ class Store:
         ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). Returns for each ``unloaded``,
         ``kept``, ``unknown`` or an error.
         """
-        lives = [_asked(asked_at), *alive]
-        return self._trip.run(
-            [
-                Call("unload", [self.entry_key(entry)], [beat, fingerprint, *lives], reading.read_word)
-                for entry, fingerprint in left
-            ]
-        )
+        calls = [
+            Call("unload", [self.entry_key(entry)], [beat, fingerprint], reading.read_word)
+            for entry, fingerprint in left
+        ]
+        return self._ask_with_beats(calls, [(alive, asked_at)] * len(calls))
 
     def spent(
         self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
@@ -248,20 +256,50 @@ class Store:
         )
 
     def postpone_many(
-        self, beat: str, windows: Iterable[tuple[WindowKey, str]], seconds: float, others: Sequence[str]
+        self,
+        beat: str,
+        windows: Iterable[tuple[WindowKey, str]],
+        seconds: float,
+        others: Sequence[str],
+        asked_at: datetime | None = None,
     ) -> list[str | OnceError]:
-        """Put off overdue windows that this beat can't take, and none of ``others`` (alive) can.
+        """Put off overdue windows that this beat can't take, and none of ``others`` (alive at ``asked_at``) can.
 
         Each with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
         ``postponed``, ``forgotten``, ``closed``, ``no`` (it isn't overdue, or another's) or an error; see
         ``lua/postpone.lua``.
         """
-        return self._trip.run(
-            [
-                self._about("postpone", window, [_ms(seconds), beat, why, *others], reading.read_word)
-                for window, why in windows
-            ]
-        )
+        calls = [
+            self._about("postpone", window, [_ms(seconds), beat, why], reading.read_word) for window, why in windows
+        ]
+        return self._ask_with_beats(calls, [(others, asked_at)] * len(calls))
+
+    def _ask_with_beats(
+        self, calls: Sequence[Call[T]], known: Sequence[tuple[Collection[str], datetime | None]]
+    ) -> list[T | OnceError]:
+        """Send calls whose answers depend on which beats live: of each, who did and when that was asked.
+
+        A script asks for the beats that matter; the few that were asked for last are told from the start. So what is
+        sent doesn't grow with the number of beats.
+        """
+        answers: dict[int, T | OnceError] = {}
+        told = dict.fromkeys(range(len(calls)), self._met)
+        for _ in range(_MOST_QUESTIONS):
+            replies = self._trip.run([_telling(calls[number], told[number], *known[number]) for number in told])
+            questions = {}
+            for number, reply in zip(told, replies, strict=True):
+                if isinstance(reply, r.Who):
+                    questions[number] = reply.beats
+                else:
+                    answers[number] = reply
+            asked_for = dict.fromkeys(beat for beats in questions.values() for beat in beats)
+            self._met = tuple(dict.fromkeys([*asked_for, *self._met]))[:_MOST_MET]
+            told = {number: (*told[number], *beats) for number, beats in questions.items()}
+            if not told:
+                break
+        for number in told:
+            answers[number] = StoreDataError(f"{calls[number].keys[0]!r}, field loaders: found beats without a name")
+        return [answers[number] for number in range(len(calls))]
 
     def shard_of(self, entry: str) -> int:
         """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
@@ -553,6 +591,17 @@ def store_of(app: Celery) -> Store:
     """
     store = _stores.get(app)
     return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
+
+
+def _telling(call: Call[T], beats: Iterable[str], alive: Collection[str], asked_at: datetime | None) -> Call[T | r.Who]:
+    """As ``call``, which says of ``beats`` whether they live; see ``lua/loaders.lua``."""
+    living = [beat for beat in beats if beat in alive]
+    gone = [beat for beat in beats if beat not in alive]
+
+    def read(reply: list[Any]) -> T | r.Who:
+        return r.Who(reply[1:]) if reply[0] == "who" else call.read(reply)
+
+    return Call(call.verb, call.keys, [*call.arguments, _asked(asked_at), len(living), *living, *gone], read)
 
 
 def _kind(window: WindowKey, *, tracked: bool) -> int | str:

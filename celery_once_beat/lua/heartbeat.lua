@@ -23,6 +23,11 @@ local function forget(beat)
 end
 
 if ARGV[3] ~= 'looks' then
+  -- Heard of at a time that is still to come: the clock went back. As if it were just now, so that who lives stays, and
+  -- who doesn't is gone as soon as ever.
+  for _, beat in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now), '+inf')) do
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now), beat)
+  end
   for _, beat in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', gone)) do
     forget(beat)
   end

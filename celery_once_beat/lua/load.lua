@@ -9,13 +9,15 @@
 -- ARGV[11] the cursor that this beat knows, '' for none; counts only where the store has lost its own
 -- ARGV[12] from where a definition that is new, changed or back counts, '' for now; the cursor never goes back for it
 -- ARGV[13] until when this beat knows that the entry was in no schedule, '' for never: windows up to then don't count
--- ARGV[14] when this beat asked who lives, server ms, '' for now   ARGV[15...] the beats that lived then
+-- ARGV[14...] who lives (loaders)
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
+--         {'who', beat...}   whether these live has to be known (loaders)
 --         {'newer', version}
 --
--- Of the beats alive, the one that loaded last is right. A definition that is right and new goes on from now:
+-- Of the beats alive, the one that loaded last is right; a first load is later than all that are known, whatever the
+-- clock says. A definition that is right and new goes on from now:
 -- never an extra early run. One that is right again, because the beats with the later one are gone, goes on
 -- from when they can last have claimed, so that no window falls between.
 
@@ -61,36 +63,36 @@ if version > VERSION then
   return {'newer', fields[1]}
 end
 
-local asked_at = tonumber(ARGV[14]) or math.huge
-local alive = {}
-for position = 15, #ARGV do
-  alive[ARGV[position]] = true
-end
+local others, latest = read_loaders(fields[4], 14, NOW)
 local loaded_at = tonumber(ARGV[3])
 local first = loaded_at == 0
 if first then
-  loaded_at = NOW
+  loaded_at = math.min(math.max(NOW, latest + 1), 999999999999999)
 end
-local loaders = {BEAT .. ' ' .. FINGERPRINT .. ' ' .. int(loaded_at)}
-local right_beat, right_fingerprint, right_loaded_at = BEAT, FINGERPRINT, loaded_at
-for beat, fingerprint, at in string.gmatch(fields[4] or '', '(%S+) (%S+) (%d+)') do
-  -- Who has loaded since this beat asked couldn't be in the answer: it lives.
-  if beat ~= BEAT and (alive[beat] or tonumber(at) >= asked_at) then
-    loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
-    -- Two in the same millisecond: by name, so that they don't take turns.
-    if tonumber(at) > right_loaded_at or tonumber(at) == right_loaded_at and beat > right_beat then
-      right_beat, right_fingerprint, right_loaded_at = beat, fingerprint, tonumber(at)
-    end
+local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at, lives = true}
+local loaders, right, unsure = {me}, me, false
+for _, loader in ipairs(others) do
+  if loader.beat ~= BEAT then
+    loaders[#loaders + 1] = loader
+    unsure = unsure or not loader.lives and loaded_later(loader, me)
+    right = loaded_later(loader, right) and loader or right
+  end
+end
+-- Where there isn't room for all, nobody who is gone takes the place of one that lives.
+if unsure or #loaders > MOST_LOADERS then
+  local who = ask_who_lives(loaders)
+  if #who > 1 then
+    return who
   end
 end
 
 if cursor then
   redis.call('PEXPIRE', ENTRY, ARGV[4]) -- first what needs no memory: a full server lets what is there be loaded
 end
-redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', table.concat(loaders, ' '))
-if right_fingerprint ~= FINGERPRINT then
+redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', write_loaders(loaders))
+if right.fingerprint ~= FINGERPRINT then
   redis.call('PEXPIRE', ENTRY, ARGV[4])
-  return {'superseded', right_beat, int(loaded_at)}
+  return {'superseded', right.beat, int(loaded_at)}
 end
 
 local news = 'same'

@@ -4,13 +4,14 @@
 -- KEYS[1..4], ARGV[1..5] the window (prelude)   ARGV[6] ms to put it off   ARGV[7] the beat
 -- ARGV[8] 'unknown': its schedule has no such entry (any more); that is noted in the entry
 --         'untracked': its entry's task is no OnceTask (any more), or the beat doesn't know it
--- ARGV[9...] the other beats alive: what one of them has loaded is for that one to take (a rolling deploy, two apps
--- that share a prefix)
+-- ARGV[9...] who lives (loaders): what another one that lives has loaded is for that one to take (a rolling deploy, two
+-- apps that share a prefix)
 --
 -- returns {'postponed'}   nobody has such an entry; a worker may still get to its message
 --         {'forgotten'}   nothing is known of its entry any more: it is open no longer
 --         {'closed', 'dropped'}   the entry is there, and no worker would close the window
 --         {'no'}          it isn't overdue, or is another's
+--         {'who', beat...}   whether these live has to be known (loaders)
 --         {'newer', version}
 
 local kind = settle()
@@ -22,21 +23,20 @@ if not entry.cursor then
   redis.call('ZREM', OPEN, MEMBER)
   return {'forgotten'}
 end
-local alive = {}
-for position = 9, #ARGV do
-  alive[ARGV[position]] = true
-end
 local loaders, others, mine = {}, false, false
-for beat, fingerprint, at in string.gmatch(redis.call('HGET', ENTRY, 'loaders') or '', '(%S+) (%S+) (%d+)') do
-  if beat == ARGV[7] then
+for _, loader in ipairs((read_loaders(redis.call('HGET', ENTRY, 'loaders'), 9, NOW))) do
+  if loader.beat == ARGV[7] then
     mine = true
   else
-    loaders[#loaders + 1] = beat .. ' ' .. fingerprint .. ' ' .. at
-    others = others or alive[beat]
+    loaders[#loaders + 1] = loader
+    others = others or loader.lives
   end
 end
+if not others and #loaders > 0 then
+  return ask_who_lives(loaders)
+end
 if ARGV[8] == 'unknown' and mine then -- once: each look asks again for each window
-  redis.call('HSET', ENTRY, 'loaders', table.concat(loaders, ' '))
+  redis.call('HSET', ENTRY, 'loaders', write_loaders(loaders))
 end
 if others then
   return {'no'}

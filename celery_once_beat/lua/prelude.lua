@@ -13,7 +13,7 @@
 --   fence         the largest that a begin was given
 --   last_done     start of the latest window that was done; absent: none
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
---   loaders       which beats loaded which: '<beat> <fingerprint> <server ms>', separated by blanks
+--   loaders       which beats loaded which, the newest few of them; see loaders
 --   paused        1; absent: not paused
 --   spent         of a one-off that was disabled: since, when it was edited last, from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   the limits of the definition in force

@@ -1372,6 +1372,88 @@ def test_who_loads_while_another_still_has_to_say_what_it_has(new_stage: Callabl
     assert stage.load("slow", loaded_at=1, alive=("slow",), asked_at=asked_at).news == "changed"
 
 
+# ------------------------------------------------------------------------------------------------- many beats
+
+
+def test_what_a_load_costs_doesnt_depend_on_the_number_of_beats(stage: Stage) -> None:
+    """Neither what is sent nor what the entry keeps: the newest few, which are all that decides."""
+    few = [f"beat-{n}" for n in range(3)]
+    many = [f"beat-{n}" for n in range(300)]
+    for beat in many:
+        assert isinstance(stage.load(beat, alive=many), Loaded)
+    listed = stage.raw.hget(stage.entry_key, "loaders").split()[::3]
+    assert listed == [f"beat-{n}" for n in range(299, 283, -1)]
+
+    def sent(alive: list[str]) -> int:
+        before = stage.raw.info("stats")["total_net_input_bytes"]
+        for _ in range(10):
+            stage.load("beat-299", loaded_at=stage.now(), alive=alive)
+        return stage.raw.info("stats")["total_net_input_bytes"] - before
+
+    assert sent(many) < 2 * sent(few)
+
+
+def test_who_is_gone_takes_no_place_of_one_that_lives(stage: Stage) -> None:
+    """However many loaded an entry later and are gone: who has it still is known, and keeps it."""
+    for n in range(20):
+        stage.load(f"gone-{n}", alive=[f"gone-{n}" for n in range(20)])
+    stage.load("old", loaded_at=1, alive=("old",))
+    assert stage.raw.hget(stage.entry_key, "loaders").split()[::3] == ["old"]
+    assert stage.unload("other", alive=("old", "other")) == "kept"
+
+
+def test_who_isnt_listed_any_more_takes_its_entry_back(stage: Stage) -> None:
+    """It lives, and those who loaded after it are gone: what another made of it meanwhile holds until it says so."""
+    beats = [f"beat-{n}" for n in range(1, 40)]
+    at = {beat: stage.load(beat, alive=beats).loaded_at for beat in beats}
+    alive = ("beat-1", "older")
+    back = stage.load("older", "fingerprint-2", loaded_at=1, alive=alive)
+    assert back.news == "changed"
+    assert stage.claim("beat-1") == Superseded("older")
+    again = stage.load("beat-1", loaded_at=at["beat-1"], alive=alive)
+    assert again.news == "changed"
+    assert in_ms(again.cursor) <= stage.now() - 15_000, "no window falls between"
+    assert isinstance(stage.load("older", "fingerprint-2", loaded_at=1, alive=alive), Superseded)
+
+
+def test_a_beat_that_is_gone_decides_nothing_by_a_time_to_come(stage: Stage) -> None:
+    """The server's clock went back: what was loaded since somebody asked is nothing that lies in the future."""
+    at = stage.now() + 60_000
+    stage.raw.hset(stage.entry_key, "loaders", f"gone fingerprint-2 {at}")
+    asked_at = stage.store.heartbeat("beat-1").now
+    alive = ("beat-1",)
+    assert isinstance(stage.load("beat-1", loaded_at=1, alive=alive, asked_at=asked_at), Loaded)
+    stage.raw.hset(stage.entry_key, mapping={"loaders": f"gone {MARK} {at}", "fingerprint": MARK})
+    assert stage.unload("beat-1", alive=alive, asked_at=asked_at) == "unloaded"
+
+
+def test_a_first_load_is_the_latest_whatever_the_clock_says(stage: Stage) -> None:
+    """A deploy while the server's clock is behind counts at once; and no time is written that can't be read."""
+    at = stage.now() + 60_000
+    stage.raw.hset(stage.entry_key, "loaders", f"beat-2 fingerprint-2 {at} foreign f {10**20}")
+    new = stage.load("beat-3", "fingerprint-3", alive=("beat-2", "beat-3"))
+    assert (new.news, new.loaded_at) == ("changed", at + 1)
+    assert isinstance(stage.load("beat-2", "fingerprint-2", loaded_at=at, alive=("beat-2", "beat-3")), Superseded)
+    stage.raw.hset(stage.entry_key, "loaders", f"beat-2 fingerprint-2 {10**15 - 1}")
+    assert stage.load("beat-3", "fingerprint-3", alive=("beat-3",)).loaded_at == 10**15 - 1
+
+
+def test_a_beat_heard_of_in_the_future_is_gone_as_soon_as_any(stage: Stage) -> None:
+    """The server's clock went back: who doesn't live isn't taken for alive until the old time is reached."""
+    (beats, _) = stage.store.beats_keys
+    stage.raw.zadd(beats, {"killed": stage.now() + 3_600_000})
+    assert stage.store.heartbeat("beat-1").beats == ("beat-1", "killed")
+    assert stage.raw.zscore(beats, "killed") <= stage.now()
+
+
+def test_beats_that_no_name_fits_are_an_error_of_their_entry(stage: Stage) -> None:
+    """What a stranger writes into an entry's field keeps nobody asking for ever."""
+    with redis.Redis.from_url(stage.url) as raw:
+        raw.hset(stage.entry_key, "loaders", b"\xff\xfe fingerprint-2 999999999999")
+    reply = stage.load("beat-1", loaded_at=1, alive=("beat-1",))
+    assert isinstance(reply, (Loaded, StoreDataError))
+
+
 # ------------------------------------------------------------------------------------- pause, untracked, passed
 
 
@@ -2478,6 +2560,16 @@ def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:
     assert isinstance(stage.take("beat-1"), Taken)
     stage.overdue()
     assert stage.postpone(["beat-0"]) == ["postponed"]
+
+
+def test_what_a_beat_loaded_meanwhile_is_not_put_off(stage: Stage) -> None:
+    """It came after the one that looks had asked who lives: it knows the entry, and takes the window itself."""
+    asked_at = stage.store.heartbeat("beat-0").now
+    stage.load("beat-1")
+    _published(stage)
+    stage.overdue()
+    replies = stage.store.postpone_many("beat-0", [(stage.window, "unknown")], 60.0, ["beat-0"], asked_at)
+    assert replies == ["no"]
 
 
 def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:
