@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import compress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
-from .clock import ServerClock, steady
+from .clock import CURSOR_AHEAD, ServerClock, steady
 from .errors import OnceError, ScheduleError, StoreUnavailableError
 from .logs import about
 from .policy import Step
@@ -40,8 +41,10 @@ logger = get_logger(__name__)
 CHUNK = 500
 #: Seconds of a tick for finding out what is to be claimed.
 _PLANNING = 0.5
-#: A cursor is the start of a window that was claimed: one that lies further ahead than clocks differ is wrong.
-_AHEAD = timedelta(seconds=60)
+#: Seconds of a tick for loading entries.
+_LOADING = 1.0
+#: Entries that one line names.
+_MOST_NAMED = 10
 
 
 @dataclass
@@ -75,6 +78,10 @@ class Claiming:
         self._superseded_by: dict[str, str] = {}
         #: Entry → the definition with which it left the schedule, until the store knows.
         self._left: dict[str, str] = {}
+        #: Seconds by which the server's clock is behind the latest cursor, beyond what clocks differ; else 0.
+        self.behind = 0.0
+        #: The cursors that lie so far ahead.
+        self._ahead: dict[str, datetime] = {}
 
     # -- definitions ------------------------------------------------------------------------------------------
 
@@ -83,35 +90,48 @@ class Claiming:
         self._left.update((row.name, row.fingerprint) for row in rows if row.loaded_at)
 
     def load(self, alive: Sequence[str], asked_at: datetime | None = None) -> None:
-        """Say which definitions this beat has, and learn the cursors.
+        """Say which definitions this beat has, and learn the cursors, as far as there is time for.
 
+        The rest is left to the next call: a beat that loads for long says meanwhile that it lives, and claims.
         ``alive`` are the beats that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
         Raises StoreUnavailableError, if not for all then once all others are loaded.
         """
         away: StoreUnavailableError | None = None
+        began = time.monotonic()
         self._unload(alive, asked_at)
         gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
         for name in gone:
             del self._superseded_by[name]
             self._rows.wake_up(name)
         rows = self._rows.unloaded()
-        for position in range(0, len(rows), CHUNK):
-            chunk = rows[position : position + CHUNK]
-            replies = self._store.load_many(self._load_request(row, alive, asked_at) for row in chunk)
+        while rows:
+            requests: list[tuple[Row, LoadRequest]] = []
+            while rows and len(requests) < CHUNK:
+                requests.append((rows[-1], self._load_request(rows.pop(), alive, asked_at)))
+                if time.monotonic() - began > _LOADING:
+                    break
+            replies = self._store.load_many(request for _, request in requests)
             now = self._clock.now()
-            for row, reply in zip(chunk, replies, strict=True):
-                if isinstance(reply, Loaded):
-                    self._loaded(row, reply, now)
-                elif isinstance(reply, Superseded):
-                    row.loaded_at = row.loaded_at or reply.loaded_at or 0
-                    row.absent_at = row.came_at = None  # the entry is in a schedule; another beat's
-                    self._superseded(row, reply, now)
-                elif isinstance(reply, StoreUnavailableError):
+            for (row, _), reply in zip(requests, replies, strict=True):
+                if isinstance(reply, StoreUnavailableError):
                     away = reply
                 else:
-                    self._troubled(row, reply, now)
+                    self._load_answered(row, reply, now)
+            if time.monotonic() - began > _LOADING:
+                break
+        self._say_what_stands_still()
         if away is not None:
             raise away
+
+    def _load_answered(self, row: Row, reply: Loaded | Superseded | OnceError, now: datetime) -> None:
+        if isinstance(reply, Loaded):
+            self._loaded(row, reply, now)
+        elif isinstance(reply, Superseded):
+            row.loaded_at = row.loaded_at or reply.loaded_at or 0
+            row.absent_at = row.came_at = None  # the entry is in a schedule; another beat's
+            self._superseded(row, reply, now)
+        else:
+            self._troubled(row, reply, now)
 
     def _unload(self, alive: Sequence[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]
@@ -153,12 +173,9 @@ class Claiming:
                     "entry_" + reply.news, entry=row.name, start=format_instant(reply.cursor), owner=self._beat
                 ),
             )
-        if reply.cursor > now + _AHEAD:
-            reason = (
-                f"its cursor stands at {format_instant(reply.cursor)}, in the future: nothing of it is claimed until "
-                f"then. Was the Redis server's clock wrong? Delete the key {self._store.entry_key(row.name)} to go on"
-            )
-            self._rows.rest(row, now, RETRY_AFTER, reason, action="entry_cursor_ahead")
+        self._ahead.pop(row.name, None)
+        if reply.cursor > now + CURSOR_AHEAD:
+            self._stand_still(row, reply.cursor, now)
         elif reply.paused:
             self._pause(row, now)
         elif row.unanswered is not None and row.unanswered[1].start <= reply.cursor:
@@ -167,8 +184,39 @@ class Claiming:
             cursor, step = row.unanswered
             self._rows.advance(row, cursor, now)
             row.plan.append(step)
+            row.unanswered = cursor, step
         else:
             self._rows.advance(row, reply.cursor, now)
+
+    def _stand_still(self, row: Row, cursor: datetime, now: datetime) -> None:
+        """Claim nothing of what was claimed up to ``cursor``, in the future; its key may be deleted meanwhile."""
+        self._ahead[row.name] = cursor
+        row.trouble = ""  # one line speaks of all
+        self._rows.rest(row, now, RETRY_AFTER, "")
+
+    def _say_what_stands_still(self) -> None:
+        """Say once, for as long as it lasts, that the server's clock is behind what has been claimed."""
+        now = self._clock.now()
+        for row in self._rows.beyond(now + CURSOR_AHEAD):
+            assert row.cursor is not None
+            self._stand_still(row, row.cursor, now)
+        ahead = {name: cursor for name, cursor in self._ahead.items() if self._rows.get(name) is not None}
+        if ahead and not self.behind:
+            name, cursor = max(ahead.items(), key=itemgetter(1))
+            logger.error(
+                "once: entry %r and %d others stand still: their cursors lie in the future, up to %s, as if the Redis "
+                "server's clock had gone back. Set that clock right. If it was wrong before: delete the key %s, and "
+                "those of the others, to go on at once; windows up to there may then run once more",
+                name,
+                len(ahead) - 1,
+                format_instant(cursor),
+                self._store.entry_key(name),
+                extra=about("entry_cursor_ahead", entry=name, entries=sorted(ahead)[:_MOST_NAMED], owner=self._beat),
+            )
+        elif self.behind and not ahead:
+            logger.info("once: no entry stands still any more", extra=about("entry_cursors_reached", owner=self._beat))
+        self._ahead = ahead
+        self.behind = (max(ahead.values()) - now).total_seconds() if ahead else 0.0
 
     def _superseded(self, row: Row, reply: Superseded, now: datetime) -> None:
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
@@ -222,12 +270,14 @@ class Claiming:
         steps = []
         replaced = False
         began = time.monotonic()
-        for row in self._rows.due(now, CHUNK):
+        rows = self._rows.due(now, CHUNK)
+        for position, row in enumerate(rows):
+            if time.monotonic() - began > _PLANNING:
+                self._rows.put_off(rows[position:])  # after a long outage there is much to look through
+                break
             if not self._rows.adopt(row, schedule.get(row.name)):
                 replaced = True  # behind our back: made anew at the next tick
                 self._rows.put(row)
-            elif time.monotonic() - began > _PLANNING:
-                self._rows.put(row)  # after a long outage there is much to look through
             else:
                 step = self._next_step(row, now)
                 if step is not None:
@@ -242,7 +292,8 @@ class Claiming:
             self._rows.rest(row, now, RETRY_AFTER, exc)
             return None
         if step is None:
-            self._rows.advance(row, row.cursor, now)  # its schedule says another thing than before
+            # More of it is looked for at the next tick; or its schedule says another thing than before.
+            self._rows.advance(row, row.cursor, now)
         return step
 
     def _claim_request(self, row: Row, step: Step) -> ClaimRequest:
@@ -276,7 +327,8 @@ class Claiming:
         elif isinstance(reply, Paused):
             self._pause(row, now)
         elif isinstance(reply, Superseded):
-            self._superseded(row, reply, now)
+            # Its load says by whom; or takes it back, where that one is gone or loaded its definition earlier.
+            self._rows.reload(row.name)
         elif isinstance(reply, Unknown):
             # The store lost its data: all is loaded again, from the cursors that this beat knew.
             self._rows.restart()

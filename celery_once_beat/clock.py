@@ -13,12 +13,15 @@ from celery.utils.log import get_logger
 
 from .logs import about
 
-__all__ = ("ServerClock", "steady")
+__all__ = ("CURSOR_AHEAD", "ServerClock", "steady")
 
 logger = get_logger(__name__)
 
 #: Seconds that this machine's clock may differ from the server's before it is said.
 MOST_APART = 2.0
+#: A cursor is the start of a window that was claimed: one that lies further ahead of the server's time than clocks
+#: differ was claimed by a clock that was wrong, or the clock is wrong now.
+CURSOR_AHEAD = timedelta(seconds=60)
 #: Seconds of a round trip, its repetitions included, beyond which it says too little about the time.
 SLOW = 0.2
 #: Linux has one that goes on while the machine is suspended, as the server's does; elsewhere the monotonic one may.
@@ -55,7 +58,9 @@ class ServerClock:
     def measured(self, server: datetime, sent: float, received: float) -> None:
         """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (``steady``)."""
         if received - sent > SLOW and self._server is not None:
-            return  # what was measured before is better
+            known = (self._server - server).total_seconds() + received - self._at
+            if 0 <= known <= received - sent:
+                return  # what was measured before is better
         # Somewhere in the round trip: taken as its end, this clock can only be late, and no window runs early.
         self._server, self._at = server, received
         apart = self.offset

@@ -5,6 +5,8 @@ A message says what was found, what was expected and where to change it; it neve
 
 from __future__ import annotations
 
+from datetime import datetime
+
 __all__ = (
     "DatabaseUnavailableError",
     "HeaderError",
@@ -15,6 +17,7 @@ __all__ = (
     "StoreDataError",
     "StoreUnavailableError",
     "UncertainWriteError",
+    "UndecidedError",
 )
 
 
@@ -28,6 +31,15 @@ class SettingError(OnceError, ValueError):
 
 class ScheduleError(OnceError):
     """A schedule can't say when it starts next: it raised, or its next start doesn't come after the last."""
+
+
+class UndecidedError(ScheduleError):
+    """A schedule was asked as often as one call asks, and isn't due up to ``asked``: ask on from there."""
+
+    def __init__(self, text: str, asked: datetime) -> None:
+        super().__init__(text)
+        #: Aware UTC.
+        self.asked = asked
 
 
 class HeaderError(OnceError, ValueError):

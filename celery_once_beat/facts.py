@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from .errors import ScheduleError
+from .clock import CURSOR_AHEAD
+from .errors import ScheduleError, UndecidedError
 from .lineup import Lineup, describe
 from .lookup import BeatSeen, EntrySeen, Overview, Story
-from .replies import OpenWindow, Past
+from .replies import EntryAccount, OpenWindow, Past
 from .rows import Row
 from .starts import shown
 from .windows import format_instant, task_id
@@ -77,10 +78,18 @@ def status_facts(overview: Overview, lineup: Lineup) -> dict[str, Any]:
     ]
     return {
         "now": format_instant(overview.now),
+        "behind": _behind(overview),
         "latency": round(overview.latency, 6),
         "beats": [beat_facts(beat) for beat in overview.beats],
         "entries": sorted(entries, key=lambda entry: (-entry["urgency"], entry["entry"])),
     }
+
+
+def _behind(overview: Overview) -> float:
+    """Seconds by which the server's clock is behind the latest window that was claimed, 0 where that is none."""
+    cursors = [seen.account.cursor for seen in overview.entries.values() if seen.account]
+    ahead = max(cursors, default=overview.now) - overview.now
+    return round(ahead.total_seconds(), 3) if ahead > CURSOR_AHEAD else 0.0
 
 
 def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
@@ -124,7 +133,7 @@ def entry_facts(row: Row, seen: EntrySeen, overview: Overview) -> dict[str, Any]
         "tracked": row.tracked,
         "paused": bool(account and account.paused),
         "last": last and story_facts(last),
-        "next": _text(_after(row, overview.now)),
+        "next": _text(_after(row, max(overview.now, account.cursor) if account else overview.now)),
         "open": len(account.open) if account else 0,
         "running": sum(story.state == "running" for story in seen.stories),
         "overdue": len(seen.overdue),
@@ -171,22 +180,36 @@ def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
         yield _Worry(7, seen.trouble, setup=True)
     try:
         row.after(overview.now)
+    except UndecidedError:
+        pass  # it is asked on
     except ScheduleError as exc:
         yield _Worry(6, str(exc), setup=True)
     if seen.overdue:
         yield _Worry(5, f"{len(seen.overdue)} overdue")
     if last is not None and last.state in _WORRYING:
         yield _Worry(_WORRYING[last.state], f"the last window is {last.state}")
-    if account is None:
-        if not seen.trouble:
-            yield _Worry(2, "no beat has loaded it yet", setup=True)
-    elif account.paused:
+    if account is not None:
+        yield from _worries_of(account, row, overview.now)
+    elif not seen.trouble:
+        yield _Worry(2, "no beat has loaded it yet", setup=True)
+
+
+def _worries_of(account: EntryAccount, row: Row, now: datetime) -> Iterator[_Worry]:
+    if account.paused:
         yield _Worry(1, "paused")
     elif account.fingerprint not in (None, row.fingerprint):
         yield _Worry(2, "the beats that live have another definition of it", setup=True)
+    elif account.cursor > now + CURSOR_AHEAD:
+        ahead = (account.cursor - now).total_seconds()
+        yield _Worry(
+            9,
+            f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind; "
+            "set it right, or if it was wrong before, delete the key that the beats' log names",
+            setup=True,
+        )
     else:
         due = _after(row, account.cursor)
-        if due is not None and due < overview.now - _CLAIMED_WITHIN:
+        if due is not None and due < now - _CLAIMED_WITHIN:
             yield _Worry(6, f"no beat claims it: due since {format_instant(due)}", setup=True)
 
 

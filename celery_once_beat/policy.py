@@ -8,10 +8,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import Any, cast
 
 from celery.schedules import BaseSchedule, crontab, schedule
@@ -22,7 +21,7 @@ from .starts import every_hour, naive_utc, shown
 
 __all__ = ("EntryPolicy", "Step", "check_anchor", "fingerprint", "next_steps", "spread_offset")
 
-#: Windows looked at in one step, so that a long outage of a fast schedule doesn't hold up the others.
+#: Windows passed over that are claimed while more of them are being looked for: the store then knows how far it got.
 _MOST_AT_ONCE = 10_000
 #: Of the windows passed over, those whose run keys are looked at: the newest, since older leases have ended.
 _MOST_LISTED = 1000
@@ -174,30 +173,45 @@ class Step:
         return self.missed_count + (not self.run)
 
 
-def next_steps(starts: Iterable[datetime], now: datetime, policy: EntryPolicy) -> list[Step]:
-    """Say what to claim next, in order, given the starts that are due (in order, none after ``now``).
+def next_steps(
+    due: Sequence[datetime], now: datetime, policy: EntryPolicy, *, begin: int = 0, more: bool = False
+) -> list[Step]:
+    """Say what to claim next, in order, given the starts that are due from ``due[begin]`` on: in order, none after now.
 
-    A start at most ``tolerance`` late is on time and runs. Of later ones ``catch_up`` says which run: the newest
-    (``latest``), the newest ``max_catch_up`` in order (``all``), or none; older than ``grace`` is missed.
-    Returns [] if nothing is due, and not more steps than are worth planning with one look at the clock.
+    Where none is more than ``tolerance`` late, all run in order. Else ``catch_up`` says which: the newest of all that
+    are due (``latest``), the newest ``max_catch_up`` of the late ones and those on time (``all``), or only those on
+    time (``none``). Older than ``grace`` is missed.
+
+    ``more``: further ones are due that aren't known yet. Returns [] if nothing is due, or nothing can be said yet, and
+    not more steps than are worth planning with one look at the clock.
     """
-    catch_up = {"latest": 1, "all": policy.max_catch_up, "none": 0}[policy.catch_up]
-    most = _MOST_AT_ONCE + catch_up
-    due = list(islice(starts, most))
-    late = _count_before(due, now, policy.tolerance)
-    first = max(late - catch_up, 0)
-    if policy.grace is not None:
-        first = max(first, _count_before(due, now, policy.grace))
-    passed = due[:first]
-    if first and (first == len(due) or len(due) == most):
-        # None of these runs; or there are more to come, and the newest to run may be among those.
-        start = passed.pop()
-        return [Step(start, False, tuple(passed[-_MOST_LISTED:]), len(passed))]
+    late = _count_before(due, begin, now, policy.tolerance)
+    all_late_known = not more or late < len(due)
+    old = begin if policy.grace is None else _count_before(due, begin, now, policy.grace)
+    if policy.catch_up == "latest" and late > begin:
+        # One that is late is kept until the newest is known: it says that only that one runs.
+        first = late - 1 if more else max(len(due) - 1, old)
+        decided = not more
+    else:
+        most = policy.max_catch_up if policy.catch_up == "all" else 0
+        first = max(late - most, begin, old)
+        decided = all_late_known
+    passed = first - begin
+    if first == len(due) or not decided:
+        if not passed or (more and passed < _MOST_AT_ONCE):
+            return []
+        start = due[first - 1]
+        return [Step(start, False, _newest(due, begin, first - 1), passed - 1)]
     steps = [Step(start, True) for start in due[first : first + _MOST_STEPS]]
     if passed:
-        steps[0] = replace(steps[0], missed=tuple(passed[-_MOST_LISTED:]), missed_count=len(passed))
+        steps[0] = replace(steps[0], missed=_newest(due, begin, first), missed_count=passed)
     return steps
 
 
-def _count_before(due: list[datetime], now: datetime, seconds: float) -> int:
-    return bisect_left(due, now - timedelta(seconds=seconds))
+def _newest(due: Sequence[datetime], begin: int, end: int) -> tuple[datetime, ...]:
+    return tuple(due[max(begin, end - _MOST_LISTED) : end])
+
+
+def _count_before(due: Sequence[datetime], begin: int, now: datetime, seconds: float) -> int:
+    """The index of the first that isn't more than ``seconds`` old."""
+    return bisect_left(due, now - timedelta(seconds=seconds), begin)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import heapq
 import logging
+import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from .errors import OnceError, ScheduleError, SettingError
+from .errors import OnceError, ScheduleError, SettingError, UndecidedError
 from .logs import about
 from .policy import EntryPolicy, Step, fingerprint, next_steps, spread_offset
 from .settings import Settings
@@ -34,6 +36,43 @@ _THIRTY_DAYS = 30 * 86_400.0
 _MAX_NAME = 64 * 1024
 #: What starts more often, again and again, is a mistake: it would fill the queue, and never be worked off.
 _LEAST_APART = timedelta(milliseconds=1)
+_BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
+#: Seconds for which one entry's starts are looked for at a time: the others' turn comes between.
+_SLICE = 0.05
+#: A plan that is older is made anew: what was on time may be late by now.
+_PLAN_LASTS = timedelta(seconds=5)
+
+
+class Backlog:
+    """The starts after a cursor that are due, as far as they have been looked for; each is looked for once."""
+
+    def __init__(self, cursor: datetime) -> None:
+        self.starts: list[datetime] = []
+        #: Position of the first start after the cursor.
+        self.begin = 0
+        self._cursor = cursor
+
+    @property
+    def newest(self) -> datetime:
+        """The last start that is known, else the cursor: from there the next one is looked for."""
+        return self.starts[-1] if self else self._cursor
+
+    def __bool__(self) -> bool:
+        """Whether it holds a start after the cursor."""
+        return self.begin < len(self.starts)
+
+    def move(self, cursor: datetime) -> bool:
+        """Go on from ``cursor``; False where that is none of the starts, so that others may follow it."""
+        if cursor == self._cursor:
+            return True
+        position = bisect_right(self.starts, cursor, self.begin)
+        if position == self.begin or self.starts[position - 1] != cursor:
+            return False
+        self.begin, self._cursor = position, cursor
+        if self.begin > len(self.starts) // 2:
+            del self.starts[: self.begin]
+            self.begin = 0
+        return True
 
 
 @dataclass(eq=False)
@@ -68,12 +107,19 @@ class Row:
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
     plan: deque[Step] = field(default_factory=deque)
+    #: When the plan was made.
+    planned_at: datetime = _BEGINNING
+    backlog: Backlog | None = None
+    #: What is due hasn't all been looked for yet: :meth:`step` says more when it is asked again.
+    looking: bool = False
     #: The cursor and the step of a claim that was sent and not answered: it may have been carried out.
     unanswered: tuple[datetime, Step] | None = None
     #: Given out by :meth:`Rows.due`, and not yet given back.
     out: bool = False
     #: The last start that was looked beyond, and the one after it: a window, its end and the next are one question.
     beyond: tuple[datetime, datetime | None] | None = None
+    #: Of a schedule that can only be asked again and again: the start that was looked beyond, and up to when.
+    asked: tuple[datetime, datetime] | None = None
     #: Why it can't go on, said once; '' while it can.
     trouble: str = ""
     #: Its last claim met a key that isn't ours.
@@ -93,7 +139,19 @@ class Row:
             self.plan.clear()  # another beat claimed: what was to be passed over is no longer the same
         while self.plan and self.plan[0].start <= cursor:
             self.plan.popleft()
-        start = self.after(cursor)
+        if self.backlog is not None and not self.backlog.move(cursor):
+            self.backlog = None
+        try:
+            start = self.after(cursor)
+        except UndecidedError as exc:
+            start = exc.asked + self.offset  # not before: then it is asked on
+        else:
+            self._check_apart(cursor, start)
+        self.cursor = self.known = cursor
+        self.unanswered = None
+        self.next = start
+
+    def _check_apart(self, cursor: datetime, start: datetime | None) -> None:
         if start is not None and start - cursor < _LEAST_APART:
             after = self._next(start)
             if after is not None and after - start < _LEAST_APART:
@@ -101,26 +159,56 @@ class Row:
                     f"{shown(self.entry.schedule)} starts again {(after - start).microseconds} µs after a start, "
                     "expected at least 1 ms"
                 )
-        self.cursor = self.known = cursor
-        self.unanswered = None
-        self.next = start
 
     def step(self, now: datetime) -> Step | None:
-        """What to claim next; None if nothing is due. Raises ScheduleError."""
+        """What to claim next; None if nothing is due, or with ``looking`` not known yet. Raises ScheduleError."""
         assert self.cursor is not None
+        if self.unanswered is None and abs(now - self.planned_at) > _PLAN_LASTS:
+            self.plan.clear()
         if not self.plan:
-            self.plan.extend(next_steps(self._starts(self.cursor, now), now, self.policy))
+            self.backlog = self.backlog or Backlog(self.cursor)
+            self.looking = self._look(self.backlog, now)
+            steps = next_steps(self.backlog.starts, now, self.policy, begin=self.backlog.begin, more=self.looking)
+            self.plan.extend(steps)
+            self.planned_at = now
         return self.plan[0] if self.plan else None
 
-    def _starts(self, cursor: datetime, until: datetime) -> Iterator[datetime]:
-        self.beyond = None  # its schedule may say another thing by now
-        start = self.after(cursor)
-        while start is not None and start <= until:
+    def _look(self, backlog: Backlog, until: datetime) -> bool:
+        """Look for starts up to ``until``, for a short time; returns whether there may be more."""
+        if not backlog:
+            self.beyond = None  # its schedule may say another thing by now
+        began = time.monotonic()
+        while True:
+            try:
+                start = self.after(backlog.newest)
+            except UndecidedError as exc:
+                return exc.asked + self.offset <= until
+            if start is None or start > until:
+                return False
+            backlog.starts.append(start)
+            if time.monotonic() - began > _SLICE:
+                return True
+
+    def starts(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the starts after ``after`` up to and including ``until``, as long as it takes. Raises ScheduleError."""
+        while True:
+            try:
+                start = self.after(after)
+            except UndecidedError as exc:
+                if exc.asked + self.offset > until:
+                    return
+                continue
+            if start is None or start > until:
+                return
+            self._check_apart(after, start)
             yield start
-            start = self.after(start)
+            after = start
 
     def after(self, start: datetime) -> datetime | None:
-        """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError."""
+        """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError.
+
+        UndecidedError: it is none of a time for which the schedule was asked; the next call asks on.
+        """
         if self.one_off and self.since is not None and start > self.since:
             return None
         if self.beyond is None or self.beyond[0] != start:
@@ -128,7 +216,12 @@ class Row:
         return self.beyond[1]
 
     def _next(self, start: datetime) -> datetime | None:
-        found = next_start(self.entry.schedule, start - self.offset, anchor=self.policy.anchor)
+        asked = self.asked[1] if self.asked is not None and self.asked[0] == start else None
+        try:
+            found = next_start(self.entry.schedule, start - self.offset, anchor=self.policy.anchor, asked=asked)
+        except UndecidedError as exc:
+            self.asked = start, exc.asked
+            raise
         return None if found is None else found + self.offset
 
     def ttl(self, now: datetime) -> float:
@@ -167,6 +260,8 @@ class Rows:
         self._due: deque[Row] = deque()
         self._resting: list[tuple[datetime, str]] = []
         self._size = -1
+        #: No cursor is later.
+        self._newest = _BEGINNING
         #: How many of the rows are untracked.
         self.untracked = 0
         self._named_untracked: set[str] = set()
@@ -296,7 +391,18 @@ class Rows:
                 fresh.append(row)
         if fresh:
             self._due.extend(sorted(fresh, key=lambda row: row.order))
-        return [self._due.popleft() for _ in range(min(most, len(self._due)))]
+        found: list[Row] = []
+        while self._due and len(found) < most:
+            row = self._due.popleft()
+            if row.cursor is None:
+                row.out = False  # it has to be loaded first
+            else:
+                found.append(row)
+        return found
+
+    def put_off(self, rows: Sequence[Row]) -> None:
+        """Give back rows for which there was no time: they come first at the next tick."""
+        self._due.extendleft(reversed(rows))
 
     def adopt(self, row: Row, entry: Any) -> bool:
         """Take ``entry`` as the row's, where a base makes a new one at each access; False if it says another thing."""
@@ -332,7 +438,7 @@ class Rows:
         if trouble != row.trouble:
             logger.log(level, "once: entry %r: %s", row.name, trouble, extra=about(action, entry=row.name))
         row.trouble = trouble
-        row.cursor = row.next = None
+        row.cursor = row.next = row.backlog = None
         row.plan.clear()
         row.out = False
         self._unloaded.discard(row)
@@ -355,9 +461,20 @@ class Rows:
         """Have one row's cursor loaded anew."""
         row = self._rows.get(name)
         if row is not None:
-            row.cursor = row.next = None
-            row.plan.clear()
+            self._forget(row)
             self._unloaded.add(row)
+
+    def _forget(self, row: Row) -> None:
+        row.cursor = row.next = None
+        row.plan.clear()
+        row.out = False
+
+    def doubt(self) -> None:
+        """The store was away: judge what is due anew, and ask first what became of claims that weren't answered."""
+        for row in self._rows.values():
+            row.plan.clear()
+            if row.unanswered is not None:
+                self.reload(row.name)
 
     def wake_up(self, name: str) -> None:
         """End the rest of one row before its time."""
@@ -375,11 +492,9 @@ class Rows:
         return self._rows.get(row.name) is row
 
     def restart(self) -> None:
-        """Forget all cursors, so that they are loaded anew: the store lost its data, or was away."""
+        """Forget all cursors, so that they are loaded anew: the store lost its data."""
         for row in self._rows.values():
-            row.cursor = row.next = None
-            row.plan.clear()
-            row.out = False
+            self._forget(row)
         self._due.clear()
         self._heap.clear()
         self._resting.clear()
@@ -392,6 +507,14 @@ class Rows:
         except ScheduleError as exc:
             self.rest(row, now, RETRY_AFTER, exc)
         else:
+            self._newest = max(self._newest, cursor)
             self._unloaded.discard(row)
             self._say_it_goes_on(row)
             self.put(row)
+
+    def beyond(self, until: datetime) -> list[Row]:
+        """Rows whose cursor lies after ``until``; looks at none as long as no cursor was that late."""
+        if self._newest <= until:
+            return []
+        self._newest = max((row.cursor for row in self._rows.values() if row.cursor is not None), default=_BEGINNING)
+        return [row for row in self._rows.values() if row.cursor is not None and row.cursor > until]

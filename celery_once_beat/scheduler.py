@@ -80,6 +80,8 @@ class OnceSchedulerMixin(Publishing):
         self._seen_at: datetime | None = None
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
+        #: Entries that have moved on without the store.
+        self._without_store: set[str] = set()
         self._uncertain = False
         self._checked = False
         self._backoff = _BACKOFF[0]
@@ -155,6 +157,9 @@ class OnceSchedulerMixin(Publishing):
             raise away
         if not self._uncertain:
             self._store_back()
+        if self._rows.unloaded():  # there wasn't time for all, or a claim said that it is needed
+            self._recovery.hurry()
+            return 0.0
         return delay
 
     def _look(self) -> StoreUnavailableError | None:
@@ -203,7 +208,7 @@ class OnceSchedulerMixin(Publishing):
     def _report(self) -> BeatReport:
         """What people are told of this beat."""
         now, due = self._clock.now(), self._rows.next_due()
-        lag = max((now - due).total_seconds(), 0.0) if due else 0.0
+        lag = max((now - due).total_seconds() if due else 0.0, self._claiming.behind, 0.0)
         return BeatReport(self._clock.offset, lag, len(self._rows), self._rows.untracked, __version__)
 
     def _claim_due(self) -> float:
@@ -278,6 +283,8 @@ class OnceSchedulerMixin(Publishing):
             )
         if self._once.settings.publish_without_store:
             self._publish_without_store()
+        else:
+            self._rows.doubt()
         delay, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF[1])
         return delay
 
@@ -289,9 +296,10 @@ class OnceSchedulerMixin(Publishing):
                 extra=about("store_back", owner=self._beat_id),
             )
             self._store_down_since = None
-            # What was published meanwhile, by whom ever, is for the store to say.
-            self._rows.restart()
-            self._recovery.hurry()
+            # What was published meanwhile is for the store to say; of all others the cursors are known.
+            for name in self._without_store:
+                self._rows.reload(name)
+            self._without_store.clear()
         self._backoff = _BACKOFF[0]
 
     def _publish_without_store(self) -> None:
@@ -299,6 +307,7 @@ class OnceSchedulerMixin(Publishing):
         now = self._clock.now()
         for row in self._rows.unloaded():
             row.since = row.since or now
+            self._without_store.add(row.name)
             self._rows.advance(row, now, now)
         if not self.broker_ready():
             return
@@ -309,7 +318,9 @@ class OnceSchedulerMixin(Publishing):
                     window = row.window(step.start)
                     if self._send(self._reserve(row), window, Job(row, step.start, 0, None)) == 1:
                         signals.window_published.send(sender=self, window=window, again=False)
-                self._rows.advance(row, step.start if step else now, now)
+                self._without_store.add(row.name)
+                assert row.cursor is not None
+                self._rows.advance(row, step.start if step else row.cursor if row.looking else now, now)
             except ScheduleError as exc:
                 self._rows.rest(row, now, RETRY_AFTER, exc)
 

@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import LocalTimezone
 
-from .errors import ScheduleError
+from .errors import ScheduleError, UndecidedError
 
 __all__ = ("count_starts", "every_hour", "latest_start", "naive_utc", "next_start", "shown", "starts_after")
 
@@ -47,6 +47,8 @@ _EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
 # The methods by which a type says when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MAX_PROBES = 1000
+#: What asks to be asked more often, so many times in a row, is a mistake: nobody would get beyond it.
+_LEAST_PROGRESS = timedelta(seconds=1)
 _LAST_YEAR = 9999
 #: Characters of a stranger's value in a message.
 _SHOWN = 80
@@ -54,7 +56,9 @@ _PINNING = threading.RLock()
 _ABSENT = object()
 
 
-def next_start(schedule: BaseSchedule, after: datetime, *, anchor: datetime | None = None) -> datetime | None:
+def next_start(
+    schedule: BaseSchedule, after: datetime, *, anchor: datetime | None = None, asked: datetime | None = None
+) -> datetime | None:
     """Return the first scheduled instant after `after` (aware), in UTC; None if there is none by year 9999.
 
     `anchor` (aware) moves the grid of an interval, so that the anchor is one of its instants; intervals of
@@ -63,16 +67,21 @@ def next_start(schedule: BaseSchedule, after: datetime, *, anchor: datetime | No
     Celery's own types are computed: ``schedule`` as a fixed grid (whole days from local midnight, counted
     from Monday 1970-01-05; anything else from the epoch), ``crontab`` by its fields, ``solar`` by the sun's
     days. A type with a rule of its own is asked instead, as if it had run last at `after` and the time were
-    that too; where it counts from its last run, its windows depend on `after`.
+    that too; where it counts from its last run, its windows depend on `after`. One that has only an ``is_due``
+    is asked a bounded number of times: UndecidedError says up to when; give that as `asked` (aware) to go on.
 
-    Raises ScheduleError if the schedule raises, is never due or doesn't advance, and ValueError if `after` or
-    `anchor` is naive.
+    Raises ScheduleError if the schedule raises, is never due or doesn't advance, and ValueError if `after`,
+    `anchor` or `asked` is naive.
     """
-    kind: Any = type(schedule)  # hashable, whatever a schedule's stubs say of its instances
+    cls: Any = type(schedule)  # hashable, whatever a schedule's stubs say of its instances
+    kind = _kind(cls)
     moment = naive_utc(after)
     origin = None if anchor is None else naive_utc(anchor)
     try:
-        start = _START_OF[_kind(kind)](schedule, moment, origin)
+        if kind is BaseSchedule:
+            start = _own_start(schedule, moment, moment if asked is None else naive_utc(asked))
+        else:
+            start = _START_OF[kind](schedule, moment, origin)
     except ScheduleError:
         raise
     except OverflowError:  # past the last datetime
@@ -89,11 +98,23 @@ def next_start(schedule: BaseSchedule, after: datetime, *, anchor: datetime | No
 def starts_after(
     schedule: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None
 ) -> Iterator[datetime]:
-    """Yield the starts after `after` up to and including `until` (both aware), in order; see next_start."""
-    start = next_start(schedule, after, anchor=anchor)
-    while start is not None and start <= until:
+    """Yield the starts after `after` up to and including `until` (both aware), in order; see next_start.
+
+    What is undecided is asked on up to `until`.
+    """
+    asked = None
+    while True:
+        try:
+            start, asked = next_start(schedule, after, anchor=anchor, asked=asked), None
+        except UndecidedError as error:
+            asked = error.asked
+            if asked > until:
+                return
+            continue
+        if start is None or start > until:
+            return
         yield start
-        start = next_start(schedule, start, anchor=anchor)
+        after = start
 
 
 def count_starts(when: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None) -> int:
@@ -340,10 +361,10 @@ def _solar_start(sun: Any, after: datetime, _anchor: datetime | None) -> datetim
 # -- types with a rule of their own
 
 
-def _own_start(own: Any, after: datetime, _anchor: datetime | None) -> datetime | None:
+def _own_start(own: Any, after: datetime, asked: datetime) -> datetime | None:
     """What the schedule says itself, by ``remaining_estimate``, or by ``is_due`` if only that has its rule.
 
-    ``is_due`` is asked as if time passed by as much as it says to wait, until it is due after `after`.
+    ``is_due`` is asked from `asked` on as if time passed by as much as it says to wait, until it is due after `after`.
     """
     mro = type(own).__mro__
     remaining, is_due = (
@@ -358,7 +379,7 @@ def _own_start(own: Any, after: datetime, _anchor: datetime | None) -> datetime 
             pass
         else:
             return None if one_off and start <= after else start
-    now = after
+    now = asked
     for _ in range(_MAX_PROBES):
         due, seconds = _ask(own, "is_due", after, now)
         if due and now > after:
@@ -368,7 +389,10 @@ def _own_start(own: Any, after: datetime, _anchor: datetime | None) -> datetime 
         if seconds <= 0:
             raise ScheduleError(f"{shown(own)} doesn't advance: is_due says to wait for {shown(seconds)} s")
         now += max(timedelta(seconds=seconds), _MICROSECOND)
-    raise ScheduleError(f"{shown(own)} isn't due: {_MAX_PROBES} calls of is_due, the last one for {now}Z")
+    text = f"{shown(own)} isn't due: {_MAX_PROBES} calls of is_due, the last one for {now}Z"
+    if now - asked < _LEAST_PROGRESS:
+        raise ScheduleError(text)
+    raise UndecidedError(text, now.replace(tzinfo=timezone.utc))
 
 
 def _ask(own: Any, method: str, last: datetime, now: datetime) -> Any:
@@ -399,5 +423,4 @@ _START_OF: dict[type, Callable[[Any, datetime, datetime | None], datetime | None
     schedule: _interval_start,
     crontab: _crontab_start,
     solar: _solar_start,
-    BaseSchedule: _own_start,
 }

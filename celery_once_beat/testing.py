@@ -24,7 +24,7 @@ from .rows import Row, Rows
 from .settings import Settings
 from .starts import shown
 from .task import OnceTask
-from .windows import Window, next_start
+from .windows import Window, starts_after
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -152,14 +152,11 @@ def starts_between(
     origin = None if anchor is None else _instant("anchor", anchor)
     # It would take a schedule's own app from it.
     when: Any = schedule if isinstance(schedule, BaseSchedule) else maybe_schedule(schedule)  # type: ignore[arg-type]
-    starts: list[datetime] = []
-    start = next_start(when, first - _MICROSECOND, anchor=origin)
+    starts = starts_after(when, first - _MICROSECOND, last - _MICROSECOND, anchor=origin)
+    start = next(starts, None)
     if start != first:  # where a rule counts from what it is given, that is to be `since`
-        start = next_start(when, first, anchor=origin)
-    while start is not None and start < last:
-        starts.append(start)
-        start = next_start(when, start, anchor=origin)
-    return starts
+        return list(starts_after(when, first, last - _MICROSECOND, anchor=origin))
+    return [start, *starts]
 
 
 def windows_between(
@@ -175,12 +172,13 @@ def windows_between(
     first, last = _instant("since", since), _instant("until", until)
     windows = []
     for row in _rows(app, entry):
-        row.move(first - _MICROSECOND)
-        if row.next != first:  # as in starts_between
-            row.move(first)
-        while row.next is not None and row.next < last:
-            windows.append(row.window(row.next))
-            row.move(row.next)
+        starts = row.starts(first - _MICROSECOND, last - _MICROSECOND)
+        start = next(starts, None)
+        if start == first:
+            windows.append(row.window(start))
+        else:  # as in starts_between
+            starts = row.starts(first, last - _MICROSECOND)
+        windows += [row.window(start) for start in starts]
     return sorted(windows, key=_order)
 
 
@@ -196,12 +194,12 @@ def windows_caught_up(
     windows = []
     for row in _rows(app, entry):
         row.move(last)
-        step = row.step(back)
-        while step is not None:
+        while (step := row.step(back)) is not None or row.looking:
+            if step is None:
+                continue
             if step.run:
                 windows.append(row.window(step.start))
             row.move(step.start)
-            step = row.step(back)
     return sorted(windows, key=_order)
 
 

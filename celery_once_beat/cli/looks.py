@@ -19,6 +19,9 @@ from .tables import local, painted, plain, print_table, span
 if TYPE_CHECKING:
     from celery_once_beat.rows import Row
 
+#: How far a schedule that can only be asked again and again is asked for its next start.
+_ASKED_FOR = timedelta(days=31)
+
 __all__ = ("history", "next_windows", "ping", "status", "watch")
 
 
@@ -54,13 +57,18 @@ def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FB
 @as_json
 @click.pass_context
 def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
-    """Show which beats live and how each entry stands; those that need attention come first."""
+    """Show which beats live and how each entry stands; those that need attention come first.
+
+    Exits with 1 where entries stand still, since the Redis server's clock went back.
+    """
     with at_desk(ctx, scheduler) as desk:
         facts = _status(desk)
         if json_:
             print_json(facts)
         else:
             _print_status(facts, desk.zone)
+    if facts["behind"]:
+        ctx.exit(1)
 
 
 @click.command()
@@ -98,6 +106,8 @@ def _print_status(facts: dict[str, Any], zone: tzinfo) -> None:
 
     now = parse_instant(facts["now"])
     click.echo(f"{local(facts['now'], zone)[:19]} {zone}, Redis answers in {facts['latency'] * 1000:.1f} ms")
+    if facts["behind"]:
+        click.secho(f"The server's clock is {span(facts['behind'])} behind the latest window: it went back.", fg="red")
     click.echo()
     _print_beats(facts["beats"])
     click.echo()
@@ -216,19 +226,25 @@ def next_windows(
 
 
 def _coming(row: Row, after: datetime) -> Iterator[tuple[datetime, str]]:
-    from celery_once_beat.errors import ScheduleError
+    from celery_once_beat.errors import ScheduleError, UndecidedError
 
-    start: datetime | None = after
-    while start is not None:
+    while True:
         try:
-            start = row.after(start)
+            start = row.after(after)
+        except UndecidedError as exc:
+            if exc.asked < after + _ASKED_FOR:
+                continue
+            click.echo(f"once: entry {row.name!r}: {exc}", err=True)
+            return
         except ScheduleError as exc:
             click.echo(f"once: entry {row.name!r}: {exc}", err=True)
             return
-        if start is not None:
-            yield start, row.name
+        if start is None:
+            return
+        yield start, row.name
         if row.one_off:
             return
+        after = start
 
 
 def _zone(row: Row, desk: Desk) -> tzinfo:

@@ -120,16 +120,11 @@ def _newest(row: Row, desk: Desk) -> datetime:
 
 
 def _is_start(row: Row, start: datetime) -> bool:
-    return row.after(start - timedelta(microseconds=1)) == start
+    return start in row.starts(start - timedelta(microseconds=1), start)
 
 
 def _starts(row: Row, after: datetime, until: datetime) -> list[datetime]:
-    starts = []
-    start = row.after(after)
-    while start is not None and start <= until:
-        starts.append(start)
-        start = row.after(start)
-    return starts
+    return list(row.starts(after, until))
 
 
 def _to_backfill(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -167,15 +168,15 @@ def test_what_is_passed_over_is_said_once(beat: Beat, caplog: pytest.LogCaptureF
     beat.load(beat.entry("a"))
     with caplog.at_level(logging.WARNING, LOGGER):
         claims = beat.claim(10)
-    assert starts(claims) == [("a", 8)], "the latest of those that are late; 9 and 10 are on time, and their turn comes"
+    assert starts(claims) == [("a", 10)], "one: the latest, though it is on time"
     ((window, count),) = claims.missed
-    assert (window.entry, window.start, count) == ("a", T0 + 7 * MINUTE, 7)
+    assert (window.entry, window.start, count) == ("a", T0 + 9 * MINUTE, 9)
     (record,) = caplog.records
-    assert (record.action, record.entry, record.count) == ("window_missed", "a", 7)  # type: ignore[attr-defined]
+    assert (record.action, record.entry, record.count) == ("window_missed", "a", 9)  # type: ignore[attr-defined]
     account = beat.store.account("a")
     assert account is not None
-    assert account.counts == {"missed": 7}
-    assert [starts(beat.claim(10)) for _ in range(3)] == [[("a", 9)], [("a", 10)], []]
+    assert account.counts == {"missed": 9}
+    assert [starts(beat.claim(minutes)) for minutes in (10, 11, 12)] == [[], [("a", 11)], [("a", 12)]]
     assert len(caplog.records) == 1
 
 
@@ -262,7 +263,7 @@ def test_an_unanswered_claim_that_was_not_carried_out(
         beat.rows.restart()
         beat.claiming.load(["beat-1"])
         claims = beat.claim(10)
-        assert starts(claims) == [("a", 8)]
+        assert starts(claims) == [("a", 10)]
         assert [count for _, count in claims.missed] == [7]
 
 
@@ -324,7 +325,7 @@ def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -
         beat.store.resume("a")
         beat.rows.wake(datetime.now(timezone.utc) + MINUTE)
         beat.claiming.load(["beat-1"])
-        assert starts(beat.claim(3)) == [("a", 1)], "it goes on where it was"
+        assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]
 
 
@@ -336,6 +337,7 @@ def test_a_claim_by_an_old_definition(new_beat: Callable[..., Beat], redis_url: 
     old.load(old.entry("a"), old.entry("b"))
     new.load(new.entry("a", 30.0), new.entry("b"))
     assert starts(old.claim(1)) == [("b", 1)]
+    old.claiming.load(["beat-1", "beat-2"])
     row = old.rows.get("a")
     assert row is not None
     assert "beat-2 loaded another definition" in row.trouble
@@ -349,6 +351,7 @@ def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[
     old.load(old.entry("a"))
     new.load(new.entry("a", 30.0))
     assert not old.claim(1).won
+    old.claiming.load(["beat-1", "beat-2"])
     old.rows.wake(T0 + MINUTE + 10 * SECOND)
     row = old.rows.get("a")
     assert row is not None
@@ -411,3 +414,49 @@ def test_a_cursor_in_the_future_is_said(beat: Beat, redis_url: str, caplog: pyte
     beat.rows.wake(datetime.now(timezone.utc) + timedelta(minutes=1))
     beat.claiming.load(["beat-1"])
     assert starts(beat.claim(1)) == [("a", 1)]
+
+
+def test_a_server_whose_clock_went_back_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
+    """While beats run, too: what has been claimed up to the old time isn't claimed again, and goes on from there."""
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    clock = beat.claiming._clock
+
+    def server_says(at: datetime) -> None:
+        clock.measured(at, time.monotonic(), time.monotonic())
+        beat.rows.wake(at)
+
+    with caplog.at_level(logging.INFO, LOGGER):
+        server_says(now)
+        beat.load(*(beat.entry(name) for name in "abc"), known=now)
+        assert not beat.claiming.behind
+        for _ in range(3):
+            server_says(now - timedelta(hours=1))
+            beat.claiming.load(["beat-1"])
+            assert not beat.claiming.claim(beat.schedule, now - timedelta(hours=1) + MINUTE).won
+        assert 3000 < beat.claiming.behind < 3700
+        server_says(now + MINUTE)
+        beat.claiming.load(["beat-1"])
+        assert len(beat.claiming.claim(beat.schedule, now + MINUTE).won) == 3
+    said = [getattr(record, "action", "") for record in caplog.records]
+    assert [action for action in said if "cursor" in action] == ["entry_cursor_ahead", "entry_cursors_reached"]
+    assert not beat.claiming.behind
+
+
+def test_who_is_superseded_asks_at_once(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """Its load says by whom; or it takes its entry back at once, where that one loaded its definition earlier."""
+    old, new = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
+    old.load(old.entry("a", 7.0))
+    new.load(new.entry("a"))
+    with redis.Redis.from_url(redis_url) as client:
+        # As if the old one knew nothing of the new one, whose place in the list others had taken.
+        client.hset(new.store.entry_key("a"), "loaders", "")
+    old.rows.restart()
+    old.claiming.load(["beat-1"])
+    later = datetime.now(timezone.utc) + 2 * MINUTE
+    assert not new.claiming.claim(new.schedule, later).won
+    assert [row.name for row in new.rows.unloaded()] == ["a"], "it doesn't rest"
+    new.claiming.load(["beat-1", "beat-2"])
+    assert new.claiming.claim(new.schedule, later).won
+    assert not old.claiming.claim(old.schedule, later).won
+    old.claiming.load(["beat-1", "beat-2"])
+    assert not old.rows.unloaded(), "it rests: the definition that was loaded last counts"

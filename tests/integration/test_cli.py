@@ -330,6 +330,28 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
     beat.stop()
 
 
+def test_a_server_whose_clock_went_back_is_seen(system: System, once: Once) -> None:
+    """Entries stand still until the old time is reached: beat, status and doctor say so at once, and what to do."""
+    system.settings = SLOWLY
+    beat = system.beat()
+    wait_until(system.waiting, "a window is published", 60)
+    ahead = datetime.now(timezone.utc) + timedelta(hours=1)
+    with system.client() as client:
+        client.hset(system.store.entry_key("tick"), "cursor", format_instant(ahead))
+    beat.wait_log("stand still: their cursors lie in the future, up to " + re.escape(format_instant(ahead)))
+    status = once("status")
+    assert status.exit_code == 1
+    assert "clock is 59" in status.log or "clock is 60" in status.log
+    assert f"stands still until {format_instant(ahead)}" in status.log
+    doctor = once("doctor")
+    assert doctor.exit_code == 1
+    assert "stands still until" in doctor.log
+    facts = json.loads(once("status", "--json").log)
+    assert facts["behind"] > 3000
+    assert facts["entries"][0]["next"] > format_instant(ahead)
+    system.check_law = False
+
+
 def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
     """A Redis that may lose or evict keys, a lonely beat, a wrong entry, a stock scheduler: each with its advice."""
     server = start_redis(args=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))

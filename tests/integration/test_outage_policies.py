@@ -108,7 +108,8 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
 
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in CATCH_UPS}
     assert missed["all"] == 0
-    assert missed["none"] == missed["latest"] + 1
+    # Of the late ones none, against one of all that are due.
+    assert missed["latest"] >= missed["none"] - 1
     assert missed["latest"] >= OUTAGE.total_seconds() - TOLERANCE - 4
     for entry in CATCH_UPS:
         done = system.outcomes(entry)["done"]

@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -330,3 +331,50 @@ def test_crontabs_are_scheduled_in_their_zone(app: Celery) -> None:
     app.conf.timezone = "Europe/Berlin"
     when = crontab(hour=2, minute=0, app=app)
     assert next_start(when, datetime(2026, 7, 1, tzinfo=timezone.utc)) == datetime(2026, 7, 2, 0, tzinfo=timezone.utc)
+
+
+def test_a_beat_that_loads_for_long_says_that_it_lives(
+    app: Celery, schedulers: Callable[[], OnceScheduler], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is heard of between what it loads, and publishes meanwhile: nobody takes it for gone, however many entries."""
+    monkeypatch.setattr("celery_once_beat.claiming._LOADING", 0.0)  # one entry is more than there is time for
+    tick = app.conf.beat_schedule["tick"]
+    app.conf.beat_schedule = {f"tick-{n}": tick for n in range(12)}
+    scheduler = schedulers()
+    heard = []
+    for left in range(11, -1, -1):
+        assert scheduler.tick() == 0.0 or not left
+        assert len(scheduler._rows.unloaded()) == left
+        with redis.Redis.from_url(redis_url) as client:
+            ((_, at),) = client.zrange("once:beats", 0, -1, withscores=True)
+        heard.append(at)
+        wait_until(lambda: time.time() * 1000 > heard[-1] + 10, "the clock goes on", 5, every=0.001)
+    assert heard == sorted(set(heard))
+    assert messages(redis_url), "what was loaded first is claimed while others are loaded"
+
+
+def test_after_an_outage_only_what_isnt_known_is_loaded(
+    start_redis: Callable[..., RedisServer], app: Celery, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """A store that was away and kept its data isn't asked for every entry again."""
+    server = start_redis(appendonly=True)
+    app.conf.update(once_beat_redis_url=server.url())
+    app.conf.beat_schedule = {
+        f"hourly-{n}": {"task": "tests.tick", "schedule": timedelta(days=366)} for n in range(200)
+    }
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: not scheduler._rows.unloaded(), "all are loaded")
+    server.kill()
+    tick_until(scheduler, lambda: scheduler._store_down_since is not None, "the store is away")
+    server.restart()
+    forgotten = False
+
+    def back() -> bool:
+        nonlocal forgotten
+        forgotten |= scheduler._recovery.forgotten
+        return scheduler._store_down_since is None
+
+    tick_until(scheduler, back, "the store is back")
+    with server.client() as client:
+        calls = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    assert forgotten or calls < 100, "forgotten: the outage was longer than a beat may be silent"

@@ -112,7 +112,7 @@ class BeatRules(Rules):
         if now < due:  # a beat sleeps until then
             self.world.pass_time((due - now).total_seconds() + TICK / 2)
             now = self.world.time
-        steps = next_steps(starts_after(DEFINITIONS[beat.definition], cursor, now), now, self.policy)
+        steps = next_steps(list(starts_after(DEFINITIONS[beat.definition], cursor, now)), now, self.policy)
         step = steps[0]
         window = WindowKey(entry, step.start)
         mode = ("run" if ENTRIES[entry] else "untracked") if step.run else "pass"

@@ -61,3 +61,13 @@ def test_time_passes_in_suspend() -> None:
         for command in ([], apart)
     )
     assert abs(suspended - plain - 86400) < 3600
+
+
+def test_a_slow_round_trip_that_shows_a_jump_counts() -> None:
+    """Where every round trip is slow, a server's clock that was set back or forward isn't missed for it."""
+    clock = ServerClock()
+    now = steady()
+    clock.measured(datetime.now(timezone.utc), now, now)
+    back = datetime.now(timezone.utc) - timedelta(hours=1)
+    clock.measured(back, now - 1.0, now)
+    assert abs(clock.now() - back) < timedelta(seconds=30)

@@ -530,14 +530,108 @@ def test_a_plan_is_dropped_when_another_beat_claimed() -> None:
     (row,) = rows.due(now, 10)
     step = row.step(now)
     assert step is not None
-    assert (step.start, step.missed_count) == (NOW + 28 * MINUTE, 27)
+    assert (step.start, step.missed_count) == (NOW + 30 * MINUTE, 29)
     row.move(NOW + 10 * MINUTE)
     step = row.step(now)
     assert step is not None
-    assert (step.start, step.missed_count) == (NOW + 28 * MINUTE, 17)
+    assert (step.start, step.missed_count) == (NOW + 30 * MINUTE, 19)
     assert step.missed[0] == NOW + 11 * MINUTE
     row.move(NOW + 29 * MINUTE)
     assert row.step(now) == Step(NOW + 30 * MINUTE, True)
+
+
+class Asked(BaseSchedule):
+    """Says when to ask again, and is due on Mondays at noon: what stock beat asks each minute."""
+
+    asked = 0
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        self.asked += 1
+        now = self.now().astimezone(timezone.utc)
+        if now - last_run_at >= timedelta(days=7) and now.weekday() == 0 and now.hour == 12:
+            return True, 60.0
+        return False, 60.0
+
+
+def test_a_schedule_that_says_when_to_ask_again_is_asked_on_from_there() -> None:
+    """Each look asks it a bounded number of times, and none asks what an earlier one asked; Monday's window comes."""
+    when = Asked(app=APP)
+    monday = NOW.replace(day=2)
+    rows = loaded(rows_of({"a": entry(when)}), cursor=monday, now=monday)
+    now, asked = monday, []
+    while not (steps := [step for row in rows.due(now, 10) if (step := _step(rows, row, now))]):
+        assert not any(row.trouble for row in rows)
+        later = rows.next_due()
+        assert later is not None
+        asked.append(when.asked)
+        now = max(later, now)
+    assert [step.start for step in steps] == [monday + timedelta(days=7)]
+    assert max(b - a for a, b in itertools.pairwise([0, *asked])) <= 2001
+    assert when.asked <= 7 * 24 * 60 + 4000, "what was asked was asked again"
+
+
+def _step(rows: Rows, row: Row, now: datetime) -> Step | None:
+    step = row.step(now)
+    if step is None:
+        assert row.cursor is not None
+        rows.advance(row, row.cursor, now)
+    return step
+
+
+class Counted(schedule):
+    """A second's grid that counts how often it is asked."""
+
+    asked = 0
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        self.asked += 1
+        return last_run_at + SECOND - self.now()
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_a_long_outage_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, catch_up: str) -> None:
+    """In slices, between which others have their turn; also where another beat claims a window meanwhile."""
+    monkeypatch.setattr("celery_once_beat.rows._SLICE", 0.0)  # one start at a time
+    when, number = Counted(1, app=APP), 500
+    rows = loaded(rows_of({"a": entry(when, once={"catch_up": catch_up, "max_catch_up": 10**6})}))
+    now = NOW + number * SECOND
+    (row,) = rows
+    when.asked = 0
+    slices = 0
+    while (step := row.step(now)) is None:
+        assert row.looking
+        slices += 1
+    assert slices >= number - 62, "what is on time runs anyway"
+    first = 1 if catch_up == "all" else number
+    assert step == Step(NOW + first * SECOND, True, step.missed, first - 1)
+    for claimed in range(first, number + 1):
+        row.move(NOW + claimed * SECOND)  # by this beat, or another one
+        step = row.step(now)
+        assert (step and step.start) == (NOW + (claimed + 1) * SECOND if claimed < number else None)
+    assert when.asked <= 4 * number
+
+
+def test_a_plan_is_judged_anew_after_a_while() -> None:
+    """What was on time when it was planned may be late once the broker is back: "latest" still means one."""
+    rows = loaded(rows_of({"a": entry()}))
+    (row,) = rows
+    assert row.step(NOW + MINUTE) == Step(NOW + MINUTE, True)
+    step = row.step(NOW + 60 * MINUTE)
+    assert step is not None
+    assert (step.start, step.missed_count) == (NOW + 60 * MINUTE, 59)
+
+
+def test_rows_for_which_there_was_no_time_come_first() -> None:
+    """However many entries have much to look through, each has its turn."""
+    rows = loaded(rows_of(many(6)))
+    first = rows.due(NOW + MINUTE, 6)
+    for row in first[:2]:
+        rows.advance(row, NOW, NOW + MINUTE)  # still behind: due again at once
+    rows.put_off(first[2:])
+    assert rows.due(NOW + MINUTE, 4) == first[2:]
 
 
 def test_an_entry_is_remembered_for_thirty_days_or_three_intervals() -> None:

@@ -16,7 +16,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_once_beat.errors import HeaderError, NewerVersionError, ScheduleError
+from celery_once_beat.errors import HeaderError, NewerVersionError, ScheduleError, UndecidedError
 from celery_once_beat.windows import (
     HEADERS,
     INSTANT_WIDTH,
@@ -563,9 +563,33 @@ class Wrong(BaseSchedule):
         return self.answer("due")
 
 
+class Mondays(BaseSchedule):
+    """Says all week long that it isn't due, and to ask again in a minute."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        now = self.now()
+        return (now.weekday(), now.hour, now.minute) == (0, 9, 0), 60.0
+
+
+def test_a_schedule_that_isnt_due_for_long_is_asked_on() -> None:
+    """A bounded number of times at once, and on from there: each answer is the same as if it were asked in one go."""
+    mondays = Mondays(app=app_in("UTC"))
+    friday, monday = at("2026-11-20T09:00"), at("2026-11-23T09:00")
+    asked = friday
+    for _ in range(4):
+        with pytest.raises(UndecidedError) as undecided:
+            next_start(mondays, friday, asked=asked)
+        assert undecided.value.asked == asked + timedelta(minutes=1000)
+        asked = undecided.value.asked
+    assert next_start(mondays, friday, asked=asked) == monday
+    assert list(starts_after(mondays, friday, monday + 7 * DAY)) == [monday, monday + 7 * DAY]
+    assert list(starts_after(mondays, friday, friday + DAY)) == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (Wrong(due=(False, 0.0001)), "isn't due"),
         (Wrong(remaining=timedelta(0)), "doesn't advance"),
         (Wrong(remaining=-DAY), "doesn't advance"),
         (Wrong(remaining=RuntimeError("no database")), "no database"),
