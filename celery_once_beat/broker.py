@@ -13,7 +13,18 @@ from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-__all__ = ("Batch", "batch", "broadcast_entries", "is_alive", "is_to_blame", "transport_options")
+__all__ = (
+    "Alarm",
+    "Batch",
+    "BlockedError",
+    "batch",
+    "broadcast_entries",
+    "drop",
+    "hangs",
+    "is_alive",
+    "is_to_blame",
+    "transport_options",
+)
 
 logger = get_logger(__name__)
 
@@ -24,7 +35,41 @@ BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", Op
 _COMMANDS = 11
 
 
-def transport_options(app: Any) -> dict[str, Any]:
+class BlockedError(OperationalError):
+    """The broker takes no messages for now."""
+
+
+class Alarm:
+    """Whether a RabbitMQ takes no messages, since its memory or its disk is full.
+
+    It says so to a connection that publishes, and then reads nothing more from it.
+    """
+
+    def __init__(self) -> None:
+        self.on = self.was_on = False
+        self._publishing = False
+
+    @contextmanager
+    def during_publish(self) -> Iterator[None]:
+        """Raise BlockedError within the block where it takes no messages: there is no use in waiting for a confirm."""
+        self._publishing = True
+        try:
+            yield
+        finally:
+            self._publishing = False
+
+    def blocked(self, reason: str) -> None:
+        """Called by the connection, in whatever reads from it."""
+        self.on = self.was_on = True
+        if self._publishing:
+            raise BlockedError(reason)
+
+    def unblocked(self) -> None:
+        """Called by the connection."""
+        self.on = False
+
+
+def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
     """Options for a connection on which windows are published, what the app sets itself left as it is.
 
     With publisher confirms where there are any; and never waiting for ever for a broker that doesn't answer.
@@ -35,6 +80,8 @@ def transport_options(app: Any) -> dict[str, Any]:
     scheme = (url if isinstance(url, str) else url[0]).partition("://")[0]
     if scheme in ("amqp", "amqps", "pyamqp", "pyamqps"):
         options: dict[str, Any] = {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
+        if alarm is not None:
+            options.update(on_blocked=alarm.blocked, on_unblocked=alarm.unblocked)
     elif scheme in ("redis", "rediss", "redis+socket", "sentinel"):
         options = {"socket_timeout": timeout}
     else:
@@ -107,13 +154,33 @@ def is_alive(connection: Any) -> bool:
         return False
 
 
+def drop(connection: Any) -> None:
+    """Close a connection that is of no use any more, without waiting for the broker's good-bye. Never raises."""
+    try:
+        close_socket = getattr(getattr(connection, "_connection", None), "collect", None)  # py-amqp's
+        if close_socket is not None:
+            close_socket()
+        connection.release()
+    except Exception as exc:  # noqa: BLE001  # it is broken: whatever it says
+        logger.debug("once: the broken connection couldn't be released: %s", exc)
+
+
 def is_to_blame(error: BaseException, producer: Any) -> bool:
     """Whether a publish failed for the broker or the way to it, and not for what was to be published."""
     connection = producer.connection if producer is not None else None
     of_transport = (*connection.connection_errors, *connection.channel_errors) if connection is not None else ()
+    return _is_any(error, (OperationalError, BatchPublishError, OSError, *of_transport))
+
+
+def hangs(error: BaseException) -> bool:
+    """Whether a publish failed since the broker said nothing for too long."""
+    return _is_any(error, (TimeoutError,))
+
+
+def _is_any(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, (OperationalError, BatchPublishError, OSError, *of_transport)):
+        if isinstance(cause, kinds):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

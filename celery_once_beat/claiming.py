@@ -15,29 +15,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
 from .clock import CURSOR_AHEAD, ServerClock, steady
-from .errors import OnceError, ScheduleError, StoreUnavailableError
+from .errors import OnceError, StoreUnavailableError
 from .logs import about
 from .policy import Step
-from .publishing import Job
+from .publishing import SLICE, Job
 from .replies import Claimed, ClaimReply, Loaded, Moved, Paused, Superseded, Unknown
 from .requests import ClaimRequest, LoadRequest, WindowKey
 from .rows import RETRY_AFTER, Row, Rows
 from .store import Store
 from .windows import Window, format_instant
 
-if TYPE_CHECKING:
-    from celery import Celery
-
 __all__ = ("CHUNK", "Claiming", "Claims")
 
 logger = get_logger(__name__)
 
-#: Entries that travel in one pipeline.
+#: Entries that are loaded in one pipeline, and windows that one tick claims, slice by slice.
 CHUNK = 500
 #: Seconds of a tick for finding out what is to be claimed.
 _PLANNING = 0.5
@@ -49,7 +46,7 @@ _MOST_NAMED = 10
 
 @dataclass
 class Claims:
-    """What became of one chunk."""
+    """What became of one slice."""
 
     #: When the claims were sent, by ``clock.steady``.
     sent: float
@@ -65,15 +62,22 @@ class Claims:
     away: StoreUnavailableError | None = None
 
 
+class _Asked(NamedTuple):
+    """A claim, as it is sent. What comes of others changes nothing of it."""
+
+    row: Row
+    step: Step
+    request: ClaimRequest
+
+
 class Claiming:
     """One beat's claims; rows move on by what the store answers."""
 
-    def __init__(self, store: Store, rows: Rows, clock: ServerClock, beat: str, app: Celery) -> None:
+    def __init__(self, store: Store, rows: Rows, clock: ServerClock, beat: str) -> None:
         self._store = store
         self._rows = rows
         self._clock = clock
         self._beat = beat
-        self._app = app
         #: Entry → the beat whose definition of it counts.
         self._superseded_by: dict[str, str] = {}
         #: Entry → the definition with which it left the schedule, until the store knows.
@@ -148,7 +152,8 @@ class Claiming:
             ttl=row.ttl(self._clock.now()),
             max_attempts=row.policy.max_attempts,
             recover=row.policy.recover,
-            grace=row.policy.grace,
+            # It counts from when a message may run.
+            grace=None if row.policy.grace is None else row.policy.grace + row.timing.delay(self._clock.now()),
             retry_failed_after=row.policy.retry_failed_after,
             overlap=row.policy.overlap,
             alive=alive,
@@ -237,19 +242,20 @@ class Claiming:
     # -- claims -----------------------------------------------------------------------------------------------
 
     def claim(self, schedule: Mapping[str, Any], now: datetime) -> Claims:
-        """Claim a chunk of what is due at ``now`` (aware UTC); raises StoreUnavailableError if nothing came through."""
-        steps, replaced = self._plan(schedule, now)
+        """Claim a slice of what is due at ``now`` (aware UTC); raises StoreUnavailableError if nothing came through."""
+        asked, replaced = self._plan(schedule, now)
         claims = Claims(sent=steady(), replaced=replaced)
         try:
-            replies = self._store.claim_many(self._beat, [self._claim_request(row, step) for row, step in steps])
+            replies = self._store.claim_many(self._beat, [request for _, _, request in asked])
         except StoreUnavailableError:
-            for row, step in steps:
-                self._not_answered(row, step)
+            for each in asked:
+                self._not_answered(each)
             raise
-        for (row, step), reply in zip(steps, replies, strict=True):
+        for each, reply in zip(asked, replies, strict=True):
+            row, step, _ = each
             if isinstance(reply, StoreUnavailableError):
                 claims.away = reply
-                self._not_answered(row, step)
+                self._not_answered(each)
                 continue
             if isinstance(reply, (Claimed, Moved)) and reply.missed:
                 self._note_missed(row, step, reply.missed, claims)
@@ -258,66 +264,52 @@ class Claiming:
             elif isinstance(reply, Moved):
                 claims.lost.append(row)
             self._go_on(row, step, reply, now)
+        if any(isinstance(reply, Unknown) for reply in replies):
+            # The store lost its data: all is loaded again, from the cursors that this beat knew.
+            self._rows.restart()
         return claims
 
-    def _not_answered(self, row: Row, step: Step) -> None:
-        assert row.cursor is not None
-        row.unanswered = (row.cursor, step)
-        self._rows.put(row)
+    def _not_answered(self, asked: _Asked) -> None:
+        asked.row.unanswered = asked.request.from_cursor, asked.step
+        self._rows.put(asked.row)
 
-    def _plan(self, schedule: Mapping[str, Any], now: datetime) -> tuple[list[tuple[Row, Step]], bool]:
+    def _plan(self, schedule: Mapping[str, Any], now: datetime) -> tuple[list[_Asked], bool]:
         """Return what to claim, and whether the schedule holds another definition than some row."""
-        steps = []
+        asked: list[_Asked] = []
         replaced = False
         began = time.monotonic()
-        rows = self._rows.due(now, CHUNK)
+        rows = self._rows.due(now, SLICE)
         for position, row in enumerate(rows):
             if time.monotonic() - began > _PLANNING:
                 self._rows.put_off(rows[position:])  # after a long outage there is much to look through
                 break
-            if not self._rows.adopt(row, schedule.get(row.name)):
-                replaced = True  # behind our back: made anew at the next tick
-                self._rows.put(row)
-            else:
-                step = self._next_step(row, now)
-                if step is not None:
-                    steps.append((row, step))
-        return steps, replaced
+            with self._rows.alone(row, now):
+                if not self._rows.adopt(row, schedule.get(row.name)):
+                    replaced = True  # behind our back: made anew at the next tick
+                    self._rows.put(row)
+                else:
+                    asked += self._next(row, now)
+        return asked, replaced
 
-    def _next_step(self, row: Row, now: datetime) -> Step | None:
+    def _next(self, row: Row, now: datetime) -> list[_Asked]:
+        """Return the row's next claim, if it has one; raises ScheduleError."""
         assert row.cursor is not None
-        try:
-            step = row.step(now)
-        except ScheduleError as exc:
-            self._rows.rest(row, now, RETRY_AFTER, exc)
-            return None
+        step = row.step(now)
         if step is None:
             # More of it is looked for at the next tick; or its schedule says another thing than before.
             self._rows.advance(row, row.cursor, now)
-        return step
-
-    def _claim_request(self, row: Row, step: Step) -> ClaimRequest:
-        assert row.cursor is not None
+            return []
         mode = ("run" if row.tracked else "untracked") if step.run else "pass"
-        return ClaimRequest(
+        request = ClaimRequest(
             WindowKey(row.name, step.start),
             row.cursor,
             row.fingerprint,
             mode,
-            self._expires_after(row),
+            row.timing.expires_after(self._clock.now()),
             step.all_missed,
             step.all_missed_count,
         )
-
-    def _expires_after(self, row: Row) -> float | None:
-        """Seconds after the claim at which the entry's messages expire; None for never."""
-        options = row.entry.options or {}
-        expires = options.get("expires", getattr(self._app.tasks.get(row.entry.task), "expires", None))
-        if isinstance(expires, datetime):
-            if expires.tzinfo is None:
-                expires = expires.replace(tzinfo=self._app.timezone)
-            return max((expires - self._clock.now()).total_seconds(), 0.0)
-        return float(expires) if isinstance(expires, (int, float)) else None
+        return [_Asked(row, step, request)]
 
     def _go_on(self, row: Row, step: Step, reply: ClaimReply | OnceError, now: datetime) -> None:
         """Move a row on by what the store answered to its claim."""
@@ -329,10 +321,7 @@ class Claiming:
         elif isinstance(reply, Superseded):
             # Its load says by whom; or takes it back, where that one is gone or loaded its definition earlier.
             self._rows.reload(row.name)
-        elif isinstance(reply, Unknown):
-            # The store lost its data: all is loaded again, from the cursors that this beat knew.
-            self._rows.restart()
-        else:
+        elif isinstance(reply, OnceError):
             row.claim_failed = True
             self._troubled(row, reply, now)
 

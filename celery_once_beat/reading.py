@@ -67,8 +67,8 @@ def read_confirm(reply: list[Any]) -> r.Confirmed | r.Closed | r.Unchanged:
     match reply[0]:
         case "confirmed":
             return r.Confirmed()
-        case "failed":
-            return r.Closed("failed")
+        case "failed" | "untracked":
+            return r.Closed(reply[0])
     return r.Unchanged()
 
 

@@ -145,7 +145,9 @@ class Recovery:
     def take(self, windows: Sequence[WindowKey], row_of: Callable[[str], Row | None]) -> Recovered:
         """Take those that this beat can publish again; what its limits end is said and signalled."""
         rows = {window: row_of(window.entry) for window in windows}
-        known = [(window, row.fingerprint) for window, row in rows.items() if row is not None and row.tracked]
+        # Of one whose messages go astray, too: they go out once more, and that is the end of the window.
+        ours = {window: row for window, row in rows.items() if row is not None and (row.tracked or row.astray)}
+        known = [(window, row.fingerprint) for window, row in ours.items()]
         recovered = Recovered()
         for (window, _), reply in zip(known, self._store.take_many(self._beat, known), strict=True):
             if isinstance(reply, StoreUnavailableError):
@@ -169,7 +171,7 @@ class Recovery:
         if not self._heard:
             return recovered  # whose it is instead hangs on who lives
         try:
-            self._put_off({window: row for window, row in rows.items() if row is None or not row.tracked})
+            self._put_off({window: row for window, row in rows.items() if window not in ours})
         except StoreUnavailableError as exc:
             recovered.away = exc  # what was taken is to be published all the same
         return recovered

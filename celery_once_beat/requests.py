@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 from .windows import Window
 
-__all__ = ("ClaimRequest", "Confirmation", "KeyedWindow", "LoadRequest", "Renewal", "WindowKey", "key_of")
+__all__ = ("ASTRAY", "ClaimRequest", "Confirmation", "KeyedWindow", "LoadRequest", "Renewal", "WindowKey", "key_of")
+
+#: Of a :class:`Confirmation`: its message went out, and no worker will know that it was sent for a window.
+ASTRAY = 2
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ class Confirmation(NamedTuple):
     window: WindowKey
     #: As the claim or take gave it: it tells this publish from a later one.
     turn: int
-    #: 1 it did; 0 no, or perhaps not; -1 it can't be made: the window fails after max_attempts.
+    #: 1 it did; 0 no, or perhaps not; -1 it can't be made: the window fails after max_attempts; ASTRAY: it ends as
+    #: untracked.
     published: int
     #: Seconds for which it may wait for a worker.
     start_timeout: float

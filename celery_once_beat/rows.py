@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -24,6 +25,7 @@ from .logs import about
 from .policy import EntryPolicy, Step, fingerprint, next_steps, spread_offset
 from .settings import Settings
 from .starts import shown
+from .timing import Timing
 from .windows import Window, next_start
 
 __all__ = ("Row", "Rows")
@@ -86,6 +88,8 @@ class Row:
     tracked: bool
     #: This beat's place for the row in a burst.
     order: int
+    #: When its messages may run, and until when.
+    timing: Timing = field(default_factory=Timing)
     #: By how much it starts later than its schedule says (``spread``).
     offset: timedelta = timedelta(0)
     cursor: datetime | None = None
@@ -122,8 +126,19 @@ class Row:
     asked: tuple[datetime, datetime] | None = None
     #: Why it can't go on, said once; '' while it can.
     trouble: str = ""
+    #: Its messages were found to lose what says for which window they were sent: it is untracked since.
+    astray: bool = False
     #: Its last claim met a key that isn't ours.
     claim_failed: bool = False
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """All that a beat has to load anew where it has changed."""
+        return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
+
+    def go_astray(self) -> None:
+        """Take its windows for untracked from now on."""
+        self.tracked, self.astray = False, True
 
     def window(self, start: datetime, attempt: int = 1) -> Window:
         """The window at ``start``."""
@@ -219,10 +234,12 @@ class Row:
         asked = self.asked[1] if self.asked is not None and self.asked[0] == start else None
         try:
             found = next_start(self.entry.schedule, start - self.offset, anchor=self.policy.anchor, asked=asked)
+            return None if found is None else found + self.offset
         except UndecidedError as exc:
             self.asked = start, exc.asked
             raise
-        return None if found is None else found + self.offset
+        except OverflowError:  # past the last datetime
+            return None
 
     def ttl(self, now: datetime) -> float:
         """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
@@ -307,11 +324,7 @@ class Rows:
             if row is None:
                 continue
             old = kept.get(name)
-            if old is not None and (old.fingerprint, old.policy, old.tracked) == (
-                row.fingerprint,
-                row.policy,
-                row.tracked,
-            ):
+            if old is not None and old.definition == row.definition:
                 old.entry = entry
                 row = old
             elif old is not None and old.fingerprint == row.fingerprint:
@@ -336,14 +349,17 @@ class Rows:
     def make(self, name: str, entry: Any) -> Row:
         """Return a new row; raises SettingError, or whatever a stranger's name, options or schedule raise."""
         _check_names(name, entry.task)
+        name = str.__str__(name)  # without what a subclass, an enum say, makes of it elsewhere
         task = self._tasks.get(entry.task)
+        zone = getattr(getattr(entry, "app", None), "timezone", timezone.utc)
+        timing = Timing.of(name, entry.options or {}, task, zone)
         policy = EntryPolicy.of(name, (entry.options or {}).get("once"), task, self._settings)
         tracked = policy.tracked
         if tracked is None:
             tracked = getattr(task, "once_closes_windows", False) and not self._eager
         mark = fingerprint(entry.task, entry.schedule, policy.anchor, policy.spread)
         order = int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big")
-        row = Row(name, entry, policy, mark, tracked, order, spread_offset(name, policy.spread))
+        row = Row(name, entry, policy, mark, tracked, order, timing, spread_offset(name, policy.spread))
         row.one_off = bool(getattr(entry.schedule, "one_off", False))
         row.counts_from = getattr(entry, "counts_from", None)
         return row
@@ -394,10 +410,10 @@ class Rows:
         found: list[Row] = []
         while self._due and len(found) < most:
             row = self._due.popleft()
-            if row.cursor is None:
-                row.out = False  # it has to be loaded first
-            else:
+            if row.out and row.cursor is not None:
                 found.append(row)
+            else:
+                row.out = False  # it was given back meanwhile, to be loaded anew
         return found
 
     def put_off(self, rows: Sequence[Row]) -> None:
@@ -444,6 +460,14 @@ class Rows:
         self._unloaded.discard(row)
         heapq.heappush(self._resting, (now + timedelta(seconds=seconds), row.name))
 
+    @contextmanager
+    def alone(self, row: Row, now: datetime) -> Iterator[None]:
+        """Ask a row something: whatever its entry raises is its trouble alone, and it rests for it."""
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001  # a stranger's options, schedule or zone
+            self.rest(row, now, RETRY_AFTER, exc if isinstance(exc, OnceError) else shown(exc))
+
     def _say_it_goes_on(self, row: Row) -> None:
         # Where a claim met what it can't read, that the entry could be loaded says nothing.
         if row.claim_failed:
@@ -484,6 +508,8 @@ class Rows:
 
     def next_due(self) -> datetime | None:
         """When a row is due: aware UTC, None if none will be. Rows that rest are for the next look."""
+        while self._due and not self._due[0].out:
+            self._due.popleft()
         if self._due:
             return self._due[0].next
         return self._heap[0][0] if self._heap else None

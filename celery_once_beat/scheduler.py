@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -25,16 +23,18 @@ from kombu.utils.url import maybe_sanitize_url
 from . import __version__, broker, checks, signals
 from .claiming import CHUNK, Claiming
 from .clock import ServerClock, steady
-from .errors import OnceError, ScheduleError, SettingError, StoreUnavailableError, UncertainWriteError
+from .errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
 from .logs import about
 from .lookup import Lookup
 from .publishing import SLICE, Job, Publishing
 from .recovery import Recovery
-from .replies import BeatReport
+from .replies import BeatReport, Closed
 from .requests import WindowKey
-from .rows import RETRY_AFTER, Rows
+from .results import Results
+from .rows import Rows
 from .settings import Settings, describe_app
 from .starts import shown
+from .stopping import held_back
 from .store import Store
 from .windows import format_instant
 
@@ -42,22 +42,20 @@ __all__ = ("OnceScheduler", "OnceSchedulerMixin")
 
 logger = get_logger(__name__)
 
+#: Bases whose ``schedule`` is known to hold every entry, and whose entries' own ``is_due`` says nothing more.
+_FIT = {
+    "celery.beat.Scheduler",
+    "celery.beat.PersistentScheduler",
+    "sqlalchemy_celery_beat.schedulers.DatabaseScheduler",
+}
+
+_INSTEAD = (
+    "Use 'once', 'once-django', or a base whose entries are all in its schedule (docs/adopting.md); "
+    "if this one is such, set base_is_fit = True"
+)
+
 #: Seconds between two tries to reach Redis or the broker: at first, at most.
 _BACKOFF = (0.5, 5.0)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold back SIGTERM and SIGINT: what has been claimed is published and confirmed before a beat ends.
-
-    Of this thread only: where another one takes the signal, Python's handler still runs in this one between two
-    instructions, and recovery sees to what was claimed.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class OnceSchedulerMixin(Publishing):
@@ -67,6 +65,9 @@ class OnceSchedulerMixin(Publishing):
     beat publishes it, is decided here. ``last_run_at`` and ``total_run_count`` are kept for people to look at.
     """
 
+    #: For the author of a base: its ``schedule`` always holds every entry that is to run, and when one is due its
+    #: schedule says, not an ``is_due`` of its own.
+    base_is_fit = False
     #: Tells others in the process (see ``task``) that this scheduler isn't a stock one.
     claims_windows = True
     #: celery-redbeat asks the scheduler of every beat for it, where it is imported: by a project that has moved, or by
@@ -85,23 +86,51 @@ class OnceSchedulerMixin(Publishing):
         self._uncertain = False
         self._checked = False
         self._backoff = _BACKOFF[0]
+        self._broken = ""
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
         """Check the settings and build the schedule; asks neither Redis nor the broker."""
+        unfit = self._unfit()
+        if unfit:
+            logger.critical("once: %s", unfit, extra=about("scheduler_unfit"))
+            raise SystemExit(os.EX_CONFIG)
         try:
             self._once = Store(Settings.from_app(self.app))
         except SettingError as exc:
             logger.critical("once: %s", exc, extra=about("setting_wrong"))
             raise SystemExit(os.EX_CONFIG) from None
         self._clock = ServerClock()
+        self._results = Results(self.app)
         host = re.sub(r"\s", "_", socket.gethostname())[:64]  # Linux has no longer ones
         self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._recovery = Recovery(self._once, self._beat_id, self._clock, self, describe_app(self.app))
         super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
         self._rows = Rows(self._beat_id, self._once.settings, self.app.tasks, eager=eager)
-        self._claiming = Claiming(self._once, self._rows, self._clock, self._beat_id, self.app)
+        self._claiming = Claiming(self._once, self._rows, self._clock, self._beat_id)
+
+    @classmethod
+    def _unfit(cls) -> str:
+        """Why windows can't be those of the base's schedule; '' where they can."""
+        if cls.base_is_fit:
+            return ""
+        behind: tuple[Any, ...] = cls.__mro__[cls.__mro__.index(OnceSchedulerMixin) + 1 :]
+        for base in behind:
+            if f"{base.__module__}.{base.__qualname__}" in _FIT:
+                break
+            if not {"schedule", "get_schedule"}.isdisjoint(vars(base)):
+                return (
+                    f"{base.__name__} can't stand behind OnceSchedulerMixin: nobody knows whether its schedule holds "
+                    f"every entry all the time. {_INSTEAD}"
+                )
+        entry: Any = cls.Entry
+        if entry.is_due is not base.Entry.is_due:
+            return (
+                f"the entries of {cls.__name__} can't be those of OnceSchedulerMixin: {entry.__name__} decides by an "
+                f"is_due of its own whether it is due, which nobody would ask. {_INSTEAD}"
+            )
+        return ""
 
     # -- changes of the schedule ------------------------------------------------------------------------------
 
@@ -130,8 +159,28 @@ class OnceSchedulerMixin(Publishing):
             return self._tick()
         except OnceError as exc:
             return self._store_away(exc)
+        except Exception as exc:  # noqa: BLE001  # what the base raises, or what nobody has thought of
+            return self._tick_failed(exc)
         finally:
             self._ticking = False
+
+    def _tick_failed(self, error: Exception) -> float:
+        """Go on at the next tick, from what the store knows: a beat that ends is of no use to anybody."""
+        why = shown(error)
+        if why != self._broken:
+            self._broken = why
+            logger.error(
+                "once: a tick failed: %s. If that isn't the base scheduler's, please report it",
+                why,
+                exc_info=error,
+                extra=about("tick_failed", owner=self._beat_id),
+            )
+        self._rows.restart()
+        return self._again_in()
+
+    def _again_in(self) -> float:
+        delay, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF[1])
+        return delay
 
     def _refresh(self) -> None:
         seen_at = self._schedule_seen_at()
@@ -179,10 +228,29 @@ class OnceSchedulerMixin(Publishing):
             self._claiming.load(self._recovery.alive, self._recovery.asked_at)
         except StoreUnavailableError as exc:
             away = exc
+        self._close_by_result()
         if overdue and self.broker_ready():
-            with _undisturbed():
-                away = self._recover(overdue) or away
+            away = self._recover(overdue) or away
         return away
+
+    def _close_by_result(self) -> None:
+        """End windows that workers have executed which don't know windows, and whose result says so."""
+        for key, outcome in self._results.found():
+            try:
+                reply = self._once.close_by_result(key, self._beat_id, outcome)
+            except StoreUnavailableError:
+                raise
+            except OnceError as exc:  # who takes it has said so
+                logger.debug("once: %s", exc)
+                continue
+            if isinstance(reply, Closed):
+                logger.warning(
+                    "once: window %s of %r is %s, as its result says: no worker has begun it as a window",
+                    format_instant(key.start),
+                    key.entry,
+                    outcome,
+                    extra=about("window_by_result", key, outcome=outcome, owner=self._beat_id),
+                )
 
     def _check(self) -> None:
         """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
@@ -213,18 +281,31 @@ class OnceSchedulerMixin(Publishing):
 
     def _claim_due(self) -> float:
         """Claim and publish a chunk of what is due; returns the seconds until the next tick."""
-        next_due, now = self._rows.next_due(), self._clock.now()
-        if next_due is not None and next_due <= now:
+        if self._is_due():
             if not self.broker_ready():
                 return min(self._recovery.due_in(), 1.0) or 0.1
-            with _undisturbed():
-                self._claim(now)
-            next_due, now = self._rows.next_due(), self._clock.now()
+            self._claim_slices()
+        next_due, now = self._rows.next_due(), self._clock.now()
         assert self.max_interval is not None  # the base has a default
         wait = float(self.max_interval)
         if next_due is not None:
             wait = min(wait, (next_due - now).total_seconds())
         return max(min(wait, self._recovery.due_in()), 0.0)
+
+    def _is_due(self) -> bool:
+        next_due = self._rows.next_due()
+        return bool(self._owed) or (next_due is not None and next_due <= self._clock.now())
+
+    def _claim_slices(self) -> None:
+        until = time.monotonic() + self._patience
+        for _ in range(CHUNK // SLICE):
+            with held_back():
+                if self._owed:
+                    self._publish_owed()
+                else:
+                    self._claim(self._clock.now())
+            if self._broker_down or time.monotonic() > until or not self._is_due():
+                return
 
     def _claim(self, now: datetime) -> None:
         claims = self._claiming.claim(self.schedule, now)
@@ -248,26 +329,29 @@ class OnceSchedulerMixin(Publishing):
         for position in range(0, len(overdue), SLICE):
             if time.monotonic() - began > self._once.settings.recovery_interval:
                 break
-            sent = steady()
-            recovered = self._recovery.take(overdue[position : position + SLICE], self._rows.get)
-            jobs = []
-            for key, taken in recovered.taken:
-                row = self._rows.get(key.entry)
-                assert row is not None
-                attempt = taken.attempts + 1
-                jobs.append(
-                    Job(row, key.start, taken.turn, taken.expires, taken.retry, attempt, taken.ordered, again=True)
-                )
-                logger.warning(
-                    "once: window %s of %r is overdue, to be published again",
-                    format_instant(key.start),
-                    key.entry,
-                    extra=about("window_overdue", key, attempt=attempt, owner=self._beat_id),
-                )
-                signals.window_overdue.send(sender=self, window=row.window(key.start, attempt))
-            self._publish(jobs, sent)
-            away = recovered.away or away
+            with held_back():
+                away = self._recover_slice(overdue[position : position + SLICE]) or away
         return away
+
+    def _recover_slice(self, overdue: list[WindowKey]) -> StoreUnavailableError | None:
+        sent = steady()
+        recovered = self._recovery.take(overdue, self._rows.get)
+        jobs = []
+        for key, taken in recovered.taken:
+            row = self._rows.get(key.entry)
+            assert row is not None
+            attempt = taken.attempts + 1
+            job = Job(row, key.start, taken.turn, taken.expires, taken.retry, attempt, taken.ordered, again=True)
+            jobs.append(replace(job, publishes=taken.publishes))
+            logger.warning(
+                "once: window %s of %r is overdue, to be published again",
+                format_instant(key.start),
+                key.entry,
+                extra=about("window_overdue", key, attempt=attempt, owner=self._beat_id),
+            )
+            signals.window_overdue.send(sender=self, window=row.window(key.start, attempt))
+        self._publish(jobs, sent)
+        return recovered.away
 
     # -- what is outside --------------------------------------------------------------------------------------
 
@@ -285,8 +369,7 @@ class OnceSchedulerMixin(Publishing):
             self._publish_without_store()
         else:
             self._rows.doubt()
-        delay, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF[1])
-        return delay
+        return self._again_in()
 
     def _store_back(self) -> None:
         if self._store_down_since is not None:
@@ -301,9 +384,11 @@ class OnceSchedulerMixin(Publishing):
                 self._rows.reload(name)
             self._without_store.clear()
         self._backoff = _BACKOFF[0]
+        self._broken = ""
 
     def _publish_without_store(self) -> None:
         """Publish what is due without a claim; workers refuse what other beats publish of it too."""
+        self._until = steady() + self._patience
         now = self._clock.now()
         for row in self._rows.unloaded():
             row.since = row.since or now
@@ -311,8 +396,11 @@ class OnceSchedulerMixin(Publishing):
             self._rows.advance(row, now, now)
         if not self.broker_ready():
             return
-        for row in self._rows.due(now, CHUNK):
-            try:
+        for row in self._rows.due(now, SLICE):
+            if steady() > self._until:
+                self._rows.put(row)
+                continue
+            with self._rows.alone(row, now):
                 step = row.step(now)
                 if step is not None and step.run:
                     window = row.window(step.start)
@@ -321,8 +409,6 @@ class OnceSchedulerMixin(Publishing):
                 self._without_store.add(row.name)
                 assert row.cursor is not None
                 self._rows.advance(row, step.start if step else row.cursor if row.looking else now, now)
-            except ScheduleError as exc:
-                self._rows.rest(row, now, RETRY_AFTER, exc)
 
     def close(self) -> None:
         """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more.
@@ -333,9 +419,18 @@ class OnceSchedulerMixin(Publishing):
         if self._ticking:
             return
         self._leave()
+        if "_results" in vars(self):  # not where it was built to be looked at
+            self._results.stop()
         super().close()
 
     def _leave(self) -> None:
+        if self._owed:
+            logger.error(
+                "once: %d untracked windows weren't published: the broker took too long",
+                len(self._owed),
+                extra=about("windows_owed", count=len(self._owed)),
+            )
+            self._owed = []
         if self._store_down_since is not None or not hasattr(self, "_once"):
             return
         try:

@@ -22,7 +22,8 @@ States of a window; in every line what is written beside the arrow is a verb::
 
     published ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost)
     published ◀── finish, where it is to run again
-    closed    ◀── a limit, at take or at begin; close: its message expired or was revoked
+    closed    ◀── a limit, at take or at begin; close: its message expired or was revoked, or its result says that
+                  somebody has executed it who knows no windows; confirm, of one that no worker will know
     claimed   ◀── backfill, of a closed one, by order
 
 claimed and published differ in the deadline only: ``publish_timeout``, ``start_timeout``. Whoever finds a
@@ -475,6 +476,13 @@ class Store:
         """
         arguments = ["-", "unknown", retry, _ms(self.settings.publish_timeout)]
         return self._trip.one(self._about("close", window, arguments, reading.read_discarded))
+
+    def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> r.Closed | r.Unchanged:
+        """Record what the result of a window says that never began: done, failed or revoked.
+
+        Returns :class:`Closed`, or :class:`Unchanged` where it has begun, is closed already, or was opened by order.
+        """
+        return self._trip.one(self._about("close", window, [beat, outcome, 0, 1], reading.read_close))
 
     # -- keys of the user's own -------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ def _order(
     Returns how many became what, and the task ids of those that were opened.
     """
     from celery_once_beat.replies import Claimed, Unknown
-    from celery_once_beat.requests import WindowKey
+    from celery_once_beat.requests import ASTRAY, WindowKey
     from celery_once_beat.windows import task_id
 
     host = socket.gethostname().replace(" ", "_")[:60]
@@ -195,7 +195,7 @@ def _order(
         if isinstance(reply, Claimed):
             ids.append(task_id(desk.settings.key_prefix, row.name, start, reply.ordered))
             published = publisher.publish_by_order(row, start, reply.turn, reply.ordered)
-            done[{1: "published", 0: "unpublished", -1: "unpublishable"}[published]] += 1
+            done[{1: "published", ASTRAY: "published", 0: "unpublished", -1: "unpublishable"}[published]] += 1
         else:
             done["open"] += 1
         step(1)

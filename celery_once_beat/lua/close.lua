@@ -1,8 +1,10 @@
--- close: a worker's main process says that a message was discarded before its task could see it.
+-- close: a worker's main process says that a message was discarded before its task could see it; or a beat, that a
+-- window which never began has a result: somebody executed it who knows no windows.
 --
 -- KEYS[1..4], ARGV[1..5] the window (prelude)
--- ARGV[6] owner: the delivery   ARGV[7] outcome: expired or revoked; 'unknown' if the worker doesn't know its task
--- ARGV[8] retry number of the message   ARGV[9] only with 'unknown': publish_timeout ms
+-- ARGV[6] owner: the delivery, or the beat   ARGV[7] outcome: expired or revoked; of a result done, failed or revoked;
+-- 'unknown' if the worker doesn't know its task
+-- ARGV[8] retry number of the message   ARGV[9] with 'unknown' publish_timeout ms, of a result 1; else absent
 --
 -- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
@@ -37,6 +39,9 @@ if ARGV[7] == 'expired' and NOW < window.expires then
   return {'unchanged'}
 end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
+if ARGV[9] and (window.fence > 0 or window.backfill == 1) then
+  return {'unchanged'} -- it is known to workers, or was opened by order since
+end
 local idle = not kind and (window.fence == 0 or window.released == TO_RETRY or ARGV[7] == 'revoked')
 if (idle or kind == 'wait') and window.retry == tonumber(ARGV[8]) then
   close_window(window, ARGV[7], ARGV[6])

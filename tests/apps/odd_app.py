@@ -50,11 +50,29 @@ class Nowhere(tzinfo):
         return None
 
 
+class Lost(tzinfo):
+    """A zone that raises."""
+
+    def utcoffset(self, dt):
+        raise RuntimeError("no idea where")
+
+
 def february_31():
     # Celery refuses it since 5.6, older releases don't.
     never = crontab(minute=0, hour=0)
     never.day_of_month, never.month_of_year = {31}, {2}
     return never
+
+
+class Unreadable(dict):
+    """Options that can't be gone through."""
+
+    def items(self):
+        raise RuntimeError("these options\n[CRITICAL] are broken")
+
+
+def with_options(**options):
+    return {"schedule": timedelta(seconds=1), "options": options}
 
 
 def anchored(anchor):
@@ -89,6 +107,19 @@ ODD = {
     "options": lambda: {"schedule": 1.0, "options": ["once"]},
     "anchor at the end": lambda: anchored(datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))),
     "anchor nowhere": lambda: anchored(datetime(2026, 1, 1, tzinfo=Nowhere())),
+    "expires inf": lambda: with_options(expires=float("inf")),
+    "expires nan": lambda: with_options(expires=NAN),
+    "expires late": lambda: with_options(expires=2**63 - 1),
+    "expires huge": lambda: with_options(expires=10**400),
+    "expires soon": lambda: with_options(expires="soon"),
+    "expires nowhere": lambda: with_options(expires=datetime(2026, 1, 1, tzinfo=Lost())),
+    "expires list": lambda: with_options(expires=[1]),
+    "countdown inf": lambda: with_options(countdown=float("inf")),
+    "countdown words": lambda: with_options(countdown="5"),
+    "eta number": lambda: with_options(eta=5),
+    "headers pairs": lambda: with_options(headers=[("a", 1)]),
+    "headers words": lambda: with_options(headers="a: 1"),
+    "unreadable": lambda: {"schedule": timedelta(seconds=1), "options": Unreadable(queue="nobody")},
     # They never start, and nothing is wrong with that.
     "never": february_31,
     "in ten thousand years": lambda: schedule(timedelta(days=3_650_000)),

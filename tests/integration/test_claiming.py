@@ -62,7 +62,7 @@ class Beat:
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
         self.rows = Rows(name, self.settings, self.app.tasks)
-        self.claiming = Claiming(self.store, self.rows, ServerClock(), name, self.app)
+        self.claiming = Claiming(self.store, self.rows, ServerClock(), name)
         self.schedule: dict[str, ScheduleEntry] = {}
 
     def entry(self, name: str, when: Any = 60.0, **options: Any) -> ScheduleEntry:
@@ -372,6 +372,63 @@ def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> 
     assert not beat.claim(2).won
     beat.claiming.load(["beat-1"])
     assert starts(beat.claim(2)) == [("a", 2)]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_one_entry_is_unknown_and_the_others_are_uncertain(beat: Beat, redis_url: str, lost: int) -> None:
+    """In whatever order the store answers so: nothing is won, the beat goes on, and no window is lost."""
+    beat.load(beat.entry("a"), beat.entry("b"), beat.entry("c"))
+    in_order = sorted(beat.rows, key=lambda row: row.order)  # as they are claimed
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(beat.store.entry_key(in_order[lost].name))
+    beat.store._trip.settings = replace(beat.settings, wait_replicas=1)
+    claims = beat.claim(1)
+    assert isinstance(claims.away, UncertainWriteError)
+    assert not claims.won
+    beat.store._trip.settings = beat.settings  # as if the replica were back
+    beat.claiming.load(["beat-1"])
+    assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+class Touchy:
+    """What raises where it is compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("don't compare me")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_entry_whose_options_raise(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named once and rests; what was claimed with it isn't touched."""
+    beat.load(beat.entry("a", shadow=Touchy()), beat.entry("b"))
+    beat.schedule["a"] = beat.entry("a", shadow=Touchy())  # as a base makes entries anew
+    with caplog.at_level(logging.ERROR, "celery_once_beat.rows"):
+        assert starts(beat.claim(1)) == [("b", 1)]
+        assert starts(beat.claim(2)) == [("b", 2)]
+    assert [(r.action, r.entry) for r in caplog.records] == [("entry_broken", "a")]  # type: ignore[attr-defined]
+    assert "don't compare me" in caplog.text
+
+
+def test_an_entry_is_loaded_anew_while_it_is_due(beat: Beat) -> None:
+    """What waits for its turn in a burst is left to its next one, whatever made it unknown meanwhile."""
+    beat.load(beat.entry("a"), beat.entry("b"))
+    late = T0 + MINUTE
+    (first,) = beat.rows.due(late, 1)
+    beat.rows.put(first)
+    waiting = next(row for row in beat.rows if row is not first)
+    beat.rows.reload(waiting.name)
+    assert starts(beat.claim(1)) == [(first.name, 1)]
+    beat.claiming.load(["beat-1"])
+    assert starts(beat.claim(1)) == [(waiting.name, 1)]
+
+
+@pytest.mark.parametrize(("countdown", "grace"), [(60, 90.0), (-1e6, 30.0)])
+def test_grace_counts_from_when_a_message_may_run(beat: Beat, redis_url: str, countdown: float, grace: float) -> None:
+    """What the store is told is the entry's grace and its countdown."""
+    beat.load(beat.entry("a", countdown=countdown, once={"grace": 30}))
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        assert client.hget(beat.store.entry_key("a"), "grace") == f"{grace * 1000:.0f}"
 
 
 def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:

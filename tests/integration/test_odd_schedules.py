@@ -35,6 +35,19 @@ WRONG = {
     "options": "is left out",
     "anchor at the end": "anchor",
     "anchor nowhere": "anchor",
+    "expires inf": "options['expires']: found inf, expected a number of seconds",
+    "expires nan": "options['expires']: found nan, expected a number of seconds",
+    "expires late": "options['expires']: found 9223372036854775807, expected a number of seconds",
+    "expires huge": "options['expires']: found ",
+    "expires soon": "options['expires']: found 'soon', expected a datetime",
+    "expires nowhere": "options['expires']: found ",
+    "expires list": "options['expires']: found [1], expected a number of seconds",
+    "countdown inf": "options['countdown']: found inf, expected a number of seconds",
+    "countdown words": "options['countdown']: found '5', expected a number of seconds",
+    "eta number": "options['eta']: found 5, expected a datetime",
+    "headers pairs": "options['headers']: found [('a', 1)], expected a dict",
+    "headers words": "options['headers']: found 'a: 1', expected a dict",
+    "unreadable": "its message can't be made: RuntimeError(",
 }
 #: Those that are right, and never start in our time.
 NEVER = ["never", "in ten thousand years", "far", "due far"]

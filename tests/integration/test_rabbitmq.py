@@ -16,8 +16,9 @@ from kombu import Connection
 from processes import Proc, wait_until
 from proxy import AmqpProxy
 from servers import RabbitServer
-from system import System, rare
+from system import EVERY_SECOND, System, rare
 
+from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.xdist_group("rabbitmq")
@@ -98,19 +99,18 @@ def test_confirms_are_on(rabbit: RabbitServer, proxy: AmqpProxy, system: System)
     system.check_law = False
 
 
-@pytest.mark.parametrize("how", ["nack", "memory alarm"])
-def test_a_message_that_the_broker_does_not_take(rabbit: RabbitServer, system: System, how: str) -> None:
-    """It isn't taken for published: its window stays open, is published again soon, and is executed once.
+def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
+    """They aren't taken for published: windows stay open, are published again soon, and are executed once.
 
     However often: that the broker refuses isn't the message's fault, so max_attempts doesn't count here.
     """
-    system.settings |= {"once_beat_max_attempts": 2, "task_publish_retry": False}
+    system.settings |= {"once_beat_max_attempts": 2}
 
     def most_overdue() -> int:
         overdue = Counter(re.findall(r"window (\S+) of 'tick' is overdue, to be published again", beat.log))
         return max(overdue.values(), default=0)
 
-    with unwilling(rabbit, system, how):
+    with unwilling(rabbit, system, "nack"):
         beat = system.beat()
         wait_until(lambda: most_overdue() >= 2, "a window is published a third time", 60)
         assert "Message Error" in beat.log
@@ -120,6 +120,34 @@ def test_a_message_that_the_broker_does_not_take(rabbit: RabbitServer, system: S
     system.worker(pool="solo").wait_ready()
     system.settle([beat], timeout=60)
     system.check_each_once()
+
+
+def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
+    """RabbitMQ takes no messages: beats claim nothing, are heard of all the time, and end when they are told to.
+
+    When it is over they go on. What a beat had claimed by then it sends, untracked or not, and no window runs twice.
+    """
+    system.entries = {**EVERY_SECOND, **{f"plain{n}": {"task": "apps.once_app.plain", "every": 2.0} for n in range(5)}}
+    system.settings |= {"once_beat_publish_timeout": 10.0}
+    with unwilling(rabbit, system, "memory alarm"):
+        beats = [system.beat("beat1"), system.beat("beat2", entries=EVERY_SECOND)]
+        for beat in beats:
+            beat.wait_log("the broker takes no messages, since its memory or its disk is full: nothing is claimed", 60)
+        cursor = system.account().cursor
+        wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=BEAT_TTL + 3), "windows pass", 60)
+        assert len(system.store.beats()) == 2
+        assert system.account().cursor == cursor
+        beats.pop().stop()
+    beats[0].wait_log("the broker answers again", 60)
+    system.worker(pool="prefork", concurrency=2).wait_ready()
+    system.wait_done(2)
+    for entry in system.entries:
+        system.store.pause(entry)
+    system.settle(beats, timeout=60)
+    sent = sum(system.outcomes(f"plain{n}").get("untracked", 0) for n in range(5))
+    wait_until(lambda: len(system.ledger.read("start", name="plain")) >= sent, "each untracked window is executed", 60)
+    assert len(system.ledger.read("start", name="plain")) == sent
+    assert not system.ledger.finished_twice("tick")
 
 
 @pytest.mark.parametrize("at", ["basic.publish", "basic.ack"])

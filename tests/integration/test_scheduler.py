@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery, beat
 from celery.app.task import Context
+from celery.exceptions import NotRegistered
 from celery.schedules import crontab, schedule
+from celery.signals import before_task_publish
 from processes import wait_until
-from redbeat.schedulers import acquire_distributed_beat_lock
+from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from servers import RedisServer, free_port
 
-from celery_once_beat import OnceScheduler, OnceTask
+from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
+from celery_once_beat.audit import balance
 from celery_once_beat.publishing import SLICE
-from celery_once_beat.windows import decode_headers, encode_headers, find_headers
+from celery_once_beat.replies import Begun
+from celery_once_beat.requests import ClaimRequest, Confirmation, WindowKey
+from celery_once_beat.windows import decode_headers, encode_headers, find_headers, task_id
 
 QUEUE = "scheduler"
 
@@ -91,6 +100,68 @@ def test_redbeat_may_be_imported() -> None:
         scheduler = OnceScheduler(app, lazy=True)
         acquire_distributed_beat_lock(sender=beat.Service(app, scheduler_cls=lambda **_: scheduler))
         scheduler.close()
+
+
+class OverRedBeat(OnceSchedulerMixin, RedBeatScheduler):
+    """Its schedule holds what is near, and its entries say themselves whether they are enabled."""
+
+
+class Partial(beat.Scheduler):
+    """A base that gives a part of its schedule, for all that is known."""
+
+    def get_schedule(self) -> dict[str, Any]:
+        return {}
+
+    schedule = property(get_schedule, beat.Scheduler.set_schedule)
+
+
+class OverPartial(OnceSchedulerMixin, Partial):
+    pass
+
+
+class OwnRule(beat.ScheduleEntry):
+    def is_due(self) -> Any:
+        return False, 5.0
+
+
+class OverOwnRule(OnceSchedulerMixin, beat.Scheduler):
+    Entry = OwnRule
+
+
+class Vouched(OverPartial):
+    base_is_fit = True
+
+
+class OverPersistent(OnceSchedulerMixin, beat.PersistentScheduler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (OverRedBeat, "RedBeatScheduler can't stand behind OnceSchedulerMixin"),
+        (OverPartial, "Partial can't stand behind OnceSchedulerMixin"),
+        (OverOwnRule, "OwnRule decides by an is_due of its own"),
+    ],
+)
+def test_an_unfit_base_is_refused(
+    cls: type[beat.Scheduler], said: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At its start, with one line that says what to do instead: it would lose windows, or run disabled entries."""
+    with Celery("tests", broker=redis_url, set_as_current=False) as app:
+        app.conf.redbeat_redis_url = redis_url
+        with pytest.raises(SystemExit) as ended:
+            cls(app)
+        assert ended.value.code == os.EX_CONFIG
+        (record,) = [record for record in caplog.records if getattr(record, "action", "") == "scheduler_unfit"]
+        assert said in record.getMessage()
+        assert "base_is_fit = True" in record.getMessage()
+
+
+@pytest.mark.parametrize("cls", [OnceScheduler, OverPersistent, Vouched])
+def test_a_fit_base_is_not_refused(cls: type[OnceSchedulerMixin]) -> None:
+    """Celery's own, and those whose author says so."""
+    assert cls._unfit() == ""
 
 
 @pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
@@ -205,7 +276,7 @@ def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) 
 def test_a_confirm_that_redis_does_not_take(
     app: Celery, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
 ) -> None:
-    """All that was claimed is published all the same; it stays open, and is published again under the same id."""
+    """The slice that was claimed is published all the same; it stays open, and is published again under the same id."""
     server = start_redis(appendonly=True)
     app.conf.update(once_beat_redis_url=server.url(), once_beat_publish_timeout=5.0)
     every = {"task": "tests.tick", "schedule": timedelta(seconds=30), "options": {"once": {"anchor": soon()}}}
@@ -222,7 +293,7 @@ def test_a_confirm_that_redis_does_not_take(
 
     scheduler = schedulers(Unlucky)
     tick_until(scheduler, lambda: ids, "windows are published")
-    assert messages(app.conf.broker_url) == len(set(ids)) == SLICE + 50
+    assert messages(app.conf.broker_url) == len(set(ids)) == SLICE
     scheduler.tick()
     assert scheduler._store_down_since
     server.restart()
@@ -244,6 +315,250 @@ def test_a_base_that_can_not_keep_last_run_at(
     assert [record.action for record in caplog.records] == ["entry_not_advanced"]  # type: ignore[attr-defined]
 
 
+def said(caplog: pytest.LogCaptureFixture, action: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if getattr(record, "action", "") == action]
+
+
+def queued(url: str) -> list[dict[str, Any]]:
+    """Headers of the messages that wait, the oldest first."""
+    with redis.Redis.from_url(url) as client:
+        found: Any = client.lrange(QUEUE, 0, -1)
+    return [json.loads(message)["headers"] for message in reversed(found)]
+
+
+def test_a_base_that_raises_in_a_tick(
+    schedulers: Callable[..., OnceScheduler], redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and the beat goes on when the base does."""
+
+    class Moody(OnceScheduler):
+        moody = True
+
+        def get_schedule(self) -> dict[str, object]:
+            if self.moody and self._ticking:
+                raise RuntimeError("not now")
+            return self.data
+
+        schedule = property(get_schedule, OnceScheduler.set_schedule)
+
+    scheduler = schedulers(Moody)
+    for _ in range(3):
+        assert scheduler.tick() > 0
+    scheduler.moody = False
+    tick_until(scheduler, lambda: messages(redis_url) >= 3, "windows are published")
+    (record,) = said(caplog, "tick_failed")
+    assert "not now" in record.getMessage()
+
+
+def test_a_large_negative_countdown(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
+    """It is none: each window has one message, and isn't overdue before its worker could begin it."""
+    app.conf.beat_schedule["tick"]["options"]["countdown"] = -1e6
+    scheduler = schedulers()
+    looked = []
+    tick_until(
+        scheduler,
+        lambda: looked.append(scheduler._recovery._next) or len(set(looked)) > 3,
+        "it looks for what is overdue",
+    )
+    scheduler._once.pause("tick")
+    account = scheduler._once.account("tick")
+    assert account is not None
+    assert len(account.open) == messages(redis_url) > 0
+
+
+def test_a_countdown_longer_than_grace(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
+    """A window that a worker begins as soon as its message may run isn't missed."""
+    once = {"grace": 0.2, "anchor": soon()}
+    options = {"countdown": 0.5, "once": once}
+    app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(seconds=20), "options": options}
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: messages(redis_url), "a window is published")
+    window = decode_headers(find_headers(queued(redis_url)[0]))
+    assert window is not None
+    wait_until(
+        lambda: datetime.now(timezone.utc) > window.start + timedelta(seconds=0.3), "its grace has passed", 20, 0.01
+    )
+    key = WindowKey("tick", window.start)
+    assert isinstance(scheduler._once.begin(key, "worker", 30.0), Begun)
+
+
+def test_a_countdown_counts_from_the_first_publish(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """What is published again doesn't wait once more."""
+    app.conf.beat_schedule["tick"]["options"]["countdown"] = 30
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: scheduler._rows.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    row = scheduler._rows.get("tick")
+    assert row is not None
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(QUEUE)
+    scheduler.publish_by_order(row, datetime.now(timezone.utc) - timedelta(minutes=1), 1)
+    scheduler.publish_by_order(row, datetime.now(timezone.utc), 1)
+    assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
+
+
+def test_what_a_receiver_starts_can_be_ended(app: Celery, schedulers: Callable[[], OnceScheduler]) -> None:
+    """A process that is started while windows are published blocks no signal."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**_: object) -> None:
+        if not started:
+            started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+
+    before_task_publish.connect(start)
+    try:
+        tick_until(schedulers(), lambda: started, "a receiver starts a process")
+        started[0].terminate()
+        assert started[0].wait(60) == -signal.SIGTERM
+    finally:
+        before_task_publish.disconnect(start)
+        for child in started:
+            child.kill()
+
+
+def test_a_slow_broker(app: Celery, redis_url: str, schedulers: Callable[..., OnceScheduler]) -> None:
+    """A tick publishes what it has time for. Untracked windows, which nobody else would send, go out in later ones."""
+    app.conf.once_beat_publish_timeout = 1.0
+    options = {"once": {"anchor": soon(), "tracked": False}}
+    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": options}
+    app.conf.beat_schedule = {f"entry {number}": every for number in range(20)}
+    by_tick: list[int] = []
+
+    class Slow(OnceScheduler):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            time.sleep(0.1)
+            return super().apply_async(*args, **kwargs)
+
+    scheduler = schedulers(Slow)
+    tick_until(scheduler, lambda: by_tick.append(messages(redis_url)) or by_tick[-1] >= 20, "all are published")
+    assert len({number for number in by_tick if number}) > 1, "not in one tick"
+    assert len({headers["once_entry"] for headers in queued(redis_url)}) == messages(redis_url) == 20
+
+
+class Nested(OnceTask):
+    """Sets headers of its own, as tracers and tenants' bases do."""
+
+    abstract = True
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        options["headers"] = {"tenant": "acme"}
+        return super().apply_async(*args, **options)
+
+
+class Renamed(OnceTask):
+    """Gives each message an id of its own."""
+
+    abstract = True
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        options["task_id"] = str(uuid.uuid4())
+        return super().apply_async(*args, **options)
+
+
+def test_a_task_that_sets_headers_of_its_own(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The window's are in the message all the same."""
+    app.task(tick, name="tests.nested", base=Nested, shared=False)
+    app.conf.beat_schedule["tick"]["task"] = "tests.nested"
+    tick_until(schedulers(), lambda: messages(redis_url) >= 2, "windows are published")
+    for headers in queued(redis_url):
+        window = decode_headers(find_headers(headers))
+        assert window is not None
+        assert window.tracked
+        assert headers["tenant"] == "acme"
+    assert not said(caplog, "entry_astray")
+
+
+def test_a_task_that_sends_another_message(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No worker would know its window: said once, the window ends as untracked, and so do those that follow."""
+    app.task(tick, name="tests.renamed", base=Renamed, shared=False)
+    app.conf.beat_schedule["tick"]["task"] = "tests.renamed"
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: messages(redis_url) >= 4, "windows are published")
+    account = scheduler._once.account("tick")
+    assert account is not None
+    assert not account.open
+    assert account.counts == {"untracked": messages(redis_url)}
+    assert balance("tick", schedule(0.1), account).even
+    (record,) = said(caplog, "entry_astray")
+    assert "'tick' is untracked from now on: no message with its task id went out" in record.getMessage()
+
+
+def test_a_window_that_nobody_begins(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once into which queue it goes and which task it sends; again only after a window has begun."""
+    app.conf.once_beat_start_timeout = 0.1
+    app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: scheduler._rows.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    once, row = scheduler._once, scheduler._rows.get("tick")
+    assert row is not None
+    key = WindowKey("tick", row.next)
+
+    def published_again(times: int) -> None:
+        before = messages(redis_url)
+        tick_until(scheduler, lambda: messages(redis_url) >= before + times, "it is published again")
+
+    assert row.cursor is not None
+    (claimed,) = once.claim_many(scheduler._beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
+    once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
+    published_again(4)
+    (record,) = said(caplog, "window_not_begun")
+    assert f"the queue '{QUEUE}'" in record.getMessage()
+    assert "the task 'tests.tick'" in record.getMessage()
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's, with the newest redis-py
+@pytest.mark.parametrize(
+    ("state", "result", "outcome"),
+    [
+        ("SUCCESS", 7, "done"),
+        ("FAILURE", ValueError("no"), "failed"),
+        ("FAILURE", NotRegistered("tests.tick"), None),
+        ("STARTED", None, None),
+    ],
+)
+def test_a_window_whose_result_is_there(
+    app: Celery,
+    redis_url: str,
+    schedulers: Callable[[], OnceScheduler],
+    state: str,
+    result: object,
+    outcome: str | None,
+) -> None:
+    """Workers that know no windows have executed it: it ends as its result says, and isn't published for ever.
+
+    What a worker discards as unknown has a result too, and goes on being published.
+    """
+    app.conf.update(once_beat_start_timeout=0.1, result_backend=redis_url)
+    app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: scheduler._rows.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    once, row = scheduler._once, scheduler._rows.get("tick")
+    assert row is not None
+    assert row.cursor is not None
+    key = WindowKey("tick", row.next)
+    (claimed,) = once.claim_many(scheduler._beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
+    app.backend.store_result(task_id("once:", "tick", key.start), result, state)
+    once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
+
+    def counts() -> dict[str, int]:
+        account = once.account("tick")
+        return account.counts if account else {}
+
+    if outcome is None:
+        tick_until(scheduler, lambda: messages(redis_url) >= 5, "it is published again and again")
+        assert counts() == {}
+    else:
+        tick_until(scheduler, counts, "it is closed")
+        assert counts() == {outcome: 1}
+
+
 def test_a_state_of_the_store_is_said_once(
     app: Celery,
     schedulers: Callable[[], OnceScheduler],
@@ -256,7 +571,7 @@ def test_a_state_of_the_store_is_said_once(
     scheduler = schedulers()
     settings = scheduler._once._trip.settings
 
-    def said() -> list[str]:
+    def states() -> list[str]:
         actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
         return [action for action in actions if action.startswith("store_")]
 
@@ -269,11 +584,11 @@ def test_a_state_of_the_store_is_said_once(
         tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
         first = cursor()
         tick_until(scheduler, lambda: cursor() > first, "it was overdue and taken, and another claimed, all uncertain")
-        assert said() == ["store_away"]
+        assert states() == ["store_away"]
         assert not messages(app.conf.broker_url)
         scheduler._once._trip.settings = replace(settings, wait_replicas=0)  # as if the replica were back
         tick_until(scheduler, lambda: messages(app.conf.broker_url), "windows are published")
-    assert said() == ["store_away", "store_back"]
+    assert states() == ["store_away", "store_back"]
 
 
 def test_a_beat_that_wins_nothing_says_that_replicas_are_back(

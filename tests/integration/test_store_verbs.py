@@ -49,7 +49,7 @@ from celery_once_beat.replies import (
     Unchanged,
     Unknown,
 )
-from celery_once_beat.requests import ClaimRequest, KeyedWindow, LoadRequest, WindowKey
+from celery_once_beat.requests import ASTRAY, ClaimRequest, KeyedWindow, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import SHARDS, Store
 from celery_once_beat.windows import format_instant
@@ -123,6 +123,9 @@ class Stage:
 
     def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
         return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
+
+    def astray(self) -> Any:
+        return self.store.confirm_many([(self.window, self.turn, ASTRAY, START)])[0]
 
     def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
         reply = self.store.take_many(beat, [(self.window, mark)])[0]
@@ -375,6 +378,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "claim, beat-2": lambda s: s.claim("beat-2"),
     "confirm": lambda s: s.confirm(),
     "unconfirm": lambda s: s.confirm(published=False),
+    "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,
     "begin A": lambda s: s.begin("A"),
@@ -394,6 +398,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "expired, n=1": lambda s: s.discard("expired", 1),
     "unknown, n=0": lambda s: s.store.discarded(s.window, 0),
     "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
+    "done by result": lambda s: s.store.close_by_result(s.window, "beat-2", "done"),
     "backfill": lambda s: s.backfill(),
 }
 
@@ -404,6 +409,8 @@ TABLE = """
   unseen      | claim, beat-2    | Claimed turn=1              | open       | 10
   unseen      | confirm          | Unchanged                   | unseen     | -
   unseen      | unconfirm        | Unchanged                   | unseen     | -
+  unseen      | astray           | Unchanged                   | unseen     | -
+  unseen      | done by result   | Unchanged                   | unseen     | -
   unseen      | take overdue     | Unchanged                   | unseen     | -
   unseen      | begin A          | Begun attempt=1             | running A  | -
   unseen      | begin B, n=1     | Begun attempt=1             | running B  | -
@@ -415,6 +422,8 @@ TABLE = """
   claimed     | claim, beat-2    | Moved                       | open       | same
   claimed     | confirm          | Confirmed                   | open       | 600
   claimed     | unconfirm        | Confirmed                   | open       | 1
+  claimed     | astray           | Closed outcome=untracked    | closed     | -
+  claimed     | done by result   | Closed outcome=done         | closed     | -
   claimed     | take             | Unchanged                   | open       | same
   claimed     | take overdue     | Taken retry=0 attempts=0    | open       | 10
   claimed     | begin A          | Begun attempt=1             | running A  | 31
@@ -433,6 +442,8 @@ TABLE = """
   published   | claim, beat-2    | Moved                       | open       | same
   published   | confirm          | Confirmed                   | open       | 600
   published   | unconfirm        | Confirmed                   | open       | 1
+  published   | astray           | Closed outcome=untracked    | closed     | -
+  published   | done by result   | Closed outcome=done         | closed     | -
   published   | take             | Unchanged                   | open       | same
   published   | take overdue     | Taken retry=0 attempts=0    | open       | 10
   published   | begin A          | Begun attempt=1             | running A  | 31
@@ -450,6 +461,8 @@ TABLE = """
   running     | claim, beat-2    | Moved                       | running A  | same
   running     | confirm          | Unchanged                   | running A  | same
   running     | unconfirm        | Unchanged                   | running A  | same
+  running     | astray           | Unchanged                   | running A  | same
+  running     | done by result   | Unchanged                   | running A  | same
   running     | take             | Unchanged                   | running A  | same
   running     | take overdue     | Unchanged                   | running A  | 31
   running     | begin A          | Begun attempt=1             | running A  | 31
@@ -472,6 +485,8 @@ TABLE = """
   died        | claim, beat-2    | Moved                       | open       | same
   died        | confirm          | Unchanged                   | open       | same
   died        | unconfirm        | Unchanged                   | open       | same
+  died        | astray           | Unchanged                   | open       | same
+  died        | done by result   | Unchanged                   | open       | same
   died        | take             | Unchanged                   | open       | same
   died        | take overdue     | Taken retry=0 attempts=1    | open       | 10
   died        | begin A          | Begun attempt=1             | running A  | 31
@@ -492,6 +507,8 @@ TABLE = """
   taken       | claim, beat-2    | Moved                       | open       | same
   taken       | confirm          | Confirmed                   | open       | 600
   taken       | unconfirm        | Confirmed                   | open       | 1
+  taken       | astray           | Closed outcome=untracked    | closed     | -
+  taken       | done by result   | Unchanged                   | open       | same
   taken       | take             | Taken retry=0 attempts=1    | open       | same
   taken       | take overdue     | Taken retry=0 attempts=1    | open       | 10
   taken       | begin A          | Begun attempt=1             | running A  | 31
@@ -518,6 +535,8 @@ TABLE = """
   waiting     | claim, beat-2    | Moved                       | waiting 1  | same
   waiting     | confirm          | Unchanged                   | waiting 1  | same
   waiting     | unconfirm        | Unchanged                   | waiting 1  | same
+  waiting     | astray           | Unchanged                   | waiting 1  | same
+  waiting     | done by result   | Unchanged                   | waiting 1  | same
   waiting     | take             | Unchanged                   | waiting 1  | same
   waiting     | take overdue     | Unchanged                   | waiting 1  | 62
   waiting     | begin A          | Busy                        | waiting 1  | same
@@ -583,6 +602,8 @@ TABLE = """
   closed      | claim, beat-2    | Moved                       | closed     | -
   closed      | confirm          | Unchanged                   | closed     | -
   closed      | unconfirm        | Unchanged                   | closed     | -
+  closed      | astray           | Unchanged                   | closed     | -
+  closed      | done by result   | Unchanged                   | closed     | -
   closed      | take overdue     | Unchanged                   | closed     | -
   closed      | begin A          | Closed outcome=             | closed     | -
   closed      | begin B          | Closed outcome=             | closed     | -
@@ -2498,6 +2519,13 @@ def test_what_can_not_be_published_fails_after_max_attempts(new_stage: Callable[
         assert stage.store.confirm_many([(stage.window, turn, published, START)]) == [Unchanged()]
     assert stage.counts() == {"failed": 1}
     assert stage.even()
+
+
+def test_a_window_that_was_opened_by_order_has_no_result(stage: Stage) -> None:
+    """The result that is there is that of its life before."""
+    _closed(stage)
+    assert isinstance(stage.backfill(), Claimed)
+    assert stage.store.close_by_result(stage.window, "beat-2", "done") == Unchanged()
 
 
 def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worker_failed(stage: Stage) -> None:

@@ -46,6 +46,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     """``celery beat -S once-django``: the schedule of django-celery-beat's tables, with each window once."""
 
     Entry = OnceModelEntry
+    base_is_fit = True
     _schedule: dict[str, Any] | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

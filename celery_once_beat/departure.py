@@ -1,0 +1,51 @@
+"""One message on its way to the broker: whether it says for which window it was sent, and into which queue it went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from celery.signals import before_task_publish
+
+__all__ = ("Departure",)
+
+
+class Departure:
+    """Watches for the message with one task id, and puts a window's headers back where a task's own code lost them.
+
+    An ``apply_async`` that sets ``options["headers"]`` has dropped them, and nothing else would ever show it: what a
+    worker runs without them is a plain task.
+    """
+
+    def __init__(self, task_id: str, headers: Mapping[str, Any]) -> None:
+        #: Of the message: whoever publishes it is to use it.
+        self.task_id = task_id
+        self.headers = dict(headers)
+        self._seen: Mapping[str, Any] | None = None
+        #: Where it went; '' while it didn't.
+        self.queue = ""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch within the block; as the last of those that Celery asks before a publish."""
+        before_task_publish.connect(self._before, weak=False)
+        try:
+            yield
+        finally:
+            before_task_publish.disconnect(self._before)
+
+    def _before(self, headers: Any, properties: Any, routing_key: Any, declare: Any = None, **_: Any) -> None:
+        if properties.get("correlation_id") == self.task_id:
+            headers.update(self.headers)
+            self._seen = headers
+            self.queue = str(getattr(declare[0], "name", routing_key) if declare else routing_key)
+
+    @property
+    def lost(self) -> str:
+        """Why the window's worker won't know it; '' where it will."""
+        if self._seen is None:
+            return "no message with its task id went out"
+        if any(self._seen.get(name) != value for name, value in self.headers.items()):
+            return "its headers are gone from the message"
+        return ""

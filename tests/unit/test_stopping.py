@@ -1,0 +1,128 @@
+"""Signals that are held back: for the length of a block, and for no other process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from processes import wait_until
+
+from celery_once_beat.stopping import held_back
+
+
+@pytest.fixture
+def came() -> Iterator[list[int]]:
+    """The signals that this process's own handlers were given."""
+    came: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda which, _frame: came.append(which)) for number in numbers]
+    yield came
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_signals_wait_for_the_end_of_the_block(came: list[int]) -> None:
+    """Each is delivered once, to the handler that was there."""
+    with held_back():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert came == []
+    assert came == [signal.SIGTERM, signal.SIGINT]
+    signal.raise_signal(signal.SIGTERM)
+    assert came[2:] == [signal.SIGTERM]
+
+
+def test_a_handler_that_raises_keeps_no_other_back(came: list[int]) -> None:
+    """As Celery's do, which end the process."""
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, end)
+
+    def both() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SystemExit):
+        both()
+    assert came == [signal.SIGINT]
+
+
+def test_what_is_ignored_or_set_meanwhile_stays_so(came: list[int]) -> None:
+    """The block sets back nothing but its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with held_back():
+        signal.raise_signal(signal.SIGINT)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    assert came == []
+
+
+def test_another_thread_holds_nothing_back(came: list[int]) -> None:
+    """A worker's embedded beat: Python runs handlers in the main thread alone."""
+
+    def held() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGTERM)
+
+    thread = threading.Thread(target=held)
+    thread.start()
+    thread.join()
+    assert came == [signal.SIGTERM]
+
+
+def _subprocess() -> int:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child.returncode = 0  # whoever asked for it waits for it, not this object
+    return child.pid
+
+
+def _fork() -> int:
+    child = os.fork()
+    if not child:
+        try:
+            time.sleep(600)
+        finally:
+            os._exit(7)
+    return child
+
+
+def _multiprocessing(how: str) -> Callable[[], int]:
+    def start() -> int:
+        child = multiprocessing.get_context(how).Process(target=time.sleep, args=(600,))
+        child.start()
+        assert child.pid
+        return child.pid
+
+    return start
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has several threads, and forks
+@pytest.mark.parametrize(
+    "start", [_subprocess, _fork, _multiprocessing("fork"), _multiprocessing("spawn")],
+    ids=["subprocess", "fork", "multiprocessing fork", "multiprocessing spawn"],
+)  # fmt: skip
+def test_a_process_that_is_started_meanwhile(start: Callable[[], int]) -> None:
+    """SIGTERM ends it, as if nothing were held back."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with held_back():
+            child = start()
+
+            def ended() -> tuple[int, int]:
+                os.kill(child, signal.SIGTERM)  # Python forgets what comes within fork()
+                return os.waitpid(child, os.WNOHANG)
+
+            _, status = wait_until(lambda: (found := ended())[0] and found, "it ends", 60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
