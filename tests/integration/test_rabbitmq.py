@@ -155,7 +155,7 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
 def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at: str, away: bool) -> None:
     """Before the message, or before its confirm: it is published again under the same id, a second copy is refused.
 
-    Celery itself publishes again if it can connect again at once; else recovery does.
+    Recovery does that, unless a worker has begun it by then.
     """
     system.settings["once_beat_lease"] = 60.0  # a body that stands still with its worker isn't taken for dead
     worker = system.worker(pool="solo").wait_ready()
@@ -172,10 +172,11 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
     system.wait_done(2)
     system.settle([beat], timeout=60)
     system.check_each_once()
-    wait_until(lambda: len(system.refused()) >= (at == "basic.ack"), "the second copy is refused", 20)
+    twice = away and at == "basic.ack"  # else its worker may have been there before a beat looked for it
+    wait_until(lambda: len(system.refused()) >= twice, "the second copy is refused", 20)
     copies = received(worker)
     assert set(copies) == {id_of(start) for start in system.starts()}
-    assert sum(copies.values()) - len(copies) == len(system.refused()) == (at == "basic.ack")
+    assert twice <= sum(copies.values()) - len(copies) == len(system.refused()) <= (at == "basic.ack")
 
 
 def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
