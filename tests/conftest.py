@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 #: How a test asks for what not every machine has: by a fixture, a parameter, or in its code.
-_ASKING = {"chromium", "composed_redis", "rabbit_server", "docs/redis.md", "postgres", "redis"}
+_ASKING = {"authorities", "chromium", "composed_redis", "rabbit_server", "docs/redis.md", "postgres", "redis"}
 _ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Postgres|Rabbit)Server\b')
 #: What else is worth its time on a bare machine: how the servers are found, and the system as a whole.
 _ALONG = ("test_harness.py", "test_pair.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")

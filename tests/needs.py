@@ -54,9 +54,9 @@ def find(name: str, *, in_wheels: bool = True) -> Path | None:
     return (None if BARE else each.of_machine()) or (each.of_wheel() if in_wheels else None)
 
 
-def need(name: str) -> Path:
+def need(name: str, *, in_wheels: bool = True) -> Path:
     """Where this need is met; else the test is left out."""
-    return find(name) or missing(name)
+    return find(name, in_wheels=in_wheels) or missing(name)
 
 
 def missing(name: str, but: str = "isn't installed") -> NoReturn:

@@ -262,7 +262,7 @@ def test_a_bare_machine_leaves_out_and_says_what(procs: Processes, tmp_path: Pat
     """What it lacks is skipped, in CI too, and the shells of the tests don't find it; the rest runs; nothing fails."""
     (tmp_path / "test_lacking.py").write_text(_LACKING)
     command = [
-        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n", "2", "--rootdir=.",
+        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir=.",
         f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_lacking.py"),
     ]  # fmt: skip
     run = procs.start(command, name="pytest", env={"PYTEST_ADDOPTS": "", "ONCE_TEST_BARE": "1", "CI": "true"})

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
+from needs import need
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
@@ -46,6 +47,7 @@ def set_user(server: RedisServer, *rules: str) -> None:
 @pytest.fixture
 def authorities(tmp_path: Path) -> tuple[Path, Path, tuple[str, ...]]:
     """The right authority's file, another one's, and a server's options for a certificate of the right one."""
+    need("redis-server", in_wheels=False)  # those of the wheels are built without TLS
     right, wrong = trustme.CA(), trustme.CA()
     certificate = right.issue_cert("localhost")
     paths = [tmp_path / name for name in ("right.pem", "wrong.pem", "key.pem", "chain.pem")]
