@@ -254,6 +254,10 @@ class Publishing(Scheduler):
         if self._published == 0:
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             self.broker_ready()
+        if self._published == 0 and not self._broker_down:
+            job.row.refused(time.monotonic(), self._once.settings.publish_timeout, again=job.again)
+        else:
+            job.row.refusals = 0
         if self._published == 1 and departure.lost and window.tracked:
             self._gone_astray(job, window, departure.lost)
             return ASTRAY

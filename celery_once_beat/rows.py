@@ -130,6 +130,16 @@ class Row:
     astray: bool = False
     #: Its last claim met a key that isn't ours.
     claim_failed: bool = False
+    #: How often a broker that answers has refused its messages, and until when, time.monotonic(), no overdue window of
+    #: it is tried for that.
+    refusals: int = 0
+    refused_until: float = 0.0
+
+    def refused(self, now: float, most: float, *, again: bool) -> None:
+        """Note a refusal: overdue windows wait, from a second up to ``most``. New ones don't put off the next try."""
+        if again or not self.refusals:
+            self.refused_until = now + min(2.0 ** min(self.refusals, 30), most)
+            self.refusals += 1
 
     @property
     def definition(self) -> tuple[object, ...]:

@@ -325,6 +325,7 @@ class OnceSchedulerMixin(Publishing):
 
         Returns why some of it couldn't be taken.
         """
+        overdue = list(self._not_refused(overdue))
         began, away = time.monotonic(), None
         for position in range(0, len(overdue), SLICE):
             if time.monotonic() - began > self._once.settings.recovery_interval:
@@ -352,6 +353,21 @@ class OnceSchedulerMixin(Publishing):
             signals.window_overdue.send(sender=self, window=row.window(key.start, attempt))
         self._publish(jobs, sent)
         return recovered.away
+
+    def _not_refused(self, overdue: list[WindowKey]) -> Iterator[WindowKey]:
+        """Leave out what the broker would refuse too, for a missing exchange, say, or a queue of another type.
+
+        Of an entry whose last message it refused, only the oldest window is tried: once that goes out, all are.
+        """
+        now = time.monotonic()
+        oldest: dict[str, WindowKey] = {}
+        for key in overdue:
+            row = self._rows.get(key.entry)
+            if row is None or not row.refusals:
+                yield key
+            elif now >= row.refused_until:
+                oldest[key.entry] = min(key, oldest.get(key.entry, key), key=lambda window: window.start)
+        yield from oldest.values()
 
     # -- what is outside --------------------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""A broker that answers and refuses an entry's messages: how many of its windows are tried meanwhile. No server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from celery_once_beat import OnceScheduler, OnceTask
+from celery_once_beat.publishing import Job
+from celery_once_beat.requests import WindowKey
+
+START = datetime(2026, 11, 21, tzinfo=timezone.utc)
+OVERDUE = [WindowKey(entry, START + timedelta(seconds=n)) for n in (2, 0, 1) for entry in ("tick", "other")]
+
+
+@pytest.fixture
+def scheduler() -> Iterator[OnceScheduler]:
+    app = Celery(broker="memory://", task_cls=OnceTask, set_as_current=False)
+    app.conf.once_beat_redis_url = "redis://127.0.0.1:1"
+
+    @app.task(name="work")
+    def work() -> None:
+        pass
+
+    app.conf.beat_schedule = {entry: {"task": "work", "schedule": 1.0} for entry in ("tick", "other")}
+    scheduler = OnceScheduler(app=app)
+    scheduler._rows.refresh(scheduler.schedule, None)
+    yield scheduler
+    scheduler._drop_broker()
+
+
+def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
+    row = scheduler._rows.get("tick")
+    assert row is not None
+    return scheduler._send(row.entry, row.window(START), Job(row, START, 1, None, again=again))
+
+
+def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first none for a second, then the oldest; of other entries all, and all of this one once one went out."""
+    clock = [1000.0]
+    monkeypatch.setattr("celery_once_beat.publishing.time.monotonic", lambda: clock[0])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OperationalError("(404) NOT_FOUND - no exchange")
+
+    def tried() -> list[WindowKey]:
+        return [key for key in scheduler._not_refused(OVERDUE) if key.entry == "tick"]
+
+    with monkeypatch.context() as broker:
+        broker.setattr("kombu.messaging.Producer.publish", refuse)
+        assert publish(scheduler) == 0
+        assert tried() == []
+        assert len(list(scheduler._not_refused(OVERDUE))) == 3
+        for seconds in (1, 2, 4, 8, 10, 10):
+            clock[0] += seconds / 2
+            assert publish(scheduler) == 0  # a new window doesn't put off the next try
+            assert tried() == []
+            clock[0] += seconds / 2
+            assert tried() == [WindowKey("tick", START)]
+            assert publish(scheduler, again=True) == 0
+    assert publish(scheduler) == 1
+    assert len(tried()) == 3
