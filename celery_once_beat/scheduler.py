@@ -12,6 +12,7 @@ import re
 import socket
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
