@@ -690,6 +690,8 @@ def test_after_an_outage_only_what_isnt_known_is_loaded(
         return scheduler._store_down_since is None
 
     tick_until(scheduler, back, "the store is back")
+    scheduler.tick()
+    tick_until(scheduler, lambda: not scheduler._rows.unloaded(), "what isn't known is loaded")
     with server.client() as client:
         calls = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
     assert forgotten or calls < 100, "forgotten: the outage was longer than a beat may be silent"
