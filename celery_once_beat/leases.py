@@ -10,6 +10,7 @@ the thread needs is kept under a lock that is written in Python: what is raised 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import math
 import os
@@ -18,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery.utils.log import get_logger
@@ -33,6 +35,10 @@ from .windows import format_instant
 __all__ = ("Lease", "Leases", "is_death", "leases_of", "tell")
 
 logger = get_logger(__name__)
+
+
+#: Python 3.10 has none.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 
 class Lease:
@@ -201,18 +207,23 @@ def is_death(error: BaseException) -> bool:
         return True
     return any(
         frame.f_globals.get("__name__") == "celery.apps.worker"
-        for each in _all_of(error, set())
+        for each in _all_of(error)
         for frame, _ in traceback.walk_tb(each.__traceback__)
     )
 
 
-def _all_of(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
-    """An exception, and those that it was raised for or from, or is a group of."""
-    if error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        for each in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
-            yield from _all_of(each, seen)
+def _all_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that it was raised for or from, or is a group of; a chain may be long."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            left += each.__cause__, each.__context__
+            if isinstance(each, _GROUP):  # not whatever else has something of that name
+                left += each.exceptions
 
 
 _leases: WeakKeyDictionary[Store, dict[int, Leases]] = WeakKeyDictionary()

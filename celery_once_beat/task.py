@@ -309,8 +309,11 @@ def _say_copied(name: str) -> None:
 
 
 def _first_begun(request: Any) -> datetime:
-    """When this call was begun, or the first of those of which it is a retry."""
+    """When this call was begun, or the first of those of which it is a retry; a hook may have looked before."""
     first = None if request is None else find_call(request.id, vars(request), request.headers)
+    seen: Window | None = getattr(request, "_once_window", None)
+    if first is None and seen is not None and not seen.scheduled:
+        first = seen.start
     return first or datetime.fromtimestamp(getattr(request, "_once_began", None) or time.time(), timezone.utc)
 
 

@@ -85,8 +85,9 @@ class _Execution:
     def __init__(self, window: Window) -> None:
         self.window = window
 
-    def hand_over(self, options: dict[str, Any]) -> None:
-        """There is nobody to give it to."""
+    def hand_over(self, _: dict[str, Any], publish: Callable[[], Any]) -> Any:
+        """There is nobody to take it from."""
+        return publish()
 
 
 class _Requests:

@@ -162,6 +162,18 @@ def test_the_retries_of_a_call_have_its_window(app: Celery) -> None:
     assert len(set(seen)) == 1
 
 
+def test_a_hook_that_looks_first_sees_what_the_retries_see(app: Celery) -> None:
+    """before_start is called before the body begins; a retry is told the same start all the same."""
+    task = app.task(work, name="proj.task", shared=False)
+    request = Context(id="1", called_directly=False, args=(), kwargs={}, headers=None)
+    task.request_stack.push(request)
+    seen = task.window
+    request._once_began = seen.start.timestamp() + 3
+    headers = task.signature_from_request(request).options["headers"]
+    task.request_stack.pop()
+    assert headers == encode_call("1", seen.start)
+
+
 def test_another_calls_header_isnt_believed(app: Celery) -> None:
     """A child that was given its parent's headers began when it began; nor what is no instant."""
     task = app.task(work, name="proj.task", shared=False)
@@ -229,9 +241,32 @@ def leaves() -> None:
     raise SystemExit
 
 
+class OddError(Exception):
+    """It has something by the name that a group's members have."""
+
+    exceptions = None
+
+
+def odd() -> None:
+    raise OddError
+
+
+def chained() -> None:
+    """As a long row of handlers does in which the next one raises."""
+    error = LookupError("first")
+    for _ in range(3000):
+        following = LookupError("next")
+        following.__context__, error = error, following
+    raise error
+
+
 @pytest.mark.parametrize(
-    ("body", "death"), [(from_handler, True), (wrapped, True), (hidden, True), (leaves, True), (own, False)]
-)
+    ("body", "death"),
+    [
+        (from_handler, True), (wrapped, True), (hidden, True), (leaves, True), (own, False), (odd, False),
+        (chained, False),
+    ],
+)  # fmt: skip
 def test_what_is_no_end_of_a_body(body: Callable[[], None], death: bool) -> None:
     """What Celery's handler of a signal raises within a body ends the worker, whatever the body makes of it."""
     with pytest.raises(BaseException) as caught:  # noqa: PT011  # each
