@@ -1,7 +1,7 @@
 """docs/ends.md says how each end of a task is recorded and whether its window runs again; this plays each of them.
 
-The expectations are the document's tables, read from it. The worker's Celery is the one that is installed; for others,
-in an environment of their own, each with one command::
+The expectations are two of the document's tables, read from it. The worker's Celery is the one that is installed; for
+others, in an environment of their own, each with one command::
 
     python3.10 -m venv /tmp/5.4 && /tmp/5.4/bin/pip install -e '.[test]' celery==5.4.0
     /tmp/5.4/bin/python -m pytest tests/integration/test_ends_table.py
@@ -85,10 +85,15 @@ class Row(NamedTuple):
         return self.entry.replace(" ", "_")
 
 
-def tables() -> list[list[list[str]]]:
-    """The cells of each table of the document, without its head."""
-    found = re.findall(r"(?:^\|.*\n)+", DOCUMENT, re.MULTILINE)
-    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]] for text in found]
+def table(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    found = re.search(r"(?:^\|.*\n)+", DOCUMENT.partition(f"{heading}\n")[2], re.MULTILINE)
+    assert found, heading
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()[2:]]
+
+
+ENDS = table("# How a task ends, and what becomes of its window")
+POOLS = table("## Other pools")
 
 
 def by_version(cell: str) -> str | None:
@@ -102,8 +107,7 @@ def by_version(cell: str) -> str | None:
 
 
 def rows() -> Iterator[Row]:
-    ends, _ = tables()
-    for title, outcome, early, late, result in ends:
+    for title, outcome, early, late, result in ENDS:
         for column, again in enumerate((early, late)):
             if again:
                 end = f"{PLAYED.get(title)}/{('early', 'late')[column]}"
@@ -115,8 +119,7 @@ def rows() -> Iterator[Row]:
 
 
 def rows_of_pools() -> Iterator[Row]:
-    _, pools = tables()
-    for title, *outcomes in pools:
+    for title, *outcomes in POOLS:
         for pool, cell in zip(("threads", "gevent"), outcomes, strict=True):
             outcome = by_version(cell)
             if outcome:
@@ -197,15 +200,14 @@ def test_ends(play: Play, row: Row) -> None:
 
 @pytest.mark.parametrize("row", list(rows_of_pools()), ids=str)
 def test_ends_in_other_pools(play: Play, row: Row) -> None:
-    """The same of a pool of threads or greenlets, as the document's second table says."""
+    """The same of a pool of threads or greenlets, as the document's table of them says."""
     check_again(play, row, played(play, row))
 
 
 def test_every_end_is_documented(play: Play) -> None:
     """Each row of the tables is played, and each end that is played has its row."""
-    ends, pools = tables()
-    assert [row[0] for row in ends] == list(PLAYED)
-    assert [row[0] for row in pools] == list(PLAYED_IN_POOLS)
+    assert [row[0] for row in ENDS] == list(PLAYED)
+    assert [row[0] for row in POOLS] == list(PLAYED_IN_POOLS)
     documented = set(PLAYED.values())
     documented.add("hard limit, hook raises")  # a row of its own would say what the plain one says
     documented |= {f"{pool}: {end}" for pool in ("threads", "gevent") for end in PLAYED_IN_POOLS.values()}
