@@ -4,8 +4,8 @@
 -- ARGV[6] owner   ARGV[7] fence that its begin was given; 0 where the caller doesn't know it, as a worker's main
 -- process, which ends what its child began: then only the run key counts
 -- ARGV[8] outcome: done, failed or revoked
--- ARGV[9] ms after which the same window runs again, 0 to close it; what the entry says of failures goes first; up to max_attempts executions, which a key's
--- window doesn't count
+-- ARGV[9] ms after which the same window runs again, 0 to close it; what the entry says of failures goes first; up to
+-- max_attempts executions, which aren't counted of a key's window
 -- ARGV[10] 1 if the message says that the window is tracked, else 0; 'keyed' for a window of a user's key
 --
 -- returns {'finished'}   the outcome is recorded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import signal
@@ -9,8 +10,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from processes import wait_until
+from redis import ResponseError
 from system import System, rare
 
+from celery_once_beat.replies import Begun, Closed
+from celery_once_beat.requests import KeyedWindow
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant, parse_instant
@@ -136,13 +140,19 @@ def test_another_key_prefix(system: System) -> None:
     wait_until(lambda: not system.account().open, "nothing is open", 60)
     assert worker.stop() == 0
     stopped = system.account()
+    keyed = KeyedWindow("mail", parse_instant("2026-11-21T00:00:00.000000Z"), None)
+    begun = system.store.begin(keyed, "sender", 30.0, tracked=False)
+    assert isinstance(begun, Begun)
+    system.store.finish(keyed, "sender", begun.fence, "done", tracked=False)
     with system.client() as client:
-        for key in client.scan_iter("once:{*"):
-            client.rename(key, key.replace(b"once:", b"proj:", 1))
+        for key in client.scan_iter("once:*"):
+            with contextlib.suppress(ResponseError):
+                client.rename(key, key.replace(b"once:", b"proj:", 1))
     system.store.close()
     system.settings = {"once_beat_key_prefix": "proj:"}
     system.store = Store(Settings(redis_url=system.store_url, key_prefix="proj:"))
     assert system.account() == stopped
+    assert isinstance(system.store.begin(keyed, "sender again", 30.0, tracked=False), Closed)
     system.worker("new worker", pool="solo").wait_ready()
     beat = system.beat("new")
     system.wait_done(3)
