@@ -94,7 +94,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
 
     Its window would wait for ``start_timeout``; now it is published again soon, and may meet another worker.
     """
-    delivery = _read(message.headers, "unknown")
+    delivery = _read(message.headers, "discarded")
     if delivery is None:
         return
     window = delivery.window
@@ -110,8 +110,10 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
             extra=about("window_discarded", window),
         )
     if window.tracked:
-        send = lambda store: store.discarded(delivery.key, delivery.retry)  # noqa: E731
-        errands_of(sender.app).send(send, lambda exc: _log_unrecorded(delivery, "unknown", exc))
+        errands_of(sender.app).send(
+            lambda store: store.discarded(delivery.key, delivery.retry),
+            lambda exc: _log_unrecorded(delivery, "discarded", exc),
+        )
 
 
 def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:

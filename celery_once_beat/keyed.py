@@ -187,9 +187,9 @@ class Once:
             leases_of(self._store).release(lease)
 
     def _leave(self, frame: FrameType) -> _Turn | None:
-        """Return what the block has that is left now: that of the frame, else of the context.
+        """Find the block that is left now, by its frame, else by its context; return what it has.
 
-        Where neither is known, an ExitStack that is left elsewhere, those without a window go first: so a lease can
+        Where neither is known (an ExitStack that is left elsewhere), blocks without a window go first. So a lease may
         last until the last of them is left, but none ends early.
         """
         inside, here = self._inside[::-1], _still_inside()
@@ -310,7 +310,7 @@ class _Turn:
 
 
 class _Entered:
-    """A block that was entered: by whose frame, None once it was left, and what it has, None where another has it."""
+    """A block that was entered. ``frame`` is None once it was left, ``turn`` where another caller has the window."""
 
     def __init__(self, turn: _Turn | None, frame: FrameType) -> None:
         self.turn = turn

@@ -164,7 +164,7 @@ class Leases:
 
 
 def tell(send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
-    """Tell the store how an execution ended, for so many seconds if need be: what is lost is a second execution.
+    """Tell the store how an execution ended, for so many seconds if need be: an end that is lost costs a second one.
 
     What can't be told is given to ``unrecorded``, and stops nothing: the body's own result or exception stands. A
     foreign key and a newer version don't go away by waiting.
@@ -198,7 +198,7 @@ def tell(send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceE
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether what came out of a body is the end of its process or worker, and none of the body's own.
+    """Whether what came out of a body is the end of its process or worker, and not the body's own.
 
     SystemExit and KeyboardInterrupt are. So is what Celery's handler of a signal raises, at a cold shutdown say, where
     the body runs in the worker's main thread (solo): any Exception, known by the frame that it comes from.

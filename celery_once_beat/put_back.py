@@ -36,7 +36,7 @@ RATE = 50.0
 _LONGEST_QUEUE = 30.0
 #: Seconds until a message comes again the first time.
 _FIRST = 0.1
-#: Recovery intervals until one of a newer version comes again, at most; of a store that is away, one.
+#: At most so many recovery intervals until a message of a newer version comes again; where the store is away, one.
 _INTERVALS = 5
 #: More often isn't counted.
 _MOST_TIMES = 100
@@ -68,7 +68,7 @@ def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
 
 
 def come_again(task: OnceTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
-    """Publish the same message once more, to come after at most ``longest`` seconds, or in the turn of many.
+    """Publish the same message once more, to come after at most ``longest`` seconds, or later where many wait.
 
     Raises Ignore; or Reject, to have it delivered again, where it can't be published.
     """

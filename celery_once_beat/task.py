@@ -224,9 +224,9 @@ class OnceTask(_Task):
         The window is that of another task, its entry and start (``window=self.window``: its children are sent once,
         also where it runs again after a crash, within ``once_beat_retention``), or the present one of ``every``, as
         ``celery_once_beat.once`` takes it, with ``tz``. Further ``options`` are those of ``apply_async``. Returns
-        its AsyncResult, or None where its message is out. Who asks while that isn't known publishes it too, since the
-        other may be dead; the worker refuses the copy. What is out isn't recovered. Raises StoreUnavailableError where
-        Redis doesn't answer, and what ``apply_async`` raises: then the next who asks publishes it.
+        its AsyncResult, or None where its message is out. While that isn't known, whoever asks publishes it too, since
+        the other may be dead; the worker refuses the copy. What is out isn't recovered. Raises StoreUnavailableError
+        where Redis doesn't answer, and what ``apply_async`` raises: then the next who asks publishes it.
         """
         return publish_once(self, args, kwargs, key=key, window=window, every=every, tz=tz, options=options)
 

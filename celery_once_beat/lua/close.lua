@@ -38,10 +38,10 @@ if ARGV[7] == 'expired' and NOW < window.expires then
   -- By a worker's clock that is ahead. Its copy is gone; the window becomes overdue.
   return {'unchanged'}
 end
--- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
 if ARGV[9] and (window.fence > 0 or window.backfill == 1) then
   return {'unchanged'} -- it is known to workers, or was opened by order since
 end
+-- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
 local idle = not kind and (window.fence == 0 or window.released == TO_RETRY or ARGV[7] == 'revoked')
 if (idle or kind == 'wait') and window.retry == tonumber(ARGV[8]) then
   close_window(window, ARGV[7], ARGV[6])

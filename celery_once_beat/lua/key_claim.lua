@@ -9,9 +9,9 @@
 --         {'taken'}     its message went out, or it has begun
 --         {'elsewhen', now}   it is not the window of now, server ms; only where ARGV[3] is there
 --
--- Both keys are strings. The claim key says sent:<claimant> once the message went out, before that <claimant>, for no
--- longer than a publish may take; earlier versions left out sent:, so that only the time tells. The run key is begin's: a
--- message that was published by somebody who died before the confirm may have begun already.
+-- Both keys are strings. The claim key says <claimant> for no longer than a publish may take, then sent:<claimant>.
+-- Earlier versions wrote <claimant> for both: there only the time that it has left tells them apart. The run key is
+-- begin's: a message that was published by somebody who died before the confirm may have begun already.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
