@@ -169,7 +169,7 @@ class Recovery:
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, "a limit was reached")
         if not self._heard:
-            return recovered  # whose it is instead hangs on who lives
+            return recovered  # which beat has it instead depends on who lives
         try:
             self._put_off({window: row for window, row in rows.items() if window not in ours})
         except StoreUnavailableError as exc:

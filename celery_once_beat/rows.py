@@ -126,7 +126,7 @@ class Row:
     asked: tuple[datetime, datetime] | None = None
     #: Why it can't go on, said once; '' while it can.
     trouble: str = ""
-    #: Its messages were found to lose what says for which window they were sent: it is untracked since.
+    #: Its messages were found to lose their window's headers or task id: it is untracked since.
     astray: bool = False
     #: Its last claim met a key that isn't ours.
     claim_failed: bool = False

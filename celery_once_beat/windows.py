@@ -158,9 +158,9 @@ def with_window(headers: Mapping[str, Any] | None, window: Window, sent_as: str)
 def decode_headers(headers: Mapping[str, object], task: object = None) -> Window | None:
     """Return the window that a message was sent for, or None if it wasn't sent for one.
 
-    ``task`` is the message's task id; headers that were sent with another id were copied, and aren't its own. None: they
-    aren't compared. Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes, and
-    NewerVersionError if a newer version wrote them: what they mean isn't guessed at.
+    ``task`` is the message's task id, which isn't compared if it is None: headers with another id were copied, and say
+    nothing of this message. Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes,
+    and NewerVersionError if a newer version wrote them: what they mean isn't guessed at.
     """
     if not any(name in headers for name in ("once_entry", "once_start", "once_v")):
         return None

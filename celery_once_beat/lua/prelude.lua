@@ -208,8 +208,8 @@ end
 -- A server that is full refuses a script's first write where that could need memory, and lets one go on that has
 -- written. What is there already may always go on and end: that frees memory, and a lease that is lost costs a second
 -- execution. So a script that changes what is there begins with a write that needs no memory: this one, DEL, ZREM. It
--- stands before an answer too that somebody acts on and that only repeats an earlier one: WAIT waits for the writes of its
--- own connection alone, and the earlier answer may have come, or been lost, on another.
+-- also stands before an answer that only repeats an earlier one, and that somebody acts on: WAIT waits for the writes of
+-- its own connection alone, and the earlier answer may have come, or been lost, on another.
 local function touch_entry()
   redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
