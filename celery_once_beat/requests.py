@@ -25,7 +25,7 @@ class WindowKey:
 
 @dataclass(frozen=True)
 class KeyedWindow(WindowKey):
-    """Names a window of a key of the user's own, ``entry``: it has no entry, and is open in no books."""
+    """A window of a user-defined key, ``entry``. Its hash has the fence alone, and it has no place in the open set."""
 
     #: Aware UTC; None: no other comes.
     end: datetime | None = None
