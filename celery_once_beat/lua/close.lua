@@ -9,8 +9,9 @@
 -- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
 --                         it died, which is for recovery; or it is closed already
---         {'sooner'}      of one that is unknown: it stays open, and is published again soon, in doubling steps up
---                         to publish_timeout; the next copy may meet a worker that knows its task
+--         {'sooner'}      of one that is unknown: it stays open, and asks again soon, in doubling steps up to
+--                         publish_timeout; the next copy may meet a worker that knows its task. Of an entry's windows
+--                         that never began one is published again at a time; see take
 --         {'newer', version}
 
 local kind, owner = settle()
@@ -29,7 +30,7 @@ if ARGV[7] == 'unknown' then
   end
   if NOW + soon < tonumber(redis.call('ZSCORE', OPEN, MEMBER)) then
     -- The beat that published it may confirm only now: that would put it off.
-    window.turn, window.taken = window.turn + 1, 0
+    window.turn, window.taken = window.turn + 1, SENT
     write_window(window, NOW + soon)
   end
   return {'sooner'}

@@ -34,6 +34,8 @@ class Hours:
         self.cursor = loaded.cursor
         self.queue: deque[WindowKey] = deque()
         self.published = self.windows = self.taken = 0
+        #: Whether the worker knows the entry's task.
+        self.known = True
 
     def go_on(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -64,6 +66,9 @@ class Hours:
     def _consume(self, most: int) -> None:
         for _ in range(min(most, len(self.queue))):
             key = self.queue.popleft()
+            if not self.known:
+                self.store.discarded(key, 0)
+                continue
             begun = self.store.begin(key, f"worker:{self.published}", 30.0)
             if isinstance(begun, Begun):
                 self.store.finish(key, f"worker:{self.published}", begun.fence, "done")
@@ -126,3 +131,16 @@ def test_what_was_not_published_goes_out_at_once(hours: Hours) -> None:
     hours.go_on(15)  # beat-2 died, too
     again = hours.store.take_many("beat", [(key, MARK) for key in keys])
     assert all(isinstance(reply, Taken) for reply in again), again
+
+
+def test_a_task_that_no_worker_knows_is_tried_for_one_window(hours: Hours) -> None:
+    """Each copy is discarded at once; they don't grow with the windows that wait. Once a worker knows it all run."""
+    hours.known = False
+    for _ in range(60):
+        hours.minute(consume=1000)
+    assert hours.open == 60
+    assert hours.published <= 2 * hours.windows + 10, "each minute a window's own, and one that is tried again"
+    hours.known = True
+    for _ in range(15):
+        hours.minute(consume=1000)
+    assert not hours.open, "all have run"
