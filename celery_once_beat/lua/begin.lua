@@ -125,6 +125,8 @@ if one_by_one and not is_new and another_runs() then
   -- other has ended.
   touch_entry()
   wait_for_turn()
+  -- The beat that published this copy may confirm only now: that would put it off.
+  window.turn, window.taken = window.turn + 1, 0
   write_window(window, NOW)
   return refuse('busy', 'another window of its entry runs')
 end

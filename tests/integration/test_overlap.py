@@ -14,7 +14,7 @@ from processes import environ, wait_until
 from system import System
 
 from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Renewed, Stale, Taken, Unchanged
-from celery_once_beat.requests import ClaimRequest, LoadRequest, Renewal, WindowKey
+from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, Renewal, WindowKey
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import format_instant
@@ -115,6 +115,8 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     assert isinstance(store.backfill(third, "order-2"), Claimed)
     assert isinstance(store.begin(second, "E", 30.0, skip=True), Begun)
     assert store.begin(third, "F", 30.0, skip=True) == Busy("another window of its entry runs")
+    late = store.confirm_many([Confirmation(third, 1, 1, 600.0)])
+    assert late == [Unchanged()], "its copy is refused already: it asks again soon, not after start_timeout"
     assert store.account("tick").counts == {"done": 2, "skipped": 1}
     store.close()
 
