@@ -407,6 +407,18 @@ def keys_without_expiry(server: RedisServer, pattern: str = "once:*") -> list[st
     return found
 
 
+@contextlib.contextmanager
+def without_shard(url: str, shard: int) -> Iterator[str]:
+    """URL of a user of the server whom it answers about all but one shard: as where one node of a cluster is away."""
+    kept = [f"~once:{{{number}}}:*" for number in range(16) if number != shard]
+    with redis.Redis.from_url(url) as client:
+        client.execute_command("ACL", "SETUSER", "part", "on", "nopass", "+@all", "~once:*beats*", *kept)
+        try:
+            yield url.replace("redis://", "redis://part:any@")
+        finally:
+            client.execute_command("ACL", "DELUSER", "part")
+
+
 class RabbitServer(_Server):
     """A RabbitMQ node of its own, with its own epmd; nothing of the machine's RabbitMQ is used or touched."""
 

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
+from servers import without_shard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.replies import Begun, Finished
@@ -387,3 +389,34 @@ def test_a_one_off_is_disabled_only_with_the_stores_word(rows: Any, store: Store
     beat.look()
     beat.look()
     assert not rows.objects.get().enabled
+
+
+def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat: Any, store: Store) -> None:
+    """What stands there says nothing of the row, which goes on by its new name; nor does it stop the beat."""
+    beat = new_beat()
+    late(rows, [beat], "old")
+    beat.looked(1200)
+    save(rows, name="new")
+    with redis.Redis.from_url(store.settings.redis_url) as client:
+        client.set(store.entry_key("old"), "not ours", ex=600)
+    beat.look()
+    beat.look()
+    assert store.account("new") is not None
+
+
+def test_a_part_of_the_store_that_is_away_stops_only_its_own(
+    rows: Any, new_beat: Any, app: Celery, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where one node of a cluster is away: other rows go on, and the beat tries again soon, not at once."""
+    shards = {store.shard_of(name): name for name in map("row-{}".format, range(40))}
+    away, here = shards.popitem(), shards.popitem()
+    window = ago(5)
+    for _, name in (away, here):
+        make(rows, window, name, one_off=True)
+    with without_shard(store.settings.redis_url, away[0]) as app.conf.once_beat_redis_url:
+        beat = new_beat()
+        beat._database._round()
+        assert beat.tick() > 0
+        assert beat.row(here[1]).cursor is not None
+        assert beat.row(away[1]).cursor is None
+        assert [r.message for r in caplog.records if getattr(r, "action", "") == "store_away"]

@@ -208,7 +208,13 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             if row is None or row.cursor is not None:
                 del self._renamed[name]
             elif until <= time.monotonic() or name in waiting:
-                account = self._once.account(old)
+                try:
+                    account = self._once.account(old)
+                except StoreUnavailableError:
+                    self._wait(row, old)  # it may be only the node of a cluster that has the old name
+                    raise
+                except OnceError:
+                    account = None  # it tells nothing of the row
                 if account is not None and _has_had_its_window(row, account):
                     assert self._database is not None
                     self._database.disable(row.entry, lambda: True)
@@ -220,12 +226,19 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 del self._renamed[name]
                 self._rows.wake_up(name)
 
-    def _look(self) -> None:
-        self._see_to_renamed()
-        super()._look()
+    def _look(self) -> StoreUnavailableError | None:
+        away = None
+        try:
+            self._see_to_renamed()
+        except StoreUnavailableError as exc:
+            away = exc  # this beat says that it lives all the same
+        away = super()._look() or away
         spent = [row for row in self._one_offs if _is_spent(row)]
-        if spent:
-            self._disable(spent)
+        try:
+            if spent:
+                self._disable(spent)
+        except StoreUnavailableError as exc:
+            away = exc
         for row in self._one_offs:
             if row not in self._passed and _is_passed(row):
                 self._passed.add(row)
@@ -237,6 +250,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                     row.since,
                     extra=about("row_passed", entry=row.name, owner=self._beat_id),
                 )
+        return away
 
     def _disable(self, rows: list[Row]) -> None:
         """Disable one-offs whose window has its outcome. Until then their rows are needed: it may be to recover."""
