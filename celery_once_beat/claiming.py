@@ -82,6 +82,8 @@ class Claiming:
         self._superseded_by: dict[str, str] = {}
         #: Entry → the definition with which it left the schedule, until the store knows.
         self._left: dict[str, str] = {}
+        #: Entries whose node of a cluster didn't answer when they were to be loaded.
+        self._silent: set[str] = set()
         #: Seconds by which the server's clock is behind the latest cursor, beyond what clocks differ; else 0.
         self.behind = 0.0
         #: The cursors that lie so far ahead.
@@ -108,6 +110,8 @@ class Claiming:
             del self._superseded_by[name]
             self._rows.wake_up(name)
         rows = self._rows.unloaded()
+        if self._silent:  # those last: they mustn't take up all the time each time
+            rows.sort(key=lambda row: row.name not in self._silent)
         while rows:
             requests: list[tuple[Row, LoadRequest]] = []
             while rows and len(requests) < CHUNK:
@@ -119,7 +123,9 @@ class Claiming:
             for (row, _), reply in zip(requests, replies, strict=True):
                 if isinstance(reply, StoreUnavailableError):
                     away = reply
+                    self._silent.add(row.name)
                 else:
+                    self._silent.discard(row.name)
                     self._load_answered(row, reply, now)
             if time.monotonic() - began > _LOADING:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 from proxy import Proxy
-from servers import RedisServer
+from servers import RedisServer, without_shard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.claiming import Claiming, Claims
@@ -517,3 +518,21 @@ def test_who_is_superseded_asks_at_once(new_beat: Callable[..., Beat], redis_url
     assert not old.claiming.claim(old.schedule, later).won
     old.claiming.load(["beat-1", "beat-2"])
     assert not old.rows.unloaded(), "it rests: the definition that was loaded last counts"
+
+
+def test_who_can_not_be_loaded_keeps_no_other_from_it(
+    new_beat: Callable[..., Beat], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster one node is away: all others' entries are loaded, though there isn't time for all at once."""
+    monkeypatch.setattr("celery_once_beat.claiming._LOADING", 0.0)  # one entry at a time
+    names = [f"entry-{n}" for n in range(400)]
+    away = [name for name in names if Store.shard_of(None, name) == 3]  # type: ignore[arg-type]
+    here = next(name for name in names if name not in away)
+    with without_shard(redis_url, 3) as url:
+        beat = new_beat(url)
+        beat.schedule = {name: beat.entry(name) for name in [here, *away]}
+        beat.rows.refresh(beat.schedule)
+        for _ in range(len(away) + 1):
+            with contextlib.suppress(StoreUnavailableError):
+                beat.claiming.load(["beat-1"])
+        assert {row.name for row in beat.rows.unloaded()} == {*away}
