@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from celery.backends.base import DisabledBackend
@@ -61,6 +62,10 @@ class Results:
     def found(self) -> list[tuple[WindowKey, str]]:
         """Return the windows whose result has come, each with the outcome that it says."""
         return [self._found.popleft() for _ in range(len(self._found))]
+
+    def put_back(self, found: Iterable[tuple[WindowKey, str]]) -> None:
+        """Keep what :meth:`found` returned, and what nothing could be done with yet, for its next call."""
+        self._found.extend(found)
 
     def stop(self) -> None:
         """Ask for nothing more; doesn't wait for an answer."""

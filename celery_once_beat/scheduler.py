@@ -229,18 +229,23 @@ class OnceSchedulerMixin(Publishing):
             self._claiming.load(self._recovery.alive, self._recovery.asked_at)
         except StoreUnavailableError as exc:
             away = exc
-        self._close_by_result()
+        away = self._close_by_result() or away
         if overdue and self.broker_ready():
             away = self._recover(overdue) or away
         return away
 
-    def _close_by_result(self) -> None:
-        """End windows that workers have executed which don't know windows, and whose result says so."""
-        for key, outcome in self._results.found():
+    def _close_by_result(self) -> StoreUnavailableError | None:
+        """End windows that workers have executed which don't know windows, and whose result says so.
+
+        Returns why some of it couldn't be done; that is left to the next look.
+        """
+        found = self._results.found()
+        for position, (key, outcome) in enumerate(found):
             try:
                 reply = self._once.close_by_result(key, self._beat_id, outcome)
-            except StoreUnavailableError:
-                raise
+            except StoreUnavailableError as exc:
+                self._results.put_back([*found[position + 1 :], found[position]])
+                return exc
             except OnceError as exc:  # who takes it has said so
                 logger.debug("once: %s", exc)
                 continue
@@ -252,6 +257,7 @@ class OnceSchedulerMixin(Publishing):
                     outcome,
                     extra=about("window_by_result", key, outcome=outcome, owner=self._beat_id),
                 )
+        return None
 
     def _check(self) -> None:
         """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""

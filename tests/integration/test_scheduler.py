@@ -24,7 +24,7 @@ from celery.schedules import crontab, schedule
 from celery.signals import before_task_publish
 from processes import wait_until
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
-from servers import RedisServer, free_port
+from servers import RedisServer, free_port, without_shard
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.audit import balance
@@ -612,6 +612,19 @@ def test_a_beat_that_wins_nothing_says_that_replicas_are_back(
         tick_until(scheduler, lambda: not scheduler._store_down_since, "it says so")
     actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
     assert [action for action in actions if action.startswith("store_")] == ["store_away", "store_back"]
+
+
+def test_a_result_that_can_not_be_told_yet(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """The node of its entry is away: what is due on others is seen to, and it is told later."""
+    with without_shard(redis_url, 0) as app.conf.once_beat_redis_url:
+        scheduler = schedulers()
+        away = next(name for name in map(str, range(1000)) if scheduler._once.shard_of(name) == 0)
+        found = [(WindowKey(name, soon()), "done") for name in (away, "tick")]
+        scheduler._results.put_back(found)
+        assert scheduler._close_by_result() is not None
+        assert scheduler._results.found() == found[::-1]
 
 
 @pytest.mark.parametrize("nested", [False, True])
