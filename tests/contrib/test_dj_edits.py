@@ -391,6 +391,20 @@ def test_a_one_off_is_disabled_only_with_the_stores_word(rows: Any, store: Store
     assert not rows.objects.get().enabled
 
 
+def test_a_one_off_that_can_not_be_disabled_is_asked_for_once(store: Store, had_its_window: Any) -> None:
+    """The database takes no writes, say: Redis isn't asked at each look for each of such rows."""
+    beat, _ = had_its_window
+    with redis.Redis.from_url(store.settings.redis_url) as client:
+        asked = lambda: client.info("commandstats")["cmdstat_hgetall"]["calls"]  # noqa: E731
+        before = asked()
+        for _ in range(3):
+            beat._look()
+        assert asked() == before
+    beat._database._round()
+    beat.look()
+    assert not beat._one_offs
+
+
 def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat: Any, store: Store) -> None:
     """What stands there says nothing of the row, which goes on by its new name; nor does it stop the beat."""
     beat = new_beat()

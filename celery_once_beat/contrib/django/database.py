@@ -146,6 +146,11 @@ class Database:
         """Disable the row of a one-off that has run, if it is still the same, and ``agreed`` just before the commit."""
         self._to_disable[entry.name] = entry, agreed
 
+    def is_to_disable(self, entry: Any) -> bool:
+        """Whether the row of ``entry``, as it is, is to be disabled: the database is slow, or takes no writes."""
+        known = self._to_disable.get(entry.name)
+        return known is not None and known[0] is entry
+
     def stop(self) -> None:
         """Write what is left, and end. Again: does nothing."""
         self._flush = self._stopping = True

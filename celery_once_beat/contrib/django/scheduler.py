@@ -233,7 +233,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         except StoreUnavailableError as exc:
             away = exc  # this beat says that it lives all the same
         away = super()._look() or away
-        spent = [row for row in self._one_offs if _is_spent(row)]
+        assert self._database is not None
+        spent = [row for row in self._one_offs if _is_spent(row) and not self._database.is_to_disable(row.entry)]
         try:
             if spent:
                 self._disable(spent)
