@@ -212,6 +212,7 @@ class RoundTrip:
             "refused": "hash",
             "beats": "zset",
             "reports": "hash",
+            "apps": "hash",
         }
         for key in keys:
             kind = re.sub(r"^(key:)?\{[^}]*\}:", "", key.removeprefix(self.settings.key_prefix)).partition(":")[0]

@@ -388,7 +388,9 @@ class Rows:
 
     def _name_untracked(self) -> None:
         self.untracked = sum(not row.tracked for row in self._rows.values())
-        names = {row.name for row in self._rows.values() if not row.tracked and row.policy.tracked is None}
+        # Of those that went astray it has been said why.
+        untracked = [row for row in self._rows.values() if not row.tracked and not row.astray]
+        names = {row.name for row in untracked if row.policy.tracked is None}
         new = names - self._named_untracked
         self._named_untracked |= names
         if new:
