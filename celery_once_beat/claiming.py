@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -95,14 +95,15 @@ class Claiming:
         """Note that entries have left the schedule: :meth:`load` says so."""
         self._left.update((row.name, row.fingerprint) for row in rows if row.loaded_at)
 
-    def load(self, alive: Sequence[str], asked_at: datetime | None = None) -> None:
+    def load(self, beats: Iterable[str], asked_at: datetime | None = None) -> None:
         """Say which definitions this beat has, and learn the cursors, as far as there is time for.
 
         The rest is left to the next call: a beat that loads for long says meanwhile that it lives, and claims.
-        ``alive`` are the beats that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
+        ``beats`` are those that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
         Raises StoreUnavailableError, if not for all then once all others are loaded.
         """
         away: StoreUnavailableError | None = None
+        alive = frozenset(beats)  # asked of each entry
         began = time.monotonic()
         self._unload(alive, asked_at)
         gone = [name for name, beat in self._superseded_by.items() if beat not in alive]
@@ -143,14 +144,14 @@ class Claiming:
         else:
             self._troubled(row, reply, now)
 
-    def _unload(self, alive: Sequence[str], asked_at: datetime | None) -> None:
+    def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._rows.get(name) is None]
         replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
         # Of a cluster one node may be away: it is told later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
 
-    def _load_request(self, row: Row, alive: Sequence[str], asked_at: datetime | None) -> LoadRequest:
+    def _load_request(self, row: Row, alive: Collection[str], asked_at: datetime | None) -> LoadRequest:
         return LoadRequest(
             entry=row.name,
             beat=self._beat,

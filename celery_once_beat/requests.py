@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -51,7 +51,7 @@ class LoadRequest:
     recover: bool
     grace: float | None
     #: The beats alive; what vanished beats loaded doesn't count, unless they loaded it since ``asked_at``.
-    alive: Sequence[str] = ()
+    alive: Collection[str] = ()
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None

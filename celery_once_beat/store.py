@@ -174,7 +174,7 @@ class Store:
         return Call("load", [self.entry_key(q.entry)], arguments, reading.read_load)
 
     def unload_many(
-        self, beat: str, left: Iterable[tuple[str, str]], alive: Sequence[str], asked_at: datetime | None = None
+        self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
     ) -> list[str | OnceError]:
         """Say that entries have left the beat's schedule, as (entry, fingerprint); see ``lua/unload.lua``.
 
