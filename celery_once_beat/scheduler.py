@@ -388,6 +388,9 @@ class OnceSchedulerMixin(Publishing):
                 error,
                 extra=about("store_away", owner=self._beat_id),
             )
+        if self._owed and self.broker_ready():  # closed at their claim: nothing of them is for the store
+            with held_back():
+                self._publish_owed()
         if self._once.settings.publish_without_store:
             self._publish_without_store()
         else:

@@ -28,7 +28,7 @@ from servers import RedisServer, free_port, without_shard
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.audit import balance
-from celery_once_beat.publishing import SLICE
+from celery_once_beat.publishing import SLICE, Job
 from celery_once_beat.replies import Begun
 from celery_once_beat.requests import ClaimRequest, Confirmation, WindowKey
 from celery_once_beat.windows import decode_headers, encode_headers, find_headers, task_id
@@ -434,6 +434,27 @@ def test_a_slow_broker(app: Celery, redis_url: str, schedulers: Callable[..., On
     tick_until(scheduler, lambda: by_tick.append(messages(redis_url)) or by_tick[-1] >= 20, "all are published")
     assert len({number for number in by_tick if number}) > 1, "not in one tick"
     assert len({headers["once_entry"] for headers in queued(redis_url)}) == messages(redis_url) == 20
+
+
+def test_what_is_claimed_and_not_yet_published_needs_no_store(
+    start_redis: Callable[..., RedisServer], app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """An untracked window, for which there was no time, is published though Redis has gone away meanwhile."""
+    server = start_redis()
+    app.conf.update(once_beat_redis_url=server.url())
+    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"tracked": False}}}
+    app.conf.beat_schedule = {"tick": every}
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: not scheduler._rows.unloaded() and len(scheduler._rows), "it is loaded")
+    row = scheduler._rows.get("tick")
+    assert row is not None
+    assert row.next is not None
+    scheduler._owed.append(Job(row, row.next, 0, None))
+    server.kill()
+    scheduler._recovery.hurry()
+    scheduler.tick()
+    assert scheduler._store_down_since is not None
+    assert messages(redis_url) == 1
 
 
 class Nested(OnceTask):
