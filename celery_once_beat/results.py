@@ -28,10 +28,12 @@ logger = get_logger(__name__)
 _MOST = 100
 #: Seconds until a window is asked for the first time; each time twice as many, up to the second.
 _STEPS = (1.0, 300.0)
-#: What Celery stores as a failure, or this package raises, of a message whose body didn't run, or whose process died.
+#: What Celery stores as a failure, or this package raises, of a message whose body didn't run, or whose process died. A
+#: time limit, too, may end a task while it waits for its begin.
 _DID_NOT_RUN = {
-    "NotRegistered", "WorkerLostError", "WorkerShutdown", "WorkerTerminate", "Terminated", "HeaderError",
-    "NewerVersionError", "SettingError", "StoreDataError", "StoreUnavailableError", "UncertainWriteError",
+    "NotRegistered", "WorkerLostError", "WorkerShutdown", "WorkerTerminate", "Terminated", "SoftTimeLimitExceeded",
+    "TimeLimitExceeded", "HeaderError", "NewerVersionError", "SettingError", "StoreDataError", "StoreUnavailableError",
+    "UncertainWriteError",
 }  # fmt: skip
 
 

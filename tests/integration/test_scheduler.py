@@ -19,7 +19,7 @@ import pytest
 import redis
 from celery import Celery, beat
 from celery.app.task import Context
-from celery.exceptions import NotRegistered
+from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from celery.schedules import crontab, schedule
 from celery.signals import before_task_publish
 from processes import wait_until
@@ -541,6 +541,7 @@ def test_a_window_that_nobody_begins(
         ("SUCCESS", 7, "done"),
         ("FAILURE", ValueError("no"), "failed"),
         ("FAILURE", NotRegistered("tests.tick"), None),
+        ("FAILURE", SoftTimeLimitExceeded(), None),
         ("STARTED", None, None),
     ],
 )
