@@ -418,6 +418,32 @@ def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat
     assert store.account("new") is not None
 
 
+def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
+    rows: Any, new_beat: Any, app: Celery, store: Store
+) -> None:
+    """The node of a cluster that has the old name is away: its window doesn't run once more by the new one."""
+    new = "new, elsewhere"
+    assert store.shard_of("old") != store.shard_of(new)
+    first = new_beat()
+    window = late(rows, [first], "old")
+    first.claim()
+    with without_shard(store.settings.redis_url, store.shard_of("old")) as app.conf.once_beat_redis_url:
+        beat = new_beat()
+        beat.look()
+        beat.looked(1200)
+        save(rows, name=new)
+        update(rows, date_changed=ago(900))  # before its window
+        for _ in range(2):
+            beat.look()
+            beat._rows.wake(utcnow() + HOUR)  # it has rested for long enough
+        beat.look()
+        assert store.account(new) is None
+        with redis.Redis.from_url(store.settings.redis_url) as client:
+            client.execute_command("ACL", "SETUSER", "part", "allkeys")
+        beat.look()
+        assert store.account(new).cursor == window
+
+
 def test_a_part_of_the_store_that_is_away_stops_only_its_own(
     rows: Any, new_beat: Any, app: Celery, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -202,19 +202,15 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def _see_to_renamed(self) -> None:
         """Let rows with a new name go on behind what ran by their old one."""
+        if self._renamed:
+            self._rows.wake(self._clock.now())  # none of them is loaded before this
         waiting = {row.name for row in self._rows.unloaded()}
         for name, (old, until) in list(self._renamed.items()):
             row = self._rows.get(name)
             if row is None or row.cursor is not None:
                 del self._renamed[name]
             elif until <= time.monotonic() or name in waiting:
-                try:
-                    account = self._once.account(old)
-                except StoreUnavailableError:
-                    self._wait(row, old)  # it may be only the node of a cluster that has the old name
-                    raise
-                except OnceError:
-                    account = None  # it tells nothing of the row
+                account = self._account_of(name, old)
                 if account is not None and _has_had_its_window(row, account):
                     assert self._database is not None
                     self._database.disable(row.entry, lambda: True)
@@ -225,6 +221,20 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                     row.came_at = max(row.came_at or account.cursor, account.cursor)
                 del self._renamed[name]
                 self._rows.wake_up(name)
+
+    def _account_of(self, name: str, old: str) -> EntryAccount | None:
+        """What is known of a row by its old name; raises StoreUnavailableError."""
+        try:
+            return self._once.account(old)
+        except StoreUnavailableError:
+            # Only one node of a cluster, perhaps, that of this old name: next time the others come first.
+            self._renamed[name] = self._renamed.pop(name)
+            for row in self._rows.unloaded():
+                if row.name in self._renamed:
+                    self._wait(row, self._renamed[row.name][0])
+            raise
+        except OnceError:
+            return None  # what stands there tells nothing of the row
 
     def _look(self) -> StoreUnavailableError | None:
         away = None
