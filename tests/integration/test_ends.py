@@ -322,6 +322,7 @@ def test_the_messages_say_their_window(system: System) -> None:
         "once_end": headers["once_end"],
         "once_attempt": 1,
         "once_tracked": 1,
+        "once_id": headers["id"],
         "once_v": 1,
     }
     assert headers["once_end"] > start

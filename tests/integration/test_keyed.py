@@ -63,7 +63,9 @@ def test_one_caller_gets_the_window(redis_url: str, raw: redis.Redis) -> None:
     assert key.startswith("once:key:{")
     assert raw.get(key).startswith("done:done:")
     assert raw.ttl(key) >= (window.end - datetime.now(UTC)).total_seconds()
-    assert sorted(raw.keys("once:*")) == sorted(raw.keys("once:key:*run:*")), "run keys, and nothing else"
+    fences = raw.keys("once:key:*:entry:*")
+    assert all(raw.hkeys(name) == ["fence"] and raw.ttl(name) > 0 for name in fences)
+    assert sorted(raw.keys("once:*")) == sorted([*raw.keys("once:key:*run:*"), *fences]), "nothing else"
 
 
 def test_as_a_decorator(redis_url: str) -> None:

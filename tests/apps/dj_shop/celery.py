@@ -40,7 +40,7 @@ ledger = Ledger(os.environ.get("LEDGER", os.devnull))
 
 
 def note(kind, window, **more):
-    fields = {"entry": window.entry, "start": format_instant(window.start)} if window else {}
+    fields = {"entry": window.entry, "start": format_instant(window.start)} if window and window.scheduled else {}
     ledger.write(kind, **fields, **more)
 
 

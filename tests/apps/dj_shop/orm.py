@@ -44,7 +44,7 @@ def row(name, **fields):
     return PeriodicTask.objects.create(name=name, **{"task": "apps.dj_shop.celery.work", **fields})
 
 
-def edit(name, **fields):
+def edit(name, /, **fields):
     found = PeriodicTask.objects.get(name=name)
     for field, value in fields.items():
         setattr(found, field, value)
