@@ -18,7 +18,7 @@ from servers import RedisServer
 pytestmark = pytest.mark.xdist_group("leaks")
 
 WARM_UP = 500
-OUTAGES = 12
+OUTAGES = 16
 
 
 #: What isn't a leak doesn't grow with the number of windows: it is taken once, in pieces. Of a process: the arenas of
@@ -88,7 +88,7 @@ def test_a_leak_is_found(
 
 
 def test_outages_leave_nothing_behind(procs: Processes, start_redis: Callable[..., RedisServer]) -> None:
-    """The store is gone a dozen times, killed or silent: no thread, connection or memory is left of it.
+    """The store is gone sixteen times, killed or silent: no thread, connection or memory is left of it.
 
     Beat and worker have what they had before. The child may have three connections more, however many the outages: one
     to the broker, for messages that it put back, and two to the store, where it had none at rest: its own, and one of
