@@ -213,6 +213,7 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     shop.beats()
     shop.wait_ran("one-off", 2)
     shop.wait_ran("old", len(shop.ran("old")) + 2)
+    wait_until(lambda: len(shop.store.beats()) == 2, "the killed ones count as gone", 60)
     shop.orm("edit('old', name='new')")
     shop.wait_ran("new", 3)
     shop.wait_left("old")
