@@ -79,7 +79,8 @@ app.conf.beat_schedule = {
 
 
 def note(kind, window, **more):
-    fields = {"entry": window.entry, "start": format_instant(window.start)} if window and window.scheduled else {}
+    scheduled = window and getattr(window, "scheduled", True)  # an old package's has none
+    fields = {"entry": window.entry, "start": format_instant(window.start)} if scheduled else {}
     if window and window.fence:
         fields |= {"attempt": window.attempt, "fence": window.fence}
     ledger.write(kind, **fields, **more)
