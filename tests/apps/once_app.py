@@ -79,8 +79,9 @@ app.conf.beat_schedule = {
 
 
 def note(kind, window, **more):
-    scheduled = window and getattr(window, "scheduled", True)  # an old package's has none
-    fields = {"entry": window.entry, "start": format_instant(window.start)} if scheduled else {}
+    fields = {"entry": window.entry, "start": format_instant(window.start)} if window else {}
+    if window and not getattr(window, "scheduled", True):  # an old package's has none
+        fields = {"call": window.entry, "begun": fields["start"]}
     if window and window.fence:
         fields |= {"attempt": window.attempt, "fence": window.fence}
     ledger.write(kind, **fields, **more)

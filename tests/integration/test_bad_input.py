@@ -148,7 +148,7 @@ def test_headers_of_another_message(system: System) -> None:
     wait_until(lambda: len(system.ledger.read("finish")) == 3, "all run", 60)
     started = system.ledger.read("start")
     assert len(started) == 9
-    assert len({event["entry"] for event in started} - {"tick"}) == 3, "each in a window of its own"
+    assert len({event["call"] for event in started} - {"tick"}) == 3, "each in a window of its own"
     assert worker.log.count("with the headers of another task's window") == 1
     with system.client() as client:
         assert not list(client.scan_iter("once:*"))
@@ -160,7 +160,7 @@ def test_a_message_without_a_window(system: System) -> None:
     system.send("apps.once_app.retrying", {})
     wait_until(lambda: system.ledger.read("finish"), "it runs", 60)
     assert len(system.ledger.read("start")) == 3
-    assert len({(event["entry"], event["start"]) for event in system.ledger.read("start", "finish")}) == 1
+    assert len({(event["call"], event["begun"]) for event in system.ledger.read("start", "finish")}) == 1
     with system.client() as client:
         assert not list(client.scan_iter("once:*"))
 

@@ -154,20 +154,24 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @contextmanager
 def heard() -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """The signals that are sent, in order, with their arguments."""
+    """The signals that are sent, in order, with their arguments; receivers of other tests' apps hear nothing."""
     sent: list[tuple[str, dict[str, Any]]] = []
 
     def hear(signal: Signal, **arguments: Any) -> None:
         sent.append((signal.name, arguments))
 
     all_signals = [getattr(signals, name) for name in signals.__all__]
+    others = [signal.receivers for signal in all_signals]
     for signal in all_signals:
+        signal.receivers = []
+        signal.sender_receivers_cache.clear()
         signal.connect(hear, weak=False)
     try:
         yield sent
     finally:
-        for signal in all_signals:
-            signal.disconnect(hear)
+        for signal, receivers in zip(all_signals, others, strict=True):
+            signal.receivers = receivers
+            signal.sender_receivers_cache.clear()
 
 
 def test_a_body_that_returns(worker: Worker) -> None:
@@ -796,11 +800,12 @@ def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
 def test_what_is_raised_before_the_body(worker: Worker) -> None:
     """Wherever a soft time limit meets the begin: no lease is renewed for it, and others are."""
     begun = 0
-    for where, window in raised_everywhere(worker, "_begin", lambda: None):
-        begun += 1
-        if "_record" in where:
-            break
-        assert window.start in worker.account.open or worker.account.counts, where
+    with heard():
+        for where, window in raised_everywhere(worker, "_begin", lambda: None):
+            begun += 1
+            if "_record" in where:
+                break
+            assert window.start in worker.account.open or worker.account.counts, where
     assert begun > 20
     check_that_leases_are_kept(worker)
 
