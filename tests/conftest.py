@@ -221,8 +221,9 @@ def rabbit_url(rabbit_server: RabbitServer) -> str:
 
 #: The tests whose processes are measured. Those of the others run the same, and would take half as long again.
 _MEASURED = (
-    "board", "contrib", "test_bad_input.py", "test_cli.py", "test_ends.py", "test_keyed.py", "test_leases.py",
-    "test_lineup.py", "test_outages.py", "test_overlap.py", "test_pair.py", "test_ping.py", "test_view.py",
+    "board", "contrib", "test_bad_input.py", "test_cli.py", "test_deploys.py", "test_ends.py", "test_keyed.py",
+    "test_leases.py", "test_lineup.py", "test_odd_schedules.py", "test_outages.py", "test_overlap.py", "test_pair.py",
+    "test_ping.py", "test_view.py",
 )  # fmt: skip
 
 
