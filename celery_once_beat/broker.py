@@ -155,7 +155,7 @@ def is_alive(connection: Any) -> bool:
 
 
 def drop(connection: Any) -> None:
-    """Close a connection that is of no use any more, without waiting for the broker's good-bye. Never raises."""
+    """Close a useless connection without waiting for the broker's answer. Never raises."""
     try:
         close_socket = getattr(getattr(connection, "_connection", None), "collect", None)  # py-amqp's
         if close_socket is not None:

@@ -63,7 +63,7 @@ class Claims:
 
 
 class _Asked(NamedTuple):
-    """A claim, as it is sent. What comes of others changes nothing of it."""
+    """A claim as it was sent. The answers to other claims don't change it."""
 
     row: Row
     step: Step
@@ -201,7 +201,7 @@ class Claiming:
             self._rows.advance(row, reply.cursor, now)
 
     def _stand_still(self, row: Row, cursor: datetime, now: datetime) -> None:
-        """Claim nothing of what was claimed up to ``cursor``, in the future; its key may be deleted meanwhile."""
+        """Wait: its windows are claimed up to ``cursor``, in the future. Somebody may delete its key meanwhile."""
         self._ahead[row.name] = cursor
         row.trouble = ""  # one line speaks of all
         self._rows.rest(row, now, RETRY_AFTER, "")
@@ -303,7 +303,7 @@ class Claiming:
         assert row.cursor is not None
         step = row.step(now)
         if step is None:
-            # More of it is looked for at the next tick; or its schedule says another thing than before.
+            # The next tick goes on looking; or the schedule has changed its mind.
             self._rows.advance(row, row.cursor, now)
             return []
         mode = ("run" if row.tracked else "untracked") if step.run else "pass"
@@ -326,7 +326,7 @@ class Claiming:
         elif isinstance(reply, Paused):
             self._pause(row, now)
         elif isinstance(reply, Superseded):
-            # Its load says by whom; or takes it back, where that one is gone or loaded its definition earlier.
+            # Loading says which beat won; or takes the entry back if that beat is gone, or loaded earlier.
             self._rows.reload(row.name)
         elif isinstance(reply, OnceError):
             row.claim_failed = True

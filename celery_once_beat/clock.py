@@ -19,12 +19,12 @@ logger = get_logger(__name__)
 
 #: Seconds that this machine's clock may differ from the server's before it is said.
 MOST_APART = 2.0
-#: A cursor is the start of a window that was claimed: one that lies further ahead of the server's time than clocks
-#: differ was claimed by a clock that was wrong, or the clock is wrong now.
+#: A cursor is the start of a claimed window. If it lies further ahead than clocks differ, the server's clock was wrong
+#: when the window was claimed, or is wrong now.
 CURSOR_AHEAD = timedelta(seconds=60)
 #: Seconds of a round trip, its repetitions included, beyond which it says too little about the time.
 SLOW = 0.2
-#: Linux has one that goes on while the machine is suspended, as the server's does; elsewhere the monotonic one may.
+#: Linux has a clock that goes on in suspend, as the server's does. Elsewhere the monotonic clock has to do.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -26,9 +26,9 @@ __all__ = ("OnceRequest", "request_class")
 
 logger = get_logger(__name__)
 
-#: Seconds for which an end is told while Redis doesn't answer; after that, recovery is as soon.
+#: Seconds to keep trying while Redis doesn't answer. After that, recovery is just as quick.
 _PATIENCE = 30.0
-#: Entries and tasks of which a message was discarded as unknown: each is named once, and so many.
+#: How many (entry, task) pairs are named in the log when their messages are discarded as unknown, each once.
 _unknown: set[tuple[str, str]] = set()
 _MOST = 1000
 
@@ -138,7 +138,7 @@ def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again
 
 
 class _Delivery(NamedTuple):
-    """What of a delivery is told: little, since many may wait."""
+    """What the store is told of a delivery. It is kept small, since many may wait."""
 
     window: Window
     owner: str

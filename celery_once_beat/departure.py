@@ -1,4 +1,4 @@
-"""One message on its way to the broker: whether it says for which window it was sent, and into which queue it went."""
+"""One message on its way to the broker: whether it still carries its window's headers, and which queue it goes to."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Departure:
     """
 
     def __init__(self, task_id: str, headers: Mapping[str, Any]) -> None:
-        #: Of the message: whoever publishes it is to use it.
+        #: The task id that the message must be published with.
         self.task_id = task_id
         self.headers = dict(headers)
         self._seen: Mapping[str, Any] | None = None
-        #: Where it went; '' while it didn't.
+        #: The queue that the message went to; '' before it was sent.
         self.queue = ""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch within the block; as the last of those that Celery asks before a publish."""
+        """Watch publishes within the block. This receiver runs after all others."""
         before_task_publish.connect(self._before, weak=False)
         try:
             yield

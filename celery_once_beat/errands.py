@@ -33,7 +33,7 @@ __all__ = ("Errands", "errands_of")
 
 #: Seconds for which an orderly shutdown waits for what isn't told yet.
 _AT_END = 5.0
-#: So many may wait: a queue of expired messages must not fill the memory while Redis is away.
+#: At most this many wait: a queue of expired messages must not fill the memory while Redis is away.
 _MOST = 10_000
 
 
@@ -45,7 +45,7 @@ class _Errand(NamedTuple):
 
 
 class Errands:
-    """Those of one process and app."""
+    """The errands of one process and app."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -109,7 +109,7 @@ _errands: WeakKeyDictionary[Celery, dict[int, Errands]] = WeakKeyDictionary()
 
 
 def errands_of(app: Celery) -> Errands:
-    """Return those of this process; a forked child has its own, since threads don't survive a fork."""
+    """Return this process's errands. A forked child has its own, since threads don't survive a fork."""
     pid, by_process = os.getpid(), _errands.setdefault(app, {})
     return by_process.get(pid) or by_process.setdefault(pid, Errands(partial(Settings.from_app, app)))
 

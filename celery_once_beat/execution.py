@@ -46,7 +46,7 @@ logger = get_logger(__name__)
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
-#: In the place of what a body raised: it hasn't ended.
+#: Stands for "the body hasn't ended yet", in the place of what it raised.
 _RUNNING = BaseException()
 #: How often a begin may be answered only after the lease that it asked for, before the message is put back.
 _LATE_BEGINS = 3
@@ -83,10 +83,10 @@ class Execution:
         self.without_store = False
         self.handed_over = False
         self.stale = False
-        #: What the store answered to the end; ``_told`` also where it was told in vain.
+        #: The store's answer to the end. ``_told`` is True also where the store couldn't be reached.
         self._answer: Finished | Again | Stale | None = None
         self._told = False
-        #: All is done that the end is to do.
+        #: Nothing is left to do for the end.
         self._recorded = False
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
@@ -270,7 +270,7 @@ class Execution:
         elif is_death(error):
             self._recorded = True
             if isinstance(error, Exception):
-                # As the worker's harder ends do: no failure is stored, nothing that hangs on one is called.
+                # As in a worker's harder ends: no failure is stored, and no errback or hook for one is called.
                 raise WorkerTerminate(EX_FAILURE) from error
         elif isinstance(error, Reject):
             self._end_rejected(error)

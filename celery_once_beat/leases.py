@@ -213,7 +213,7 @@ def is_death(error: BaseException) -> bool:
 
 
 def _all_of(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and those that it was raised for or from, or is a group of; a chain may be long."""
+    """Yield an exception with its causes, its contexts and the members of groups. A loop: a chain may be long."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

@@ -49,7 +49,7 @@ logger = get_logger(__name__)
 SLICE = 100
 #: Seconds that a tick spends on publishing, at most: its beat has to be heard of before BEAT_TTL is over.
 _PATIENCE = BEAT_TTL / 3
-#: Publishes of a window that no worker begins, after which people are told where to look.
+#: After this many publishes without a begin, the log says where to look.
 _OFTEN = 3
 
 
@@ -66,9 +66,9 @@ class Job:
     #: When a person ordered it; None: nobody did.
     ordered: datetime | None = None
     again: bool = False
-    #: How often it was published since it began last, this time included.
+    #: Publishes since the window last began, this one included.
     publishes: int = 1
-    #: Its message was perhaps not sent before, and nobody else would send it.
+    #: A first try may have failed, and nobody else would publish it.
     tried: bool = False
 
     @property
@@ -119,7 +119,7 @@ class Publishing(Scheduler):
         self._unsendable: dict[str, str] = {}
         #: Entry → its window that was published often and never begun, and the queue into which it went.
         self._unbegun: dict[str, tuple[Job, str]] = {}
-        #: Entry → what was so when that was said: its last fence, its task and the queue.
+        #: Entry → its last fence, its task and the queue when that was logged.
         self._said_unbegun: dict[str, tuple[object, ...]] = {}
         super().__init__(*args, **kwargs)
 
@@ -153,7 +153,7 @@ class Publishing(Scheduler):
                 sent.append(self._publish_one(job))
                 if not sent[-1].published:
                     # A batch belongs to one connection: it has gone, and is perhaps there again.
-                    # One that perhaps waits in the broker's socket isn't sent a second time: nobody would refuse it.
+                    # A message that may lie in the broker's socket isn't sent twice: nobody would refuse the copy.
                     if not (job.tracked or job.tried or self._hung or self._alarm.on):
                         left.appendleft(replace(job, tried=True))
                     break

@@ -30,15 +30,15 @@ __all__ = ("RATE", "come_again", "put_back", "store_answered", "times_put_back")
 
 logger = get_logger(__name__)
 
-#: Messages a second that a process puts back, while it has that many to put back.
+#: A process puts back at most this many messages a second.
 RATE = 50.0
-#: Seconds that a message waits at most for the others of its process.
+#: Longest wait, in seconds, behind the other messages of the process.
 _LONGEST_QUEUE = 30.0
 #: Seconds until a message comes again the first time.
 _FIRST = 0.1
 #: At most so many recovery intervals until a message of a newer version comes again; where the store is away, one.
 _INTERVALS = 5
-#: More often isn't counted.
+#: The count stops here.
 _MOST_TIMES = 100
 #: Why this process is putting messages back. Of a store that doesn't answer only that: how it shows differs from one
 #: try to the next.

@@ -66,7 +66,7 @@ class Recovery:
         self.forgotten = False
         #: Why the last look didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
-        #: Who is alive was answered at the last look; else it is as of an earlier one.
+        #: The last look learned who is alive; else ``alive`` is from an earlier look.
         self._heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
@@ -110,7 +110,7 @@ class Recovery:
         return self._read(found)
 
     def _name_other_apps(self) -> None:
-        """Warn of a beat of another app: of what has the same name in both, one of them runs."""
+        """Warn of a beat of another app: of two entries with the same name only one runs."""
         known = {beat: app for beat, app in self._apps.items() if beat in self.alive}
         try:
             new = self._store.apps([beat for beat in self.alive if beat not in known])
@@ -145,7 +145,7 @@ class Recovery:
     def take(self, windows: Sequence[WindowKey], row_of: Callable[[str], Row | None]) -> Recovered:
         """Take those that this beat can publish again; what its limits end is said and signalled."""
         rows = {window: row_of(window.entry) for window in windows}
-        # Of one whose messages go astray, too: they go out once more, and that is the end of the window.
+        # Also where messages lose their headers: the window is published once more, and ends with that.
         ours = {window: row for window, row in rows.items() if row is not None and (row.tracked or row.astray)}
         known = [(window, row.fingerprint) for window, row in ours.items()]
         recovered = Recovered()

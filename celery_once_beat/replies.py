@@ -73,7 +73,7 @@ class Superseded:
 
 @dataclass(frozen=True)
 class Who:
-    """The script has to know first whether these beats live. The store answers it; nobody else sees it."""
+    """The script asks whether these beats live. The store answers; callers never see this."""
 
     beats: list[str]
 
@@ -148,7 +148,7 @@ class Begun:
     last_done: datetime | None
 
 
-#: Why a copy is busy that is to come again: nobody else recovers its window.
+#: The reason of a copy that must come again: no beat recovers its window.
 RUNS_ALONE = "runs alone"
 
 
@@ -232,7 +232,7 @@ class Overdue:
     """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
 
     shards: list[list[WindowKey | None] | OnceError]
-    #: An error where the node of a cluster that keeps the beats is away.
+    #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
 
     @property

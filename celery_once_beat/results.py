@@ -24,9 +24,9 @@ __all__ = ("Results",)
 
 logger = get_logger(__name__)
 
-#: Windows that are asked for at a time: the latest.
+#: At most this many windows are asked for, the latest.
 _MOST = 100
-#: Seconds until a window is asked for the first time; each time twice as many, up to the second.
+#: Seconds until the first question, and the longest between two. Each wait is twice the last.
 _STEPS = (1.0, 300.0)
 #: What Celery stores as a failure, or this package raises, of a message whose body didn't run, or whose process died. A
 #: time limit, too, may end a task while it waits for its begin.
@@ -38,7 +38,7 @@ _DID_NOT_RUN = {
 
 
 class Results:
-    """One beat's questions. All but what its thread does returns at once."""
+    """One beat's questions. Only its thread waits; every method returns at once."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -66,7 +66,7 @@ class Results:
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def put_back(self, found: Iterable[tuple[WindowKey, str]]) -> None:
-        """Keep what :meth:`found` returned, and what nothing could be done with yet, for its next call."""
+        """Give back what :meth:`found` returned and couldn't be used yet, for its next call."""
         self._found.extend(found)
 
     def stop(self) -> None:
