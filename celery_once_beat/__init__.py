@@ -1,7 +1,23 @@
 """celery-once-beat: every scheduled window once, with any number of beats and workers.
 
-The names of this package are loaded when they are first used, so that ``celery --help`` and processes
-that only send tasks don't pay for the store.
+The names of this package are loaded when they are first used, so that ``celery --help`` and processes that only send
+tasks don't pay for the store. The house, from the ground up; imports point downwards only, and a box is entered by its
+``__init__``:
+
+- ``errors``, ``wording``, ``signals``, ``clock``: known everywhere
+- ``settings``: the app's ``once_beat_…``, validated
+- ``rules``: when windows start, which of them run, what is set up wrongly; pure
+- ``windows``: what a window is, and its headers
+- ``store``: the only importer of redis; its verbs decide
+- ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
+- ``contrib``, ``testing``: on beat and worker
+- ``status``: how it all stands, typed
+- ``web``: the board and the metrics over HTTP
+- ``cli``: ``celery once …``
+
+One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
+``beat/publishing``; then ``worker/task``, ``worker/execution``, ``store/verbs``. Overdue: ``beat/recovery``. Shown:
+``store/lookup``, ``status/report``.
 """
 
 from __future__ import annotations
@@ -10,10 +26,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .keyed import once
-    from .scheduler import OnceScheduler, OnceSchedulerMixin
-    from .task import OnceTask, current_window
+    from .beat import OnceScheduler, OnceSchedulerMixin
     from .windows import Window
+    from .worker import OnceTask, current_window, once
 
 __version__ = "0.1.0"
 
@@ -21,12 +36,12 @@ __all__ = ("OnceScheduler", "OnceSchedulerMixin", "OnceTask", "Window", "current
 
 if not TYPE_CHECKING:  # a type checker would believe that any name is here
     _HOME = {
-        "OnceScheduler": "scheduler",
-        "OnceSchedulerMixin": "scheduler",
-        "OnceTask": "task",
+        "OnceScheduler": "beat",
+        "OnceSchedulerMixin": "beat",
+        "OnceTask": "worker",
         "Window": "windows",
-        "current_window": "task",
-        "once": "keyed",
+        "current_window": "worker",
+        "once": "worker",
     }
 
     def __getattr__(name: str) -> object:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .requests import WindowKey
-from .windows import Window, format_instant
+from .windows import Window, WindowKey, format_instant
 
 __all__ = ("about",)
 

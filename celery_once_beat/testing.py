@@ -18,13 +18,12 @@ from celery.app.task import Context
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, maybe_schedule
 
-from .clock import ServerClock
+from .beat import Row, Rows, ServerClock
 from .errors import SettingError
-from .rows import Row, Rows
 from .settings import Settings
-from .starts import shown
-from .task import OnceTask
 from .windows import Window, starts_after
+from .wording import shown
+from .worker import OnceTask
 
 if TYPE_CHECKING:
     from celery import Celery, Task

@@ -14,13 +14,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .errors import HeaderError, NewerVersionError
-from .starts import naive_utc, next_start, shown, starts_after
+from .rules import naive_utc, next_start, starts_after
+from .wording import shown
 
 __all__ = (
     "HEADERS",
     "INSTANT_WIDTH",
     "PUT_BACK",
+    "KeyedWindow",
     "Window",
+    "WindowKey",
     "check_retry",
     "decode_headers",
     "encode_call",
@@ -28,6 +31,7 @@ __all__ = (
     "find_call",
     "find_headers",
     "format_instant",
+    "key_of",
     "next_start",
     "parse_instant",
     "starts_after",
@@ -91,6 +95,29 @@ class Window:
     def held(self) -> bool:
         """True while this execution's lease is certain to be its own."""
         return self._held()
+
+
+@dataclass(frozen=True)
+class WindowKey:
+    """Names a window: its entry and its start (aware UTC)."""
+
+    entry: str
+    start: datetime
+
+
+@dataclass(frozen=True)
+class KeyedWindow(WindowKey):
+    """A window of a user-defined key, ``entry``. Its hash has the fence alone, and it has no place in the open set."""
+
+    #: Aware UTC; None: no other comes.
+    end: datetime | None = None
+
+
+def key_of(window: Window) -> WindowKey:
+    """Return how the store is asked about ``window``."""
+    if window.keyed:
+        return KeyedWindow(window.entry, window.start, window.end)
+    return WindowKey(window.entry, window.start)
 
 
 # -- instants as text

@@ -15,7 +15,7 @@ from crons import cron
 from processes import Proc
 from system import System
 
-from celery_once_beat.lineup import Lineup, line_up
+from celery_once_beat.beat.schedule import Lineup, line_up
 from celery_once_beat.settings import Settings
 
 __all__ = ("Answer", "Board", "lineup_of", "start_board")

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 
-from celery_once_beat import replies
-from celery_once_beat.lineup import Lineup
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
-from celery_once_beat.rows import Row
-from celery_once_beat.store import Store
+from celery_once_beat.beat.entries import Row
+from celery_once_beat.beat.schedule import Lineup
+from celery_once_beat.store import model as replies
+from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 __all__ = ("BEAT", "beat_lives", "execute", "fill", "load")
 

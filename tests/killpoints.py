@@ -71,8 +71,8 @@ def install() -> None:
 
 
 def _won(result) -> bool:
-    from celery_once_beat.recovery import Recovered
-    from celery_once_beat.replies import Claimed
+    from celery_once_beat.beat.recovery import Recovered
+    from celery_once_beat.store.model import Claimed
 
     if isinstance(result, Recovered):
         return bool(result.taken)

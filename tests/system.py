@@ -20,10 +20,10 @@ from kombu import Connection
 from ledger import Ledger
 from processes import Proc, Processes, wait_until
 
-from celery_once_beat.audit import balance
-from celery_once_beat.replies import EntryAccount
+from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import EntryAccount
+from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
 __all__ = ("EVERY_SECOND", "System", "rare")

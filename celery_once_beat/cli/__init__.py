@@ -9,10 +9,10 @@ from __future__ import annotations
 import click
 
 from .audit import audit
-from .desk import OnceGroup
+from .context import OnceGroup
 from .doctor import doctor
-from .looks import history, next_windows, ping, status, watch
 from .orders import backfill, pause, resume, run
+from .queries import history, next_windows, ping, status, watch
 from .serve import dashboard, metrics
 
 __all__ = ("once",)

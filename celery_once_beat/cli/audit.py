@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .desk import Desk, as_json, at_desk, print_json, scheduler_option
-from .tables import plain, print_table
+from .context import Desk, as_json, at_desk, print_json, scheduler_option
+from .output import plain, print_table
 
 if TYPE_CHECKING:
-    from celery_once_beat.lookup import EntrySeen
-    from celery_once_beat.rows import Row
+    from celery_once_beat.beat import Row
+    from celery_once_beat.store import EntrySeen
 
 __all__ = ("audit",)
 
@@ -48,8 +48,8 @@ def _audit(desk: Desk) -> list[dict[str, Any]]:
 
 
 def _fact(row: Row, seen: EntrySeen) -> dict[str, Any]:
-    from celery_once_beat.audit import balance
     from celery_once_beat.errors import ScheduleError
+    from celery_once_beat.rules import balance
     from celery_once_beat.windows import format_instant
 
     account = seen.account

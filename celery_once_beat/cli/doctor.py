@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .desk import Desk, as_json, at_desk, print_json, scheduler_option
-from .tables import plain
+from .context import Desk, as_json, at_desk, print_json, scheduler_option
+from .output import plain
 
 if TYPE_CHECKING:
-    from celery_once_beat.checks import Finding
+    from celery_once_beat.rules import Finding
 
 __all__ = ("doctor",)
 
@@ -45,8 +45,8 @@ def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 
 
 def _findings(desk: Desk) -> Iterator[Finding]:
-    from celery_once_beat import checks
-    from celery_once_beat.broker import broadcast_entries
+    from celery_once_beat.beat import broadcast_entries
+    from celery_once_beat.rules import checks
 
     app, settings, lineup = desk.app, desk.settings, desk.lineup
     yield from _versions(desk)
@@ -79,7 +79,7 @@ def _findings(desk: Desk) -> Iterator[Finding]:
 
 
 def _versions(desk: Desk) -> Iterator[Finding]:
-    from celery_once_beat.checks import Finding
+    from celery_once_beat.rules import Finding
 
     names = ("celery-once-beat", "celery", "kombu", "redis")
     found = ", ".join(f"{name} {version(name)}" for name in names)
@@ -90,7 +90,7 @@ def _meaning(desk: Desk) -> Iterator[Finding]:
     """Say what the settings come to, in the units that people at night ask for."""
     from kombu.utils.url import maybe_sanitize_url
 
-    from celery_once_beat.checks import Finding
+    from celery_once_beat.rules import Finding
 
     s, conf = desk.settings, desk.app.conf
     servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
@@ -124,7 +124,7 @@ def _lease(desk: Desk, task: str) -> float | None:
 
 
 def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
-    from celery_once_beat.checks import Finding
+    from celery_once_beat.rules import Finding
 
     if not alive:
         yield Finding("beats", "warn", "none lives", "start two: celery -A … beat -S once")
@@ -150,8 +150,8 @@ def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
 
 
 def _entries(desk: Desk, overview: Any) -> Iterator[Finding]:
-    from celery_once_beat.checks import Finding, address_findings
-    from celery_once_beat.facts import status_facts
+    from celery_once_beat.rules import Finding, address_findings
+    from celery_once_beat.status import status_facts
 
     rows = list(desk.lineup.rows)
     yield from address_findings(row.name for row in rows)

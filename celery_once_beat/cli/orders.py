@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .desk import Desk, at_desk, entry_argument, fail, scheduler_option
-from .tables import plain
+from .context import Desk, at_desk, entry_argument, fail, scheduler_option
+from .output import plain
 
 if TYPE_CHECKING:
-    from celery_once_beat.lookup import Story
-    from celery_once_beat.rows import Row
-    from celery_once_beat.scheduler import OnceScheduler
+    from celery_once_beat.beat import OnceScheduler, Row
+    from celery_once_beat.store import Story
 
 __all__ = ("backfill", "pause", "resume", "run")
 
@@ -156,8 +155,8 @@ def _to_backfill(
 
 def _publisher(desk: Desk) -> OnceScheduler:
     """A beat's way of publishing, for an order. It checks the broker before a window is opened."""
+    from celery_once_beat.beat import OnceScheduler
     from celery_once_beat.errors import SettingError, StoreUnavailableError
-    from celery_once_beat.scheduler import OnceScheduler
 
     _ = desk.lineup  # the app's modules are there
     publisher = OnceScheduler(desk.app)
@@ -181,9 +180,8 @@ def _order(
 
     Returns how many became what, and the task ids of those that were opened.
     """
-    from celery_once_beat.replies import Claimed, Unknown
-    from celery_once_beat.requests import ASTRAY, WindowKey
-    from celery_once_beat.windows import task_id
+    from celery_once_beat.store import ASTRAY, Claimed, Unknown
+    from celery_once_beat.windows import WindowKey, task_id
 
     host = socket.gethostname().replace(" ", "_")[:60]
     done: Counter[str] = Counter()
@@ -249,8 +247,8 @@ def resume(ctx: click.Context, entry: tuple[str, ...], from_now: bool, scheduler
 
 def _pass_over(desk: Desk, name: str) -> int:
     """Count the windows up to now as missed; returns how many."""
-    from celery_once_beat.replies import Claimed
-    from celery_once_beat.requests import ClaimRequest, WindowKey
+    from celery_once_beat.store import Claimed, ClaimRequest
+    from celery_once_beat.windows import WindowKey
 
     row, account, now = desk.row(name), desk.store.account(name), desk.store.look().now
     if account is None:

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import click
 
-from .desk import at_desk, fail, scheduler_option
+from .context import at_desk, fail, scheduler_option
 
 __all__ = ("dashboard", "metrics")
 
@@ -34,10 +34,10 @@ def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windo
     Without a token it is for this machine alone.
     """
     try:
-        from celery_once_beat.board.server import listen, serve
+        from celery_once_beat.web.board.server import listen, serve
     except ModuleNotFoundError as exc:
         _not_installed("dashboard", exc)
-    from celery_once_beat.view import View
+    from celery_once_beat.status import View
 
     with at_desk(ctx, scheduler) as desk:
         view = View(desk.app, desk.settings, scheduler, windows=windows)
@@ -60,12 +60,12 @@ def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windo
 def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str | None) -> None:
     """Print what Prometheus reads: windows by outcome, how late, how long, what is overdue, which beats live."""
     try:
-        from celery_once_beat.exporter import serve
-        from celery_once_beat.metrics import expose
+        from celery_once_beat.status import expose
+        from celery_once_beat.web.exporter import serve
     except ModuleNotFoundError as exc:
         _not_installed("metrics", exc)
-    from celery_once_beat.loopback import bind
-    from celery_once_beat.view import View
+    from celery_once_beat.status import View
+    from celery_once_beat.web.loopback import bind
 
     with at_desk(ctx, scheduler) as desk:
         view = View(desk.app, desk.settings, scheduler)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-from celery_once_beat.audit import balance
+from celery_once_beat.rules.balance import balance
 from celery_once_beat.windows import format_instant, starts_after
 
 from .ledger import Event, WindowKey

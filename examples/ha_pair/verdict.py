@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from celery_once_beat.audit import Balance
+from celery_once_beat.rules.balance import Balance
 
 from .ledger import Event, WindowKey
 

@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from celery_once_beat.clients import connect
 from celery_once_beat.errors import OnceError
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.clients import connect
+from celery_once_beat.store.verbs import Store
 from examples.ha_pair import server
 from examples.ha_pair.processes import Process
 

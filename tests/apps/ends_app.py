@@ -23,7 +23,7 @@ from celery.worker.request import Request
 from kombu.exceptions import OperationalError
 
 from celery_once_beat.signals import window_overdue, window_published
-from celery_once_beat.store import store_of
+from celery_once_beat.store.verbs import store_of
 
 ACKS = ("early", "late")
 # A beat sees an entry before its only window is due; one that is slow to start gets the next minute's.

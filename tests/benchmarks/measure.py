@@ -167,9 +167,10 @@ def traffic(subject: str, count: int) -> dict[str, Any]:
 
 def backlog(windows: int) -> dict[str, Any]:
     """So many windows are open, of 100 entries: seconds of a claim (in a pipeline of 100), and of a look at all."""
-    from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
     from celery_once_beat.settings import Settings
-    from celery_once_beat.store import Store
+    from celery_once_beat.store.model import ClaimRequest, LoadRequest
+    from celery_once_beat.store.verbs import Store
+    from celery_once_beat.windows import WindowKey
 
     names = [f"entry-{number:03d}" for number in range(100)]
     store = Store(Settings(redis_url=STORE))
@@ -211,9 +212,10 @@ def history(windows: int) -> dict[str, Any]:
 
     And the server's CPU a window, µs, from claim to finish.
     """
-    from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
     from celery_once_beat.settings import Settings
-    from celery_once_beat.store import Store
+    from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
+    from celery_once_beat.store.verbs import Store
+    from celery_once_beat.windows import WindowKey
 
     names = [f"proj.reports.nightly-{number:03d}" for number in range(200)]
     store = Store(Settings(redis_url=STORE))

@@ -49,7 +49,7 @@ def every(
 
 def once(entries: dict[str, Any]) -> Any:
     """Our scheduler, with these entries loaded."""
-    from celery_once_beat.scheduler import OnceScheduler
+    from celery_once_beat.beat.scheduler import OnceScheduler
 
     app.conf.beat_schedule = entries
     scheduler = OnceScheduler(app)

@@ -14,7 +14,7 @@ from boards import Board, lineup_of
 from playwright.sync_api import Page, expect
 from system import System
 
-from celery_once_beat.board.words import STATES
+from celery_once_beat.web.board.words import STATES
 
 pytestmark = pytest.mark.xdist_group("chromium")
 

@@ -23,8 +23,8 @@ from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat.board import guard
-from celery_once_beat.board.site import MOST_VIEWERS
+from celery_once_beat.web.board import guard
+from celery_once_beat.web.board.site import MOST_VIEWERS
 
 Start = Callable[..., Board]
 

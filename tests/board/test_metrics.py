@@ -26,7 +26,7 @@ from promql_parser import Expr, VectorSelector, parse, walk
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat.metrics import OTHERS, expose
+from celery_once_beat.status.metrics import OTHERS, expose
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "alerts.yml"

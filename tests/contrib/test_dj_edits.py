@@ -14,10 +14,10 @@ from celery import Celery
 from servers import without_shard
 
 from celery_once_beat import OnceTask
-from celery_once_beat.replies import Begun, Finished
-from celery_once_beat.requests import WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import Begun, Finished
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 HOUR = timedelta(hours=1)
 

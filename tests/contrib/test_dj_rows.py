@@ -21,11 +21,11 @@ from processes import environ, wait_until
 from shops import ONCE, Orm, Shop
 
 from celery_once_beat import OnceTask
+from celery_once_beat.beat.entries import Row, Rows
+from celery_once_beat.beat.schedule import describe
 from celery_once_beat.errors import SettingError
-from celery_once_beat.lineup import describe
-from celery_once_beat.rows import Row, Rows
+from celery_once_beat.rules.starts import next_start, starts_after
 from celery_once_beat.settings import Settings
-from celery_once_beat.starts import next_start, starts_after
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -237,7 +237,7 @@ row("one-off, anchored", interval=every(30), one_off=True, headers='{"once": {"a
 """
 READ = """
 from celery_once_beat.contrib.django import OnceDatabaseScheduler
-from celery_once_beat.rows import Rows
+from celery_once_beat.beat import Rows
 from celery_once_beat.settings import Settings
 
 rows = Rows("beat", Settings(redis_url="redis://h"), {})

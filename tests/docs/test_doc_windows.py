@@ -8,7 +8,7 @@ from typing import Any
 
 from doc_pages import ROOT
 
-from celery_once_beat.policy import EntryPolicy, next_steps
+from celery_once_beat.rules.policy import EntryPolicy, next_steps
 from celery_once_beat.settings import Settings
 
 TEXT = (ROOT / "docs/windows.md").read_text()

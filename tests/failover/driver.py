@@ -22,11 +22,20 @@ from failover.told import tell
 from ledger import Ledger
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.replies import Begun, Claimed, Finished, Loaded, Moved, Taken
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
-from celery_once_beat.windows import format_instant, parse_instant
+from celery_once_beat.store.model import (
+    Begun,
+    Claimed,
+    ClaimRequest,
+    Confirmation,
+    Finished,
+    Loaded,
+    LoadRequest,
+    Moved,
+    Taken,
+)
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
 __all__ = ("ENTRIES", "JOBS")
 

@@ -17,10 +17,10 @@ from servers import RedisServer, free_port, need_server
 from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.replies import Begun, Claimed, Finished, Loaded, Taken
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Finished, Loaded, LoadRequest, Taken
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 pytestmark = pytest.mark.xdist_group("cluster")
 

@@ -13,9 +13,9 @@ from processes import wait_until
 from servers import need_server
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.replies import Claimed, Loaded, Moved
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import Claimed, ClaimRequest, Loaded, LoadRequest, Moved
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from ledger import Ledger
 
-from celery_once_beat.requests import WindowKey
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import WindowKey, format_instant
 
 __all__ = ("tell",)
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from servers import RedisServer, free_port
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.verbs import Store
 
 __all__ = ("KINDS", "Cluster", "SentinelSet", "Topology")
 

@@ -22,8 +22,8 @@ from ledger import Ledger
 from processes import Proc, Processes, wait_until
 from servers import RedisServer
 
-from celery_once_beat.audit import balance
 from celery_once_beat.errors import OnceError
+from celery_once_beat.rules.balance import balance
 from celery_once_beat.windows import format_instant, starts_after
 
 __all__ = ("MOMENTS", "Figures", "Trial")

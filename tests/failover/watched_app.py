@@ -13,7 +13,7 @@ from celery.signals import before_task_publish
 from failover.told import tell
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.store import Store
+from celery_once_beat.store.verbs import Store
 
 __all__ = ("app",)
 

@@ -20,7 +20,7 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceScheduler, OnceTask
-from celery_once_beat.publishing import SLICE
+from celery_once_beat.beat.publishing import SLICE
 
 QUEUE = "bursts"
 COUNT = SLICE + 50

@@ -19,18 +19,18 @@ from proxy import Proxy
 from servers import RedisServer, without_shard
 
 from celery_once_beat import OnceTask
-from celery_once_beat.claiming import Claiming, Claims
-from celery_once_beat.clock import ServerClock
+from celery_once_beat.beat.claiming import Claiming, Claims
+from celery_once_beat.beat.entries import RETRY_AFTER, Rows
+from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.rows import RETRY_AFTER, Rows
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import format_instant
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-LOGGER = "celery_once_beat.claiming"
+LOGGER = "celery_once_beat.beat.claiming"
 
 
 def work() -> None:
@@ -317,7 +317,7 @@ def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -
     """Nothing of it is claimed until it is resumed; each is said once."""
     beat.load(beat.entry("a"), beat.entry("b"))
     beat.store.pause("a")
-    with caplog.at_level(logging.INFO, "celery_once_beat.rows"):
+    with caplog.at_level(logging.INFO, "celery_once_beat.beat.entries"):
         for minute in (1, 2, 3):
             assert starts(beat.claim(minute)) == [("b", minute)]
             beat.rows.wake(datetime.now(timezone.utc) + MINUTE)
@@ -404,7 +404,7 @@ def test_an_entry_whose_options_raise(beat: Beat, caplog: pytest.LogCaptureFixtu
     """It is named once and rests; what was claimed with it isn't touched."""
     beat.load(beat.entry("a", shadow=Touchy()), beat.entry("b"))
     beat.schedule["a"] = beat.entry("a", shadow=Touchy())  # as a base makes entries anew
-    with caplog.at_level(logging.ERROR, "celery_once_beat.rows"):
+    with caplog.at_level(logging.ERROR, "celery_once_beat.beat.entries"):
         assert starts(beat.claim(1)) == [("b", 1)]
         assert starts(beat.claim(2)) == [("b", 2)]
     assert [(r.action, r.entry) for r in caplog.records] == [("entry_broken", "a")]  # type: ignore[attr-defined]
@@ -435,7 +435,7 @@ def test_grace_counts_from_when_a_message_may_run(beat: Beat, redis_url: str, co
 def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a long outage there is much to look through: what there was no time for stays due."""
     beat.load(beat.entry("a"), beat.entry("b"), beat.entry("c"))
-    monkeypatch.setattr("celery_once_beat.claiming._PLANNING", -1.0)
+    monkeypatch.setattr("celery_once_beat.beat.claiming._PLANNING", -1.0)
     assert not beat.claim(1).won
     monkeypatch.undo()
     assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
@@ -524,7 +524,7 @@ def test_who_can_not_be_loaded_keeps_no_other_from_it(
     new_beat: Callable[..., Beat], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a cluster one node is away: all others' entries are loaded, though there isn't time for all at once."""
-    monkeypatch.setattr("celery_once_beat.claiming._LOADING", 0.0)  # one entry at a time
+    monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry at a time
     names = [f"entry-{n}" for n in range(400)]
     away = [name for name in names if Store.shard_of(None, name) == 3]  # type: ignore[arg-type]
     here = next(name for name in names if name not in away)

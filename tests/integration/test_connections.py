@@ -20,10 +20,9 @@ from system import System
 from test_store_verbs import DELAY, Stage, nth
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.requests import WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
-from celery_once_beat.windows import Window, encode_headers
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import Window, WindowKey, encode_headers
 
 SECRET = "s3cret-word"
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
@@ -349,7 +348,7 @@ def test_what_the_server_refuses_is_no_entrys_fault(
 
 def test_wait_is_a_right_of_its_own(any_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it no write is certain, and the error names the command; with it, it is for the replicas to say."""
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     without = allowed(any_server, *rights(), wait_replicas=1)
     assert isinstance(without, UncertainWriteError)
     assert "'wait'" in str(without)

@@ -13,9 +13,10 @@ import pytest
 import redis
 from servers import RedisServer
 
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from processes import Proc, Processes, wait_until
 from terminal import Terminal
 
-from celery_once_beat.audit import Balance
+from celery_once_beat.rules.balance import Balance
 from celery_once_beat.windows import Window, format_instant
 from examples.ha_pair import __main__ as command
 from examples.ha_pair import server, svg

@@ -13,11 +13,10 @@ from processes import wait_until
 from redis import ResponseError
 from system import System, rare
 
-from celery_once_beat.replies import Begun, Closed
-from celery_once_beat.requests import KeyedWindow
 from celery_once_beat.settings import BEAT_TTL, Settings
-from celery_once_beat.store import Store
-from celery_once_beat.windows import format_instant, parse_instant
+from celery_once_beat.store.model import Begun, Closed
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import KeyedWindow, format_instant, parse_instant
 
 
 def test_a_new_entry_is_not_run_early(system: System) -> None:

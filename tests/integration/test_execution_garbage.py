@@ -13,7 +13,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from celery_once_beat import OnceTask
-from celery_once_beat.store import store_of
+from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, encode_headers
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

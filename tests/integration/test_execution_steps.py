@@ -27,21 +27,20 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
-from celery_once_beat.delivery import _end
-from celery_once_beat.errands import errands_of
 from celery_once_beat.errors import HeaderError
-from celery_once_beat.execution import DELIVERY, Execution
-from celery_once_beat.leases import leases_of
-from celery_once_beat.replies import Again, Begun, Claimed, EntryAccount
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
-from celery_once_beat.store import store_of
-from celery_once_beat.windows import Window, encode_headers, format_instant
+from celery_once_beat.store.model import Again, Begun, Claimed, ClaimRequest, Confirmation, EntryAccount, LoadRequest
+from celery_once_beat.store.verbs import store_of
+from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
+from celery_once_beat.worker.errands import errands_of
+from celery_once_beat.worker.execution import DELIVERY, Execution
+from celery_once_beat.worker.leases import leases_of
+from celery_once_beat.worker.request import _end
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = Window("nightly", T0 + timedelta(hours=1), None)
 KEY = WindowKey(WINDOW.entry, WINDOW.start)
 LEASE = 1.0
-LOGGER = "celery_once_beat.execution"
+LOGGER = "celery_once_beat.worker.execution"
 
 
 @dataclass
@@ -499,7 +498,7 @@ def test_a_body_that_ran_on_an_uncertain_begin(
 
     That is told once: the task's end isn't held up for as long as a lease.
     """
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     worker = new_worker(redis_url, once_beat_run_without_store=True, once_beat_wait_replicas=1)
     store = store_of(worker.app)
     finish, told = store.finish, []

@@ -25,12 +25,12 @@ from system import System
 
 from celery_once_beat import OnceTask, Window, once
 from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.keyed import _app_at
-from celery_once_beat.leases import leases_of
-from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
-from celery_once_beat.requests import KeyedWindow
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store, store_of
+from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
+from celery_once_beat.store.verbs import Store, store_of
+from celery_once_beat.windows import KeyedWindow
+from celery_once_beat.worker.keyed import _app_at
+from celery_once_beat.worker.leases import leases_of
 
 UTC = timezone.utc
 YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
@@ -236,7 +236,7 @@ def test_tasks_of_asyncio_that_take_turns(redis_url: str, raw: redis.Redis) -> N
 
 def test_a_schedule_object_stays_the_callers(redis_url: str) -> None:
     """One that stands in a beat schedule too, or in two zones, isn't changed, nor seen in the other's zone."""
-    from celery_once_beat.keyed import _window_at
+    from celery_once_beat.worker.keyed import _window_at
 
     at_two = crontab(hour=2, minute=0)
     app = Celery("owner", set_as_current=False)
@@ -267,7 +267,7 @@ def test_what_ran_without_redis_is_recorded_if_it_is_back(start_redis: Callable[
 
 def test_a_begin_that_no_replica_has(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """It isn't run on, and the window is given back: the next caller isn't told that another has it."""
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     app = Celery("lonely", broker=redis_url, set_as_current=False)
     app.conf.once_beat_wait_replicas = 1
     with pytest.raises(UncertainWriteError), once("lonely", **YEARLY, app=app, lease=0.5):
@@ -350,7 +350,7 @@ def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + timedelta(hours=5)
 
-    monkeypatch.setattr("celery_once_beat.keyed.datetime", Ahead)
+    monkeypatch.setattr("celery_once_beat.worker.keyed.datetime", Ahead)
     before = datetime.now(UTC)
     with once("clock", every="1h", url=redis_url) as window:
         assert window.start <= datetime.now(UTC)
@@ -410,7 +410,7 @@ def test_a_wrong_key(key: Any) -> None:
 )
 def test_which_window_it_is(every: Any, tz: str | None, start: datetime) -> None:
     """Every way to say when, in the zone that it names."""
-    from celery_once_beat.keyed import _window_at
+    from celery_once_beat.worker.keyed import _window_at
 
     turn = once("job", every=every, tz=tz, url="redis://127.0.0.1:1/0")
     window = _window_at(turn._schedule, "job", datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC))

@@ -37,7 +37,7 @@ LOOK = (
     SETUP
     + """
 from celery import Celery
-from celery_once_beat.lineup import line_up
+from celery_once_beat.beat import line_up
 from celery_once_beat.settings import Settings
 
 app = Celery("lineup", broker="redis://127.0.0.1:1/0")

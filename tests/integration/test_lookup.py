@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from celery_once_beat.lookup import EntrySeen, Lookup
-from celery_once_beat.replies import BeatReport, Begun, Busy, Claimed, Closed
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.lookup import EntrySeen, Lookup
+from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 MARK = "fingerprint-1"
 

@@ -11,9 +11,8 @@ from processes import wait_until
 from servers import free_port
 from system import System, rare
 
-from celery_once_beat.replies import Begun
-from celery_once_beat.requests import key_of
-from celery_once_beat.windows import Window, encode_headers, format_instant
+from celery_once_beat.store.model import Begun
+from celery_once_beat.windows import Window, encode_headers, format_instant, key_of
 
 
 def test_a_beat_without_a_broker_claims_nothing(system: System) -> None:

@@ -13,11 +13,23 @@ import redis
 from processes import environ, wait_until
 from system import System
 
-from celery_once_beat.replies import Begun, Busy, Claimed, Closed, Renewed, Stale, Taken, Unchanged
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, Renewal, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
-from celery_once_beat.windows import format_instant
+from celery_once_beat.store.model import (
+    Begun,
+    Busy,
+    Claimed,
+    ClaimRequest,
+    Closed,
+    Confirmation,
+    LoadRequest,
+    Renewal,
+    Renewed,
+    Stale,
+    Taken,
+    Unchanged,
+)
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey, format_instant
 
 LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}
 

@@ -12,7 +12,7 @@ from celery import Celery
 from processes import wait_until
 
 from celery_once_beat import OnceScheduler, OnceTask, Window
-from celery_once_beat.store import store_of
+from celery_once_beat.store.verbs import store_of
 from celery_once_beat.testing import pinned_clock, windows_between, windows_caught_up
 from celery_once_beat.windows import decode_headers
 

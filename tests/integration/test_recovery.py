@@ -18,19 +18,19 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
-from celery_once_beat.clock import ServerClock
+from celery_once_beat.beat.entries import Rows
+from celery_once_beat.beat.recovery import Recovered, Recovery
+from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.recovery import Recovered, Recovery
-from celery_once_beat.replies import BeatReport
-from celery_once_beat.requests import ClaimRequest, LoadRequest, WindowKey
-from celery_once_beat.rows import Rows
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import BeatReport, ClaimRequest, LoadRequest
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 REPORT = BeatReport(offset=0.0, lag=0.0, entries=1, untracked=0, version="1")
-LOGGER = "celery_once_beat.recovery"
+LOGGER = "celery_once_beat.beat.recovery"
 
 
 def work() -> None:

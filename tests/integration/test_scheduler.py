@@ -27,11 +27,10 @@ from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from servers import RedisServer, free_port, without_shard
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
-from celery_once_beat.audit import balance
-from celery_once_beat.publishing import SLICE, Job
-from celery_once_beat.replies import Begun
-from celery_once_beat.requests import ClaimRequest, Confirmation, WindowKey
-from celery_once_beat.windows import decode_headers, encode_headers, find_headers, task_id
+from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.rules.balance import balance
+from celery_once_beat.store.model import Begun, ClaimRequest, Confirmation
+from celery_once_beat.windows import WindowKey, decode_headers, encode_headers, find_headers, task_id
 
 QUEUE = "scheduler"
 
@@ -310,7 +309,7 @@ def test_a_base_that_can_not_keep_last_run_at(
             raise RuntimeError("the database is away")
 
     scheduler = schedulers(Forgetful)
-    with caplog.at_level(logging.ERROR, "celery_once_beat.publishing"):
+    with caplog.at_level(logging.ERROR, "celery_once_beat.beat.publishing"):
         tick_until(scheduler, lambda: messages(app.conf.broker_url) >= 3, "windows are published")
     assert [record.action for record in caplog.records] == ["entry_not_advanced"]  # type: ignore[attr-defined]
 
@@ -588,7 +587,7 @@ def test_a_state_of_the_store_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While no replica has what is claimed, nothing is published; one line at its beginning, one at its end."""
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     app.conf.update(once_beat_wait_replicas=1, once_beat_publish_timeout=1.0)
     scheduler = schedulers()
     settings = scheduler._once._trip.settings
@@ -602,7 +601,7 @@ def test_a_state_of_the_store_is_said_once(
         assert account is not None
         return account.cursor
 
-    with caplog.at_level(logging.INFO, "celery_once_beat.scheduler"):
+    with caplog.at_level(logging.INFO, "celery_once_beat.beat.scheduler"):
         tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
         first = cursor()
         tick_until(scheduler, lambda: cursor() > first, "it was overdue and taken, and another claimed, all uncertain")
@@ -620,11 +619,11 @@ def test_a_beat_that_wins_nothing_says_that_replicas_are_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its looks tell, where every window is another's, or none is due: it isn't said to be away for ever."""
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     app.conf.update(once_beat_wait_replicas=1)
     scheduler = schedulers()
     trip = scheduler._once._trip
-    with caplog.at_level(logging.INFO, "celery_once_beat.scheduler"):
+    with caplog.at_level(logging.INFO, "celery_once_beat.beat.scheduler"):
         tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
         scheduler._once.pause("tick")
         looked = scheduler._recovery._next
@@ -687,7 +686,7 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(
     app: Celery, schedulers: Callable[[], OnceScheduler], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is heard of between what it loads, and publishes meanwhile: nobody takes it for gone, however many entries."""
-    monkeypatch.setattr("celery_once_beat.claiming._LOADING", 0.0)  # one entry is more than there is time for
+    monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry is more than there is time for
     tick = app.conf.beat_schedule["tick"]
     app.conf.beat_schedule = {f"tick-{n}": tick for n in range(12)}
     scheduler = schedulers()

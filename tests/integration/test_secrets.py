@@ -13,10 +13,10 @@ from processes import Proc, wait_until
 from servers import RedisServer
 from system import System
 
+from celery_once_beat.beat.scheduler import OnceScheduler
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.scheduler import OnceScheduler
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.verbs import Store
 
 #: Who has which password; with signs that a URL has to quote.
 PASSWORDS = {"broker": "br0ker/p@ss:word%1", "results": "r3sults/p@ss:word%2", "store": "st0re/p@ss:word%3"}

@@ -19,7 +19,6 @@ from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer, free_port
 
-from celery_once_beat.audit import balance
 from celery_once_beat.errors import (
     NewerVersionError,
     OnceError,
@@ -27,17 +26,22 @@ from celery_once_beat.errors import (
     StoreUnavailableError,
     UncertainWriteError,
 )
-from celery_once_beat.replies import (
+from celery_once_beat.rules.balance import balance
+from celery_once_beat.settings import Settings
+from celery_once_beat.store.model import (
+    ASTRAY,
     Again,
     Begun,
     Busy,
     Claimed,
+    ClaimRequest,
     Closed,
     Confirmed,
     Finished,
     HandedOver,
     Heartbeat,
     Loaded,
+    LoadRequest,
     Moved,
     Open,
     Paused,
@@ -49,10 +53,8 @@ from celery_once_beat.replies import (
     Unchanged,
     Unknown,
 )
-from celery_once_beat.requests import ASTRAY, ClaimRequest, KeyedWindow, LoadRequest, WindowKey
-from celery_once_beat.settings import Settings
-from celery_once_beat.store import SHARDS, Store
-from celery_once_beat.windows import format_instant
+from celery_once_beat.store.verbs import SHARDS, Store
+from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 
 MINUTE = timedelta(minutes=1)
 EVERY_MINUTE = schedule(60)
@@ -2219,7 +2221,7 @@ def test_on_a_full_server_what_is_there_goes_on_and_ends(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for replicas that never come for a moment only."""
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -2313,7 +2315,7 @@ def test_a_verb_that_is_sent_again_is_as_uncertain(
     with replica.client() as client:
         offset = certain.raw.info("replication")["master_repl_offset"]
         wait_until(lambda: client.info("replication")["slave_repl_offset"] >= offset, "the replica has it", 60)
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20_000)  # it answers, perhaps slowly
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20_000)  # it answers, perhaps slowly
     assert not isinstance(send(stage), UncertainWriteError)
     certain.close()
     stage.close()
@@ -2325,7 +2327,7 @@ def test_a_write_that_a_replica_has_is_certain(
     """With a replica that follows, wait_replicas changes no answer."""
     server = start_redis()
     replica = start_redis(args=("--replicaof", f"127.0.0.1 {server.port}"))
-    monkeypatch.setattr("celery_once_beat.roundtrip._WAIT_MS", 20_000)
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20_000)
     stage = Stage(server.url(), wait_replicas=1, redis_options={"socket_timeout": 30.0})
     with replica.client() as client:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows", 60)

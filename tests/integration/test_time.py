@@ -8,10 +8,19 @@ import pytest
 from processes import wait_until
 from system import System
 
-from celery_once_beat.replies import Begun, Claimed, Confirmed, Finished, Loaded
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import (
+    Begun,
+    Claimed,
+    ClaimRequest,
+    Confirmation,
+    Confirmed,
+    Finished,
+    Loaded,
+    LoadRequest,
+)
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 DAY = 86_400.0
 

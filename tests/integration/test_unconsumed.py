@@ -10,10 +10,10 @@ import pytest
 from processes import wait_until
 from servers import RedisServer
 
-from celery_once_beat.replies import Begun, Claimed, Taken
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Confirmation, LoadRequest, Taken
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
 START_TIMEOUT = 600.0

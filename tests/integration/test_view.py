@@ -14,11 +14,12 @@ import redis
 from celery import Celery
 from celery.beat import Scheduler
 
-from celery_once_beat import OnceTask, view
+from celery_once_beat import OnceTask
+from celery_once_beat.beat.schedule import line_up
 from celery_once_beat.errors import SettingError
-from celery_once_beat.lineup import line_up
 from celery_once_beat.settings import Settings
-from celery_once_beat.view import View
+from celery_once_beat.status import poll as view
+from celery_once_beat.status.poll import View
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
 

@@ -7,7 +7,7 @@ from processes import Processes, wait_until
 from servers import RedisServer
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.verbs import Store
 
 __all__ = ("Load",)
 

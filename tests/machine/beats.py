@@ -11,10 +11,10 @@ from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, entries, maybe, nothing, several
 from machine.world import DEFINITIONS, ENTRIES, TICK, Message, Told
 
-from celery_once_beat import replies as r
-from celery_once_beat.policy import next_steps
-from celery_once_beat.requests import ClaimRequest, Confirmation, LoadRequest, WindowKey
-from celery_once_beat.windows import next_start, starts_after
+from celery_once_beat.rules.policy import next_steps
+from celery_once_beat.store import model as r
+from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
+from celery_once_beat.windows import WindowKey, next_start, starts_after
 
 __all__ = ("Beat", "BeatRules")
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from machine.world import OFF, Told, World
 
-from celery_once_beat import replies as r
-from celery_once_beat.policy import EntryPolicy
-from celery_once_beat.requests import WindowKey
+from celery_once_beat.rules.policy import EntryPolicy
+from celery_once_beat.store import model as r
+from celery_once_beat.windows import WindowKey
 
 __all__ = ("START_TIMEOUT", "Rules", "entries", "maybe", "nothing", "rarely", "several")
 

@@ -19,10 +19,9 @@ from machine.rules import START_TIMEOUT, entries, maybe, nothing, rarely, severa
 from machine.workers import WorkerRules
 from machine.world import DEFINITIONS, ENTRIES, OFF, Told, World
 
-from celery_once_beat import replies as r
-from celery_once_beat.policy import EntryPolicy
-from celery_once_beat.requests import WindowKey
-from celery_once_beat.windows import starts_after
+from celery_once_beat.rules.policy import EntryPolicy
+from celery_once_beat.store import model as r
+from celery_once_beat.windows import WindowKey, starts_after
 
 #: Seconds that pass: the first two within a lease and longer than one.
 PASSES = (1.7, 5.7, 11.3, 16.7, 61.9, 613.0, 1307.0)

@@ -9,8 +9,8 @@ from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, maybe, nothing, rarely, several
 from machine.world import LEASE, OFF, Execution, Message
 
-from celery_once_beat import replies as r
-from celery_once_beat.requests import Renewal
+from celery_once_beat.store import model as r
+from celery_once_beat.store.model import Renewal
 
 __all__ = ("WorkerRules",)
 

@@ -17,13 +17,13 @@ import redis
 from celery.schedules import schedule
 from servers import RedisServer, keys_without_expiry
 
-from celery_once_beat import replies as r
-from celery_once_beat.audit import balance
-from celery_once_beat.reading import read_account
-from celery_once_beat.replies import EntryAccount
-from celery_once_beat.requests import WindowKey
+from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store import model as r
+from celery_once_beat.store.codec import read_account
+from celery_once_beat.store.model import EntryAccount
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey
 
 __all__ = ("ENTRIES", "LEASE", "OFF", "RETENTION", "TICK", "Execution", "Message", "World")
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_once_beat.board import words
-from celery_once_beat.board.page import Cell, Line, Page, changes, make_page
-from celery_once_beat.lookup import Story
-from celery_once_beat.replies import OpenWindow, Past
-from celery_once_beat.view import Sight
+from celery_once_beat.status.poll import Sight
+from celery_once_beat.store.lookup import Story
+from celery_once_beat.store.model import OpenWindow, Past
+from celery_once_beat.web.board import words
+from celery_once_beat.web.board.page import Cell, Line, Page, changes, make_page
 from celery_once_beat.windows import task_id
 
 BERLIN = ZoneInfo("Europe/Berlin")

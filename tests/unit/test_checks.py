@@ -10,8 +10,8 @@ from celery.beat import ScheduleEntry
 from kombu import Queue
 from kombu.common import Broadcast
 
-from celery_once_beat.broker import broadcast_entries
-from celery_once_beat.checks import (
+from celery_once_beat.beat.broker import broadcast_entries
+from celery_once_beat.rules.checks import (
     address_findings,
     clock_findings,
     delivery_findings,

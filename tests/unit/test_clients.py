@@ -11,10 +11,10 @@ import redis
 from redis.sentinel import SentinelConnectionPool
 from servers import free_port
 
-from celery_once_beat.clients import connect
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
+from celery_once_beat.store.clients import connect
+from celery_once_beat.store.verbs import Store
 
 SECRET = "s3cret-word"
 _open: list[Any] = []

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_once_beat.clock import ServerClock, steady
+from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.clock import steady
 
 
 @pytest.mark.parametrize("length", [0.001, 0.1, 6.0])
@@ -30,7 +31,7 @@ def test_a_slow_round_trip_does_not_replace_a_better_one(caplog: pytest.LogCaptu
     clock = ServerClock()
     now = steady()
     clock.measured(datetime.now(timezone.utc), now, now)
-    with caplog.at_level(logging.WARNING, "celery_once_beat.clock"):
+    with caplog.at_level(logging.WARNING, "celery_once_beat.beat.server_clock"):
         clock.measured(datetime.now(timezone.utc) - timedelta(seconds=6), now - 6.0, now)
     assert abs(clock.now() - datetime.now(timezone.utc)) < timedelta(seconds=1)
     assert not caplog.records
@@ -39,7 +40,7 @@ def test_a_slow_round_trip_does_not_replace_a_better_one(caplog: pytest.LogCaptu
 def test_clocks_apart_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """With the figure, and once for as long as it lasts."""
     clock = ServerClock()
-    with caplog.at_level(logging.WARNING, "celery_once_beat.clock"):
+    with caplog.at_level(logging.WARNING, "celery_once_beat.beat.server_clock"):
         for _ in range(3):
             now = steady()
             clock.measured(datetime.now(timezone.utc) - timedelta(seconds=7), now, now)

@@ -9,7 +9,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_once_beat.starts import count_starts, latest_start, starts_after
+from celery_once_beat.rules.starts import count_starts, latest_start, starts_after
 
 UTC = timezone.utc
 APP = Celery("counting", set_as_current=False)

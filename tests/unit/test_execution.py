@@ -15,13 +15,13 @@ from celery.worker.request import Request
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
-from celery_once_beat import put_back as put_back_module
-from celery_once_beat.delivery import OnceRequest, request_class
 from celery_once_beat.errors import SettingError, StoreUnavailableError
-from celery_once_beat.execution import _delay
-from celery_once_beat.leases import is_death
-from celery_once_beat.put_back import RATE, _seconds, put_back
 from celery_once_beat.windows import encode_call, encode_headers
+from celery_once_beat.worker import put_back as put_back_module
+from celery_once_beat.worker.execution import _delay
+from celery_once_beat.worker.leases import is_death
+from celery_once_beat.worker.put_back import RATE, _seconds, put_back
+from celery_once_beat.worker.request import OnceRequest, request_class
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)
@@ -310,5 +310,5 @@ def test_a_request_class_that_cannot_be_combined() -> None:
     """The worker's start says what to do."""
     with Celery("tests", broker="memory://", set_as_current=False) as app:
         task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=dict)
-        with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.delivery"):
+        with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.worker.request"):
             request_class(task)

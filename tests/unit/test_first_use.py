@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_once_beat import leases, store
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import verbs as store
+from celery_once_beat.worker import leases
 
 
 def meeting(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.loopback import bind, is_loopback, names_this_machine
+from celery_once_beat.web.loopback import bind, is_loopback, names_this_machine
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.255.255.254", "::1"])

@@ -18,9 +18,9 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_once_beat import policy as policy_module
 from celery_once_beat.errors import SettingError
-from celery_once_beat.policy import EntryPolicy, Step, fingerprint, next_steps
+from celery_once_beat.rules import policy as policy_module
+from celery_once_beat.rules.policy import EntryPolicy, Step, fingerprint, next_steps
 from celery_once_beat.settings import Settings
 
 SETTINGS = Settings(redis_url="redis://h")
@@ -422,7 +422,7 @@ _SCRIPT = """
 from datetime import datetime, timezone
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
-from celery_once_beat.policy import fingerprint
+from celery_once_beat.rules import fingerprint
 app = Celery("elsewhere", set_as_current=False)
 app.conf.timezone = "Europe/Berlin"
 anchor = datetime(2026, 1, 1, 5, tzinfo=timezone.utc)

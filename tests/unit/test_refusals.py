@@ -10,8 +10,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from celery_once_beat import OnceScheduler, OnceTask
-from celery_once_beat.publishing import Job
-from celery_once_beat.requests import WindowKey
+from celery_once_beat.beat.publishing import Job
+from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 OVERDUE = [WindowKey(entry, START + timedelta(seconds=n)) for n in (2, 0, 1) for entry in ("tick", "other")]
@@ -42,7 +42,7 @@ def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
 def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """At first none for a second, then the oldest; of other entries all, and all of this one once one went out."""
     clock = [1000.0]
-    monkeypatch.setattr("celery_once_beat.publishing.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("celery_once_beat.beat.publishing.time.monotonic", lambda: clock[0])
 
     def refuse(*_: object, **__: object) -> None:
         raise OperationalError("(404) NOT_FOUND - no exchange")

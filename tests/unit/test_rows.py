@@ -14,9 +14,9 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 
+from celery_once_beat.beat.entries import RETRY_AFTER, Row, Rows
 from celery_once_beat.errors import ScheduleError
-from celery_once_beat.policy import Step
-from celery_once_beat.rows import RETRY_AFTER, Row, Rows
+from celery_once_beat.rules.policy import Step
 from celery_once_beat.settings import Settings
 
 APP = Celery("tests", set_as_current=False)
@@ -230,7 +230,7 @@ def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
 
 def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """One line when it begins, one when it is another, one when it ends; nothing while it lasts."""
-    caplog.set_level(logging.INFO, "celery_once_beat.rows")
+    caplog.set_level(logging.INFO, "celery_once_beat.beat.entries")
     rows = loaded(rows_of({"a": entry()}))
     row = rows.get("a")
     assert row is not None
@@ -257,7 +257,7 @@ def test_a_schedule_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) 
 
 def test_a_schedule_that_recovers_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """Whether it fails at its first start or later, it is back once it answers."""
-    caplog.set_level(logging.INFO, "celery_once_beat.rows")
+    caplog.set_level(logging.INFO, "celery_once_beat.beat.entries")
     when = Weak(app=APP)
     rows = loaded(rows_of({"a": entry(when)}))
     (row,) = rows.due(NOW + MINUTE, 10)
@@ -594,7 +594,7 @@ class Counted(schedule):
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
 def test_a_long_outage_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, catch_up: str) -> None:
     """In slices, between which others have their turn; also where another beat claims a window meanwhile."""
-    monkeypatch.setattr("celery_once_beat.rows._SLICE", 0.0)  # one start at a time
+    monkeypatch.setattr("celery_once_beat.beat.entries._SLICE", 0.0)  # one start at a time
     when, number = Counted(1, app=APP), 500
     rows = loaded(rows_of({"a": entry(when, once={"catch_up": catch_up, "max_catch_up": 10**6})}))
     now = NOW + number * SECOND

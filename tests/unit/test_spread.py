@@ -10,8 +10,8 @@ from celery.schedules import crontab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_once_beat.policy import spread_offset
-from celery_once_beat.rows import Rows
+from celery_once_beat.beat.entries import Rows
+from celery_once_beat.rules.policy import spread_offset
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import next_start, starts_after
 

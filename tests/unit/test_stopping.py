@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from processes import wait_until
 
-from celery_once_beat.stopping import held_back
+from celery_once_beat.beat.stopping import held_back
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import crontab, schedule, solar
 
-from celery_once_beat.cli.tables import local, plain, print_table, span
-from celery_once_beat.lineup import describe
+from celery_once_beat.beat.schedule import describe
+from celery_once_beat.cli.output import local, plain, print_table, span
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_once_beat import OnceTask, Window, current_window
-from celery_once_beat.clock import ServerClock
+from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import ScheduleError, SettingError
-from celery_once_beat.policy import spread_offset
-from celery_once_beat.testing import (
-    executing,
-    pinned_clock,
-    starts_between,
-    window,
-    windows_between,
-    windows_caught_up,
-)
+from celery_once_beat.rules.policy import spread_offset
+from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between, windows_caught_up
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (DOCS / "testing.md").read_text(), re.MULTILINE | re.DOTALL)

@@ -18,7 +18,7 @@ from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from celery_once_beat import starts
+from celery_once_beat.rules import starts
 from celery_once_beat.windows import next_start, starts_after
 
 UTC = timezone.utc

@@ -14,8 +14,8 @@ from django_celery_beat.utils import make_aware
 from kombu.utils.json import loads
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.policy import check_anchor
-from celery_once_beat.starts import shown
+from celery_once_beat.rules import check_anchor
+from celery_once_beat.wording import shown
 
 from .bounds import Bounded
 

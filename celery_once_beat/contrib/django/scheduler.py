@@ -18,15 +18,13 @@ from celery.utils.log import get_logger
 from django.db.utils import DatabaseError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from celery_once_beat.beat import RETRY_AFTER, Job, OnceSchedulerMixin, Row
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
-from celery_once_beat.publishing import Job
-from celery_once_beat.replies import EntryAccount, Spent, Unknown
-from celery_once_beat.rows import RETRY_AFTER, Row
-from celery_once_beat.scheduler import OnceSchedulerMixin
-from celery_once_beat.starts import shown
+from celery_once_beat.store import EntryAccount, Spent, Unknown
 from celery_once_beat.windows import Window
+from celery_once_beat.wording import shown
 
 from .database import INTERVAL, SILENT, Database, Seen, Tables, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, instant

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.contrib.django.task import DjangoTask
 
-from celery_once_beat.task import OnceTask as _OnceTask
+from celery_once_beat.worker import OnceTask as _OnceTask
 
 __all__ = ("OnceTask",)
 

@@ -1,0 +1,218 @@
+"""Overdue windows: what should have happened and didn't is published again, or ended by its limits.
+
+A beat killed between claim and publish, a message lost in the broker, a worker killed with early or late acks and
+a purged queue all end the same way. Every beat looks; the deadline that ``take`` moves is the mutex between them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from celery.utils.log import get_logger
+
+from celery_once_beat import signals
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.logs import about
+from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, read_app
+from celery_once_beat.windows import Window, WindowKey, format_instant
+
+from .entries import Row
+from .server_clock import ServerClock
+
+__all__ = ("Recovered", "Recovery")
+
+logger = get_logger(__name__)
+
+#: Overdue windows read of each shard at a time.
+_MOST = 100
+#: Seconds for which an overdue window of an entry that left the schedule is put off.
+_PUT_OFF = 3600.0
+#: What ``take`` says of a window that has begun before, where windows of its entry don't overlap.
+_WAITS = "another window of its entry runs"
+
+
+@dataclass
+class Recovered:
+    """What became of overdue windows."""
+
+    #: To be published again.
+    taken: list[tuple[WindowKey, Taken]] = field(default_factory=list)
+    #: Redis didn't answer for all of them.
+    away: StoreUnavailableError | None = None
+
+
+class Recovery:
+    """One beat's look at what is overdue, every ``recovery_interval``; it is its heartbeat too."""
+
+    def __init__(self, store: Store, beat: str, clock: ServerClock, sender: object, app: str = "") -> None:
+        self._store = store
+        #: As :func:`~celery_once_beat.settings.describe_app` says it.
+        self._app = app
+        #: Of which app each beat is that lives.
+        self._apps: dict[str, str | None] = {}
+        self._beat = beat
+        self._clock = clock
+        #: Of the signals.
+        self._sender = sender
+        self._next = 0.0
+        #: The beats that lived at ``asked_at``, the time of the server at the last look.
+        self.alive: tuple[str, ...] = ()
+        self.asked_at = clock.now()
+        #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
+        self.forgotten = False
+        #: Why the last look didn't see all: one node of a cluster doesn't answer.
+        self.away: StoreUnavailableError | None = None
+        #: The last look learned who is alive; else ``alive`` is from an earlier look.
+        self._heard = False
+        #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
+        self.certain = True
+        #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
+        self._skip: dict[int, int] = {}
+        #: Shards of which the last look found more than it read, and those of which something was moved since.
+        self._full: set[int] = set()
+        self._moved: set[int] = set()
+        self._said: dict[str, str] = {}
+
+    def due_in(self) -> float:
+        """Seconds until the next look, at least 0."""
+        return max(self._next - steady(), 0.0)
+
+    def hurry(self) -> None:
+        """Look at the next tick."""
+        self._next = 0.0
+
+    def look(self, report: BeatReport) -> list[WindowKey]:
+        """Say that this beat lives and how it is, learn the time and who else lives, and return what is overdue.
+
+        Raises StoreUnavailableError where nothing can be done; what can't be seen of a cluster alone is ``away``.
+        """
+        # What this beat couldn't move mustn't hide what lies behind it: this look begins there.
+        self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
+        self._full, self._moved = set(), set()
+        sent = steady()
+        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text, self._app)
+        self.away, heartbeat = found.away, found.heartbeat
+        self._heard = isinstance(heartbeat, Heartbeat)
+        if isinstance(heartbeat, Heartbeat):
+            self._clock.measured(heartbeat.now, sent, steady())
+            self.forgotten = heartbeat.new and bool(self.alive)
+            self.alive, self.asked_at, self.certain = heartbeat.beats, heartbeat.now, heartbeat.certain
+        elif self.alive:
+            self.forgotten = False  # who came since the last answer lives: see ``asked_at``
+        else:
+            raise heartbeat  # it never knew who lives, and would take the entries of those that do
+        self._next = sent + self._store.settings.recovery_interval
+        self._name_other_apps()
+        return self._read(found)
+
+    def _name_other_apps(self) -> None:
+        """Warn of a beat of another app: of two entries with the same name only one runs."""
+        known = {beat: app for beat, app in self._apps.items() if beat in self.alive}
+        try:
+            new = self._store.apps([beat for beat in self.alive if beat not in known])
+        except StoreUnavailableError:
+            return
+        mine, named = read_app(self._app), {*known.values()}
+        self._apps = {**known, **new}
+        for beat, app in new.items():
+            if app not in (None, mine, *named):
+                named.add(app)
+                logger.warning(
+                    "once: beat %s is of the app %s, this one of %s, and both have the keys %s…: what has the same "
+                    "name in both runs in one of them only. Give each its own once_beat_key_prefix",
+                    beat, app, mine, self._store.settings.key_prefix,
+                    extra=about("apps_share", owner=self._beat),
+                )  # fmt: skip
+
+    def _read(self, found: Overdue) -> list[WindowKey]:
+        windows = []
+        for shard, members in enumerate(found.shards):
+            if isinstance(members, StoreUnavailableError):
+                continue  # see ``away``
+            if isinstance(members, OnceError):
+                self._say_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
+                continue
+            self._said.pop(f"shard {shard}", None)
+            windows += [window for window in members if window is not None]
+            if len(members) == _MOST:
+                self._full.add(shard)
+        return windows
+
+    def take(self, windows: Sequence[WindowKey], row_of: Callable[[str], Row | None]) -> Recovered:
+        """Take those that this beat can publish again; what its limits end is said and signalled."""
+        rows = {window: row_of(window.entry) for window in windows}
+        # Also where messages lose their headers: the window is published once more, and ends with that.
+        ours = {window: row for window, row in rows.items() if row is not None and (row.tracked or row.astray)}
+        known = [(window, row.fingerprint) for window, row in ours.items()]
+        recovered = Recovered()
+        for (window, _), reply in zip(known, self._store.take_many(self._beat, known), strict=True):
+            if isinstance(reply, StoreUnavailableError):
+                recovered.away = reply
+                continue
+            if isinstance(reply, OnceError):
+                self._say_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
+                continue
+            if reply == Unchanged(_WAITS):
+                text = f"window {format_instant(window.start)} of {window.entry!r} is overdue: {_WAITS}, it goes next"
+                self._say_once(str(window), text, about("window_waits", window, owner=self._beat), logging.WARNING)
+                continue
+            self._said.pop(str(window), None)
+            if isinstance(reply, Taken):
+                recovered.taken.append((window, reply))
+                self._moved.add(self._store.shard_of(window.entry))
+            elif reply == Unchanged("put off"):
+                self._moved.add(self._store.shard_of(window.entry))
+            elif isinstance(reply, Closed):
+                self._ended(window, reply.outcome, "a limit was reached")
+        if not self._heard:
+            return recovered  # which beat has it instead depends on who lives
+        try:
+            self._put_off({window: row for window, row in rows.items() if window not in ours})
+        except StoreUnavailableError as exc:
+            recovered.away = exc  # what was taken is to be published all the same
+        return recovered
+
+    def _put_off(self, rows: dict[WindowKey, Row | None]) -> None:
+        others = [beat for beat in self.alive if beat != self._beat]
+        windows = [(window, "unknown" if row is None else "untracked") for window, row in rows.items()]
+        replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others, self.asked_at) if windows else []
+        for (window, _), reply in zip(windows, replies, strict=True):
+            if reply == "closed":
+                self._ended(window, "dropped", "its task is no OnceTask any more")
+                continue
+            if reply == "postponed":
+                logger.warning(
+                    "once: window %s of %r is overdue, and no beat's schedule has such an entry",
+                    format_instant(window.start),
+                    window.entry,
+                    extra=about("window_unknown", window, owner=self._beat),
+                )
+            if reply in ("postponed", "forgotten"):
+                self._moved.add(self._store.shard_of(window.entry))
+
+    def _ended(self, window: WindowKey, outcome: str, why: str) -> None:
+        self._moved.add(self._store.shard_of(window.entry))
+        logger.error(
+            "once: window %s of %r is %s: %s",
+            format_instant(window.start),
+            window.entry,
+            outcome,
+            why,
+            extra=about("window_" + outcome, window, owner=self._beat),
+        )
+        ended = Window(window.entry, window.start, None)
+        signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
+
+    def _say_once(
+        self, what: str, error: OnceError | str, extra: dict[str, object], level: int = logging.ERROR
+    ) -> None:
+        """Log what every look meets again, once for as long as it lasts and stays the same."""
+        text = str(error)
+        if self._said.get(what) != text:
+            known = text in self._said.values()  # one garbage field concerns each window of its entry
+            self._said[what] = text
+            if not known:
+                logger.log(level, "once: %s", text, extra=extra)

@@ -1,0 +1,118 @@
+"""The schedule as a beat of this app would have it, for people to look at. Builds it, and writes nothing.
+
+Where a schedule comes from differs: a stock scheduler that is built lazily is empty, and a database scheduler's set-up
+writes rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery.beat import Scheduler
+from celery.schedules import schedule
+from celery.utils.imports import load_extension_class_names, symbol_by_name
+
+from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.settings import Settings
+from celery_once_beat.wording import shown
+
+from .entries import Rows
+from .scheduler import OnceScheduler
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ("Lineup", "describe", "line_up")
+
+#: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
+_REPR = re.compile(r"^<\w+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
+#: The same with its zone, by django-celery-beat and those after it, which name the weekday before the date.
+_ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)>$")
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """All entries of one app."""
+
+    rows: Rows
+    #: Name of the scheduler class that the app's conf, or the caller, names.
+    scheduler: str
+    #: Whether that one claims windows; False: a stock scheduler.
+    claims_windows: bool
+
+
+def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Lineup:
+    """Return the entries of ``app``; ``scheduler`` is a class or its short name, as beat's ``-S`` takes it.
+
+    Raises SettingError where there is no such scheduler.
+    """
+    # What a beat does before its scheduler is made: tasks add entries of their own.
+    app.loader.import_default_modules()
+    app.finalize()
+    name = scheduler or app.conf.beat_scheduler
+    try:
+        extensions: Any = load_extension_class_names("celery.beat_schedulers")
+        cls = symbol_by_name(name, aliases=dict(extensions or ()))
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
+    rows = Rows("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
+    with _silence():  # what a beat logs of its entries, the caller shows
+        try:
+            entries = _entries(app, cls)
+        except OnceError:
+            raise
+        except Exception as exc:  # its text may hold a password
+            raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
+        rows.refresh(entries)
+    return Lineup(rows, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
+
+
+def _entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
+    from_conf = OnceScheduler(app)  # keeps no file, asks nobody
+    entries = dict(from_conf.schedule)
+    if hasattr(cls, "all_as_schedule"):  # a database's: rows that are there are read, none is made
+        stored: Any = cls(app=app, lazy=True)  # by name, as beat does
+        if hasattr(stored, "switched_off"):  # ours: writes nothing when it is read
+            entries.update(stored.all_as_schedule())
+            off = stored.switched_off(list(from_conf.schedule))
+        else:
+            # django-celery-beat's disables a row that it can't read.
+            stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})
+            entries.update(stored.all_as_schedule())
+            off = _switched_off(stored)
+        for name in entries.keys() & off:  # what conf has, and its row says isn't to run
+            del entries[name]
+    return entries
+
+
+def _switched_off(stored: Any) -> set[str]:
+    """Names of rows that aren't to run, though the app's conf may have such an entry; of Django's models alone."""
+    rows = getattr(getattr(stored, "Model", None), "objects", None)
+    return set() if rows is None else set(rows.filter(enabled=False).values_list("name", flat=True))
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def describe(when: Any) -> str:
+    """Say in a few words when a schedule starts: ``*/5 * * * *``, ``every 30 s``, else as it writes itself."""
+    if type(when) is schedule:
+        seconds = when.run_every.total_seconds()  # type: ignore[attr-defined]  # celery-types lacks it
+        for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+            if seconds >= size and seconds % size == 0:
+                return f"every {seconds / size:g} {unit}"
+        return f"every {seconds:g} s"
+    text = shown(when)
+    return _ZONED.sub(r"\1 \3 \2 \4", text) if _ZONED.match(text) else _REPR.sub(r"\1", text)

@@ -1,0 +1,65 @@
+"""The server's time, as far as this process knows it, and the clock that carries it on.
+
+The server's time is measured in a round trip that is made anyway, so that a wall clock that is wrong or jumps moves no
+window. Between two of them ``steady`` counts.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from celery.utils.log import get_logger
+
+from celery_once_beat.clock import steady
+from celery_once_beat.logs import about
+from celery_once_beat.rules import MOST_APART
+
+__all__ = ("CURSOR_AHEAD", "ServerClock")
+
+logger = get_logger(__name__)
+
+#: A cursor is the start of a claimed window. If it lies further ahead than clocks differ, the server's clock was wrong
+#: when the window was claimed, or is wrong now.
+CURSOR_AHEAD = timedelta(seconds=60)
+#: Seconds of a round trip, its repetitions included, beyond which it says too little about the time.
+SLOW = 0.2
+
+
+class ServerClock:
+    """Server time = the last measured one + what has passed since."""
+
+    def __init__(self) -> None:
+        self._server: datetime | None = None
+        self._at = 0.0
+        self._warned = False
+
+    def now(self) -> datetime:
+        """Aware UTC; this machine's own time until the first measurement."""
+        if self._server is None:
+            return datetime.now(timezone.utc)
+        return self._server + timedelta(seconds=steady() - self._at)
+
+    @property
+    def offset(self) -> float:
+        """Seconds by which this machine's clock is ahead of the server's."""
+        return (datetime.now(timezone.utc) - self.now()).total_seconds()
+
+    def measured(self, server: datetime, sent: float, received: float) -> None:
+        """The server said ``server`` (aware UTC) between ``sent`` and ``received`` (``steady``)."""
+        if received - sent > SLOW and self._server is not None:
+            known = (self._server - server).total_seconds() + received - self._at
+            if 0 <= known <= received - sent:
+                return  # what was measured before is better
+        # Somewhere in the round trip: taken as its end, this clock can only be late, and no window runs early.
+        self._server, self._at = server, received
+        apart = self.offset
+        if abs(apart) <= MOST_APART:
+            self._warned = False
+        elif not self._warned:
+            self._warned = True
+            logger.warning(
+                "once: this machine's clock is %.1f s %s the Redis server's; the server's counts",
+                abs(apart),
+                "ahead of" if apart > 0 else "behind",
+                extra=about("clock_apart", offset=apart),
+            )

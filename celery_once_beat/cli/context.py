@@ -1,0 +1,180 @@
+"""What the commands share: the app's store and schedule, errors in one line, how times and names are read."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone, tzinfo
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
+
+from .output import plain
+
+if TYPE_CHECKING:
+    from celery_once_beat.beat import Lineup, Row
+    from celery_once_beat.store import Lookup, Store
+
+__all__ = ("Desk", "OnceGroup", "as_json", "at_desk", "entry_argument", "fail", "print_json", "scheduler_option")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class OnceGroup(click.Group):
+    """Our commands: an error of ours is one line and an exit status, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's; without colours where Celery's -C or NO_COLOR says so."""
+        if ctx.obj.no_color:
+            ctx.color = False
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # where a name has no place in the terminal's encoding
+        try:
+            return super().invoke(ctx)
+        except OnceError as exc:
+            click.echo(f"once: {plain(str(exc))}", err=True)
+            ctx.exit(_status(exc))
+
+
+def _status(error: OnceError) -> int:
+    if isinstance(error, (SettingError, ScheduleError)):
+        return os.EX_CONFIG
+    return os.EX_DATAERR if isinstance(error, (StoreDataError, NewerVersionError)) else os.EX_UNAVAILABLE
+
+
+class Desk:
+    """One command's view of the app. Made before anything is asked; connects when something is."""
+
+    def __init__(self, app: Any, scheduler: str | None = None) -> None:
+        from celery_once_beat.settings import Settings
+        from celery_once_beat.store import Store
+
+        self.app = app
+        self.settings = Settings.from_app(app)
+        self.store: Store = Store(self.settings)
+        self._scheduler = scheduler
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        """What the store knows."""
+        from celery_once_beat.store import Lookup
+
+        return Lookup(self.store)
+
+    @cached_property
+    def lineup(self) -> Lineup:
+        """The schedule as a beat would have it."""
+        from celery_once_beat.beat import line_up
+
+        return line_up(self.app, self.settings, self._scheduler)
+
+    def read_again(self) -> None:
+        """Have the schedule read once more when it is asked for next: a database's may have changed."""
+        self.__dict__.pop("lineup", None)
+
+    @property
+    def zone(self) -> tzinfo:
+        """The app's time zone: of times that name none, and of those that are shown."""
+        zone: tzinfo = self.app.timezone
+        return zone
+
+    def row(self, entry: str) -> Row:
+        """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""
+        rows = self.lineup.rows
+        row = rows.get(entry)
+        if row is not None:
+            return row
+        if entry in rows.wrong:
+            raise SettingError(f"entry {entry!r} is left out: {rows.wrong[entry]}")
+        names = [row.name for row in rows]
+        near = difflib.get_close_matches(entry, names, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else f": it has {len(names)}, see 'once next'"
+        return fail(f"the schedule has no entry {entry!r}{hint}")
+
+    def instant(self, text: str, name: str) -> datetime:
+        """Read a time as people write it: ISO 8601, in the app's time zone where it names none, or ``now``."""
+        if text == "now":
+            return datetime.now(timezone.utc)
+        try:
+            instant = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+            return (instant if instant.tzinfo else instant.replace(tzinfo=self.zone)).astimezone(timezone.utc)
+        except (ValueError, OverflowError):
+            fail(f"{name}: found {text!r}, expected a time like 2026-11-21T02:00 ({self.zone}) or 2026-11-21T01:00Z")
+
+
+class WrongUsageError(click.ClickException):
+    """What was asked for isn't there, or can't be: one line, exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        """As click's, with our name before it."""
+        click.echo(f"once: {self.message}", file=file, err=file is None)
+
+
+def fail(text: str) -> NoReturn:
+    """End the command: it was used wrongly."""
+    raise WrongUsageError(text)
+
+
+@contextmanager
+def at_desk(ctx: click.Context, scheduler: str | None = None) -> Iterator[Desk]:
+    """Give the command its desk, and the connections back."""
+    desk = Desk(ctx.obj.app, scheduler)
+    try:
+        yield desk
+    finally:
+        desk.store.close()
+
+
+# -- options and arguments --------------------------------------------------------------------------------------
+
+
+def scheduler_option(command: F) -> F:
+    """``-S``, for schedules that don't come from the scheduler that the app's conf names."""
+    return click.option(
+        "-S",
+        "--scheduler",
+        metavar="CLASS",
+        help="Scheduler whose schedule it is, as beat's -S; default: as conf says.",
+    )(command)
+
+
+def as_json(command: F) -> F:
+    """``--json``."""
+    return click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def entry_argument(**options: Any) -> Callable[[F], F]:
+    """``ENTRY``, which the shell completes."""
+    return click.argument("entry", shell_complete=_complete_entry, **options)
+
+
+def _complete_entry(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of entries; none where the app can't be loaded: the shell has no place for an error."""
+    from celery.app.utils import find_app
+
+    from celery_once_beat.beat import line_up
+    from celery_once_beat.settings import Settings
+
+    try:
+        app: Any = ctx.find_root().params.get("app") or os.environ.get("CELERY_APP")
+        app = find_app(app) if isinstance(app, str) else app
+        names = [row.name for row in line_up(app, Settings.from_app(app)).rows]
+    except Exception:  # noqa: BLE001  # whatever a stranger's app raises
+        return []
+    return [name for name in names if name.startswith(incomplete)]

@@ -1,0 +1,29 @@
+"""When windows start, which of them run, and what is set up wrongly. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from . import checks
+from .balance import balance
+from .checks import MOST_APART, Finding, address_findings
+from .policy import EntryPolicy, Step, check_anchor, fingerprint, next_steps, spread_offset
+from .starts import latest_start, naive_utc, next_start, starts_after
+from .timing import Timing
+
+__all__ = (
+    "MOST_APART",
+    "EntryPolicy",
+    "Finding",
+    "Step",
+    "Timing",
+    "address_findings",
+    "balance",
+    "check_anchor",
+    "checks",
+    "fingerprint",
+    "latest_start",
+    "naive_utc",
+    "next_start",
+    "next_steps",
+    "spread_offset",
+    "starts_after",
+)

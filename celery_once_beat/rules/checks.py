@@ -1,0 +1,184 @@
+"""What can be set up so that the promise doesn't hold, or holds only by luck. Pure: told what was found, it judges.
+
+A beat says at its start what of this is wrong; ``celery once doctor`` says all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from celery_once_beat.settings import Settings
+from celery_once_beat.wording import shown
+
+__all__ = (
+    "MOST_APART",
+    "Finding",
+    "address_findings",
+    "app_findings",
+    "clock_findings",
+    "delivery_findings",
+    "lease_findings",
+    "node_findings",
+    "server_findings",
+)
+
+#: Seconds that a machine's clock may differ from the server's before it is said.
+MOST_APART = 2.0
+#: Oldest server whose scripts and commands are used here.
+_OLDEST_SERVER = (6, 2)
+#: Seconds after which kombu's transports deliver a message again that isn't acknowledged, where nothing else is set.
+_VISIBILITY = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
+
+
+class Finding(NamedTuple):
+    """One check's answer."""
+
+    check: str
+    #: ``ok``; ``warn``: to be mended; ``note``: to be known.
+    verdict: str
+    found: str
+    #: What to set, and where; '' where nothing is to be done.
+    advice: str = ""
+
+
+def server_findings(info: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """Judge what the Redis server says of itself (INFO)."""
+    version = str(info.get("redis_version", "?"))
+    number = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    name = (
+        f"{info['server_name']} {info.get('valkey_version', version)}" if "server_name" in info else f"Redis {version}"
+    )
+    if number < _OLDEST_SERVER:
+        yield Finding("server", "warn", name, "use Redis 6.2 or later, or Valkey")
+    else:
+        yield Finding("server", "ok", name)
+    yield from _memory(info)
+    if info.get("aof_enabled") in (1, "1"):
+        yield Finding("persistence", "ok", "append-only file")
+    else:
+        yield Finding(
+            "persistence",
+            "warn",
+            "no append-only file: a restart loses what was written since the last snapshot",
+            "set 'appendonly yes' in redis.conf",
+        )
+    yield from _replicas(int(info.get("connected_slaves", 0)), settings.wait_replicas)
+
+
+def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
+    policy, limit = info.get("maxmemory_policy", "?"), int(info.get("maxmemory", 0))
+    evicted = int(info.get("evicted_keys", 0))
+    if policy != "noeviction" and limit:
+        found = f"maxmemory-policy is {policy} with a maxmemory of {limit:,} bytes"
+        yield Finding(
+            "eviction", "warn", found + (f", {evicted:,} keys evicted so far" if evicted else ""),
+            "set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
+        )  # fmt: skip
+    elif policy != "noeviction":
+        yield Finding(
+            "eviction", "note", f"maxmemory-policy is {policy}, and no maxmemory",
+            "set 'maxmemory-policy noeviction' before a maxmemory is",
+        )  # fmt: skip
+    else:
+        yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
+
+
+def _replicas(connected: int, wanted: int) -> Iterator[Finding]:
+    if wanted > connected:
+        yield Finding(
+            "replicas", "warn", f"once_beat_wait_replicas = {wanted}, connected: {connected}; nothing runs",
+            "connect the replicas, or lower once_beat_wait_replicas",
+        )  # fmt: skip
+    elif connected and not wanted:
+        yield Finding(
+            "replicas", "note", f"{connected} connected, and none is waited for: a failover may lose the last writes",
+            "once_beat_wait_replicas = 1 waits for one",
+        )  # fmt: skip
+    else:
+        yield Finding("replicas", "ok", f"{connected} connected, {wanted} waited for")
+
+
+def lease_findings(
+    transport: str, options: Mapping[str, Any], lengths: Iterable[tuple[str, float]]
+) -> Iterator[Finding]:
+    """Judge leases and countdowns (whose, seconds) against the broker's visibility timeout.
+
+    A message that comes again while its window's lease still runs after a death is refused, and then the window waits
+    for recovery alone; one whose countdown is longer comes to one worker after the other before it is due. One that
+    comes again during a long execution is only noise.
+    """
+    visibility = options.get("visibility_timeout", _VISIBILITY.get(transport))
+    if not isinstance(visibility, (int, float)):
+        yield Finding("visibility timeout", "ok", f"none with {transport}")
+        return
+    longer = [f"{whose} ({length:g} s)" for whose, length in lengths if length >= visibility]
+    if longer:
+        yield Finding(
+            "visibility timeout", "warn", f"{visibility:g} s, not more than {', '.join(longer)}",
+            "raise broker_transport_options['visibility_timeout'], or lower these",
+        )  # fmt: skip
+    else:
+        yield Finding("visibility timeout", "ok", f"{visibility:g} s, longer than every lease and countdown")
+
+
+def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[Finding]:
+    """Judge by how much the clocks of Redis' servers (name → seconds) differ: one may follow the other."""
+    if len(clocks) < 2:  # noqa: PLR2004  # one differs from nothing
+        return
+    apart = max(clocks.values()) - min(clocks.values())
+    if apart <= MOST_APART:
+        yield Finding("servers' clocks", "ok", f"{len(clocks)}, within {MOST_APART:g} s of each other")
+        return
+    ahead = ", ".join(f"{name} {clock - min(clocks.values()):+.1f} s" for name, clock in clocks.items())
+    also = "" if settings.wait_replicas else "; with once_beat_wait_replicas = 0 a fence can go back"
+    yield Finding(
+        "servers' clocks", "warn", f"{apart:.1f} s apart: {ahead}",
+        f"run NTP on these machines: a failover moves leases and deadlines by it{also}",
+    )  # fmt: skip
+
+
+def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Finding]:
+    """Judge who gets a window's message; ``broadcast`` are entries of which each worker gets one."""
+    if transport == "memory":
+        yield Finding(
+            "broker", "warn", "memory:// never leaves its process: only a worker in that of the beat gets a window",
+            "set broker_url to a broker that other processes reach",
+        )  # fmt: skip
+    names = list(broadcast)
+    if names:
+        yield Finding(
+            "broadcast", "warn",
+            "sent to every worker, and each window runs on one of them: " + ", ".join(map(shown, names[:5])),
+            "base=celery.Task on a task that is to run on every worker",
+        )  # fmt: skip
+
+
+def address_findings(names: Iterable[str]) -> Iterator[Finding]:
+    """Judge entries' names: each process gives an object another address, and so another entry."""
+    bad = [name for name in names if " at 0x" in name]
+    if bad:
+        yield Finding(
+            "names", "warn", "with an object's address in them: " + ", ".join(repr(name[:60]) for name in bad[:5]),
+            "give add_periodic_task a name=: as it is, each beat runs entries of its own",
+        )  # fmt: skip
+
+
+def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) -> Iterator[Finding]:
+    """Judge of which apps the beats (name, app) are that have the same keys; None: one hasn't said."""
+    apps = {app: beat for beat, app in beats if app is not None}
+    if len(apps) > 1:
+        yield Finding(
+            "apps", "warn", f"beats of {len(apps)} have the keys {settings.key_prefix}…: "
+            + ", ".join(f"{app}, as {beat}" for app, beat in apps.items()),
+            "give each app its own once_beat_key_prefix: what has the same name in both runs in one of them only",
+        )  # fmt: skip
+
+
+def clock_findings(offsets: Iterable[tuple[str, float]]) -> Iterator[Finding]:
+    """Judge by how much the clocks of beats (name, seconds ahead) differ from the server's."""
+    apart = [f"{beat} {offset:+.1f} s" for beat, offset in offsets if abs(offset) > MOST_APART]
+    if apart:
+        yield Finding("clocks", "warn", "from the server's: " + ", ".join(apart), "run NTP on these machines")
+    else:
+        yield Finding("clocks", "ok", f"within {MOST_APART:g} s of the server's")

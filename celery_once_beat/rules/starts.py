@@ -1,0 +1,416 @@
+"""When windows start, found from a schedule alone: no I/O, no clock.
+
+:func:`next_start` is the one primitive: the same schedule and the same instant give the same answer in every
+process, whatever ran last, so that all beats agree on windows.
+
+Wall-clock schedules (crontabs, and intervals of whole days) follow Debian cron's rule for daylight saving:
+
+* a local time that the clock skips starts at the first instant after the gap; several of them are one start;
+* a local time that the clock shows twice starts once, the first time;
+* but with ``*`` or ``*/n`` hours a crontab starts whenever the clock shows a scheduled time, and only then.
+
+For that a zone's history is cut into eras of one UTC offset, and a scheduled time is looked for era by era.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from bisect import bisect_left
+from calendar import monthrange
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from celery.utils.time import LocalTimezone
+
+from celery_once_beat.errors import ScheduleError, UndecidedError
+from celery_once_beat.wording import shown
+
+__all__ = ("count_starts", "every_hour", "latest_start", "naive_utc", "next_start", "starts_after")
+
+# Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
+_EPOCH = datetime(1970, 1, 1)
+_MONDAY = datetime(1970, 1, 5)
+#: No window is looked for further back; aware, as those who look for one write instants.
+_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_DAY = timedelta(days=1)
+_HOUR = timedelta(hours=1)
+_MINUTE = timedelta(minutes=1)
+_SECOND = timedelta(seconds=1)
+_MICROSECOND = timedelta(microseconds=1)
+
+_EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
+# The methods by which a type says when it is due.
+_RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
+_MAX_PROBES = 1000
+#: What asks to be asked more often, so many times in a row, is a mistake: nobody would get beyond it.
+_LEAST_PROGRESS = timedelta(seconds=1)
+_LAST_YEAR = 9999
+_PINNING = threading.RLock()
+_ABSENT = object()
+
+
+def next_start(
+    schedule: BaseSchedule, after: datetime, *, anchor: datetime | None = None, asked: datetime | None = None
+) -> datetime | None:
+    """Return the first scheduled instant after `after` (aware), in UTC; None if there is none by year 9999.
+
+    `anchor` (aware) moves the grid of an interval, so that the anchor is one of its instants; intervals of
+    whole days then keep the anchor's local time of day. No other schedule has a use for it.
+
+    Celery's own types are computed: ``schedule`` as a fixed grid (whole days from local midnight, counted
+    from Monday 1970-01-05; anything else from the epoch), ``crontab`` by its fields, ``solar`` by the sun's
+    days. A type with a rule of its own is asked instead, as if it had run last at `after` and the time were
+    that too; where it counts from its last run, its windows depend on `after`. One that has only an ``is_due``
+    is asked a bounded number of times: UndecidedError says up to when; give that as `asked` (aware) to go on.
+
+    Raises ScheduleError if the schedule raises, is never due or doesn't advance, and ValueError if `after`,
+    `anchor` or `asked` is naive.
+    """
+    cls: Any = type(schedule)  # hashable, whatever a schedule's stubs say of its instances
+    kind = _kind(cls)
+    moment = naive_utc(after)
+    origin = None if anchor is None else naive_utc(anchor)
+    try:
+        if kind is BaseSchedule:
+            start = _own_start(schedule, moment, moment if asked is None else naive_utc(asked))
+        else:
+            start = _START_OF[kind](schedule, moment, origin)
+    except ScheduleError:
+        raise
+    except OverflowError:  # past the last datetime
+        return None
+    except Exception as error:
+        raise ScheduleError(f"{shown(schedule)} can't say when it starts next: {shown(error)}") from error
+    if start is None:
+        return None
+    if start <= moment:
+        raise ScheduleError(f"{shown(schedule)} doesn't advance: it starts at {start}Z next after {moment}Z")
+    return start.replace(tzinfo=timezone.utc)
+
+
+def starts_after(
+    schedule: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None
+) -> Iterator[datetime]:
+    """Yield the starts after `after` up to and including `until` (both aware), in order; see next_start.
+
+    What is undecided is asked on up to `until`.
+    """
+    asked = None
+    while True:
+        try:
+            start, asked = next_start(schedule, after, anchor=anchor, asked=asked), None
+        except UndecidedError as error:
+            asked = error.asked
+            if asked > until:
+                return
+            continue
+        if start is None or start > until:
+            return
+        yield start
+        after = start
+
+
+def count_starts(when: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None) -> int:
+    """Return how many starts :func:`starts_after` yields; of an interval in UTC without going through them."""
+    cls: Any = type(when)
+    if _kind(cls) is schedule:
+        step: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
+        if step > timedelta(0) and step % _DAY:
+            origin = naive_utc(anchor) if anchor else _EPOCH
+            return max((naive_utc(until) - origin) // step - (naive_utc(after) - origin) // step, 0)
+    return sum(1 for _ in starts_after(when, after, until, anchor=anchor))
+
+
+def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | None = None) -> datetime | None:
+    """Return the newest start up to and including `until` (aware), None if there is none since 1970; see next_start."""
+    back = timedelta(minutes=1)
+    while True:
+        since = until - back if until - _BEGINNING > back else _BEGINNING
+        newest = deque(starts_after(schedule, since, until, anchor=anchor), maxlen=1)
+        if newest:
+            return newest[0]
+        if since == _BEGINNING:
+            return None
+        back *= 30
+
+
+def naive_utc(instant: datetime) -> datetime:
+    """Return an aware instant as a naive one in UTC; raises ValueError for a naive one."""
+    if instant.tzinfo is timezone.utc:
+        return instant.replace(tzinfo=None)
+    if instant.utcoffset() is None:
+        raise ValueError(f"found {shown(instant)}, expected an aware datetime")
+    return instant.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+@lru_cache(maxsize=256)
+def _kind(cls: Any) -> type:
+    """Which of Celery's types says when a `cls` is due; BaseSchedule if it has a rule of its own."""
+    for kind in (schedule, crontab, solar):
+        if issubclass(cls, kind):
+            bases = cls.__mro__[: cls.__mro__.index(kind)]
+            rules = _RULES & vars(kind).keys()
+            own = any(rules & vars(base).keys() for base in bases if not _is_tz_aware_crontab(base))
+            return BaseSchedule if own else kind
+    return BaseSchedule
+
+
+def _is_tz_aware_crontab(cls: type) -> bool:
+    """django-celery-beat's crontab, or its copy: ``is_due`` only converts to its zone, which is its ``tz`` as well."""
+    return cls.__name__ == "TzAwareCrontab" and cls.__module__ in {
+        "django_celery_beat.tzcrontab",
+        "sqlalchemy_celery_beat.tzcrontab",
+    }
+
+
+# -- intervals
+
+
+def _interval_start(interval: Any, after: datetime, anchor: datetime | None) -> datetime | None:
+    step = interval.run_every
+    if step <= timedelta(0):
+        raise ScheduleError(f"{shown(interval)}: found an interval of {step}, expected more than 0")
+    if step % _DAY:
+        return _on_grid(anchor or _EPOCH, step, after + _MICROSECOND)
+    zone = _zone(interval)
+    origin = anchor + _offset(zone, anchor) if anchor else _MONDAY
+    return _by_wall_clock(zone, after, partial(_on_grid, origin, step), repeats=False)
+
+
+def _on_grid(origin: datetime, step: timedelta, earliest: datetime) -> datetime:
+    steps = -((origin - earliest) // step)  # rounded up, and exact: timedeltas are whole microseconds
+    return origin + steps * step
+
+
+# -- crontabs
+
+
+def _crontab_start(cron: Any, after: datetime, _anchor: datetime | None) -> datetime | None:
+    minutes = _minutes_of_day(frozenset(cron.hour), frozenset(cron.minute))
+    return _by_wall_clock(_zone(cron), after, partial(_in_crontab, cron, minutes), repeats=every_hour(cron))
+
+
+def every_hour(cron: Any) -> bool:
+    """Whether a crontab's hours are ``*`` or ``*/n``: it then starts whenever the clock shows a scheduled time."""
+    hours = cron._orig_hour  # noqa: SLF001  # as it was written; cron.hour has lost that
+    return isinstance(hours, str) and _EVERY_HOUR.fullmatch(hours) is not None
+
+
+@lru_cache(maxsize=1024)
+def _minutes_of_day(hours: frozenset[int], minutes: frozenset[int]) -> tuple[int, ...]:
+    return tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes))
+
+
+def _in_crontab(cron: Any, minutes: tuple[int, ...], earliest: datetime) -> datetime | None:
+    """The first wall time from `earliest` on that fits Celery's fields: day of month AND day of week."""
+    day = datetime.combine(earliest, time())
+    index = bisect_left(minutes, -((day - earliest) // _MINUTE))
+    if index == len(minutes) or not _has_date(cron, day):
+        later = _next_date(cron, day) if minutes else None
+        if later is None:
+            return None
+        day, index = datetime.combine(later, time()), 0
+    return day + minutes[index] * _MINUTE
+
+
+def _has_date(cron: Any, day: date) -> bool:
+    return day.month in cron.month_of_year and day.day in cron.day_of_month and day.isoweekday() % 7 in cron.day_of_week
+
+
+def _next_date(cron: Any, day: datetime) -> date | None:
+    """The crontab's first date after `day`; None if it has none, as for 30 February."""
+    month = day.year * 12 + day.month - 1
+    first = day.day + 1
+    for number in range(month, month + 41 * 12):  # a month, day and weekday meet again within 40 years
+        year, month = number // 12, number % 12 + 1
+        if month in cron.month_of_year and year <= _LAST_YEAR:
+            for day_of_month in range(first, monthrange(year, month)[1] + 1):
+                if day_of_month in cron.day_of_month and _has_date(cron, date(year, month, day_of_month)):
+                    return date(year, month, day_of_month)
+        first = 1
+    return None
+
+
+# -- wall clocks
+
+
+class _Era(NamedTuple):
+    """A time in which a zone keeps one offset from UTC."""
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+    shown: datetime  # by the era's start the wall clock had shown or skipped every time before this one
+
+
+def _by_wall_clock(
+    zone: tzinfo | None,
+    after: datetime,
+    scheduled: Callable[[datetime], datetime | None],
+    *,
+    repeats: bool,
+) -> datetime | None:
+    """The first instant after `after` at which a scheduled wall time starts, by the rule at the module's top.
+
+    `scheduled` returns the first scheduled wall time that isn't before the one it is given.
+    """
+    eras_of = _eras if isinstance(zone, Hashable) else _eras.__wrapped__  # dateutil's zones can't be cached
+    moment = after + _MICROSECOND
+    while True:
+        era = next((era for era in eras_of(zone, moment.year) if moment < era.end), None)
+        if era is None:
+            return None
+        wall = moment + era.offset
+        if not repeats:
+            wall = era.shown if moment == era.start else max(wall, era.shown)
+        due = scheduled(wall)
+        if due is None:
+            return None
+        start = max(due - era.offset, moment)  # what was skipped just before the era starts with it
+        if start < era.end:
+            return start
+        # Clocks go back by a day at most, so after two idle ones there is nothing to repeat before `due`.
+        idle = era.end - moment > 2 * _DAY
+        moment = max(era.end, due - era.offset - 2 * _DAY) if idle else era.end
+
+
+@lru_cache(maxsize=1024)
+def _eras(zone: tzinfo | None, year: int) -> tuple[_Era, ...]:
+    """The eras of a year (UTC), and of the few days before it, for what the clock had shown by then."""
+    start = datetime(year, 1, 1) - 3 * _DAY if year > 1 else datetime.min + _DAY
+    last = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max - _DAY
+    shown = start + _offset(zone, start)
+    eras = []
+    while start < last:
+        offset, end = _offset(zone, start), _offset_end(zone, start, last)
+        eras.append(_Era(start, end, offset, shown))
+        start, shown = end, max(shown, end + offset)
+    return tuple(eras)
+
+
+def _offset_end(zone: tzinfo | None, start: datetime, last: datetime) -> datetime:
+    """The first instant after `start`, to the second, at which the offset is another one, or `last`."""
+    offset = _offset(zone, start)
+    while start < last:
+        step = min(6 * _HOUR, last - start)
+        if _offset(zone, start + step) != offset:
+            seconds = range(step // _SECOND)
+            changed = bisect_left(seconds, True, key=lambda n: _offset(zone, start + n * _SECOND) != offset)
+            return start + changed * _SECOND
+        start += step
+    return last
+
+
+def _offset(zone: tzinfo | None, instant: datetime) -> timedelta:
+    return instant.replace(tzinfo=timezone.utc).astimezone(zone).replace(tzinfo=None) - instant
+
+
+def _zone(of: BaseSchedule) -> tzinfo | None:
+    """The schedule's zone, or None for the system's: Celery's class for that is hours off near a change."""
+    zone: Any = of.tz
+    if isinstance(zone, LocalTimezone):
+        return None
+    name = getattr(zone, "zone", None)  # pytz
+    known: tzinfo = ZoneInfo(name) if isinstance(name, str) else zone
+    return known
+
+
+# -- the sun
+
+
+def _solar_start(sun: Any, after: datetime, _anchor: datetime | None) -> datetime | None:
+    """The first event after `after`; None if the sun has none there in a whole year.
+
+    The last digits of ephem's answer vary with the instant that it searches from, so it searches from fixed
+    ones only: one in each of the sun's days, about six hours or more away from the event. Its answer is good
+    to a tenth of a second; a start is a whole one, so that machines whose last bits differ agree on it.
+    """
+    observer = sun.cal.copy()
+    center = {"use_center": True} if sun.use_center else {}
+    hours = {"next_rising": -6, "next_transit": 0, "next_setting": 6}[sun.method]
+    origin = _EPOCH + hours * _HOUR - round(sun.lon * 240) * _SECOND
+    today = (after - origin) // _DAY
+    for day in range(today, today + 400):
+        begin = origin + day * _DAY
+        try:
+            event = getattr(observer, sun.method)(sun.ephem.Sun(), start=sun.ephem.Date(begin), **center)
+        except sun.ephem.CircumpolarError:  # polar day or night
+            continue
+        start: datetime = _EPOCH + round((event.datetime() - _EPOCH) / _SECOND) * _SECOND
+        if after < start < begin + _DAY:
+            return start
+    return None
+
+
+# -- types with a rule of their own
+
+
+def _own_start(own: Any, after: datetime, asked: datetime) -> datetime | None:
+    """What the schedule says itself, by ``remaining_estimate``, or by ``is_due`` if only that has its rule.
+
+    ``is_due`` is asked from `asked` on as if time passed by as much as it says to wait, until it is due after `after`.
+    """
+    mro = type(own).__mro__
+    remaining, is_due = (
+        next((rank for rank, base in enumerate(mro) if method in vars(base)), len(mro))
+        for method in ("remaining_estimate", "is_due")
+    )
+    one_off = hasattr(own, "clocked_time")  # as django-celery-beat's
+    if remaining <= is_due:
+        try:
+            start: datetime = after + _ask(own, "remaining_estimate", after, after)
+        except NotImplementedError:
+            pass
+        else:
+            return None if one_off and start <= after else start
+    now = asked
+    for _ in range(_MAX_PROBES):
+        due, seconds = _ask(own, "is_due", after, now)
+        if due and now > after:
+            return now
+        if due and one_off:
+            return None
+        if seconds <= 0:
+            raise ScheduleError(f"{shown(own)} doesn't advance: is_due says to wait for {shown(seconds)} s")
+        now += max(timedelta(seconds=seconds), _MICROSECOND)
+    text = f"{shown(own)} isn't due: {_MAX_PROBES} calls of is_due, the last one for {now}Z"
+    if now - asked < _LEAST_PROGRESS:
+        raise ScheduleError(text)
+    raise UndecidedError(text, now.replace(tzinfo=timezone.utc))
+
+
+def _ask(own: Any, method: str, last: datetime, now: datetime) -> Any:
+    """Call the schedule's method as if it had run last at `last` and it were `now`, both in its zone."""
+    zone = getattr(own, "tz", timezone.utc)
+    pinned = now.replace(tzinfo=timezone.utc).astimezone(_twin(zone) if isinstance(zone, ZoneInfo) else zone)
+    with _PINNING:  # the process's threads share the schedule
+        held = vars(own).get("nowfun", _ABSENT)
+        own.nowfun = lambda: pinned
+        try:
+            return getattr(own, method)(last.replace(tzinfo=timezone.utc).astimezone(zone))
+        except OverflowError as error:
+            raise ScheduleError(f"{shown(own)} can't say when it starts next: {shown(error)}") from error
+        finally:
+            if held is _ABSENT:
+                del own.nowfun
+            else:
+                own.nowfun = held
+
+
+@lru_cache(maxsize=64)
+def _twin(zone: ZoneInfo) -> tzinfo:
+    """The same zone as another object: times of one object are subtracted by their wall clocks."""
+    return ZoneInfo.no_cache(zone.key) if zone.key else zone
+
+
+_START_OF: dict[type, Callable[[Any, datetime, datetime | None], datetime | None]] = {
+    schedule: _interval_start,
+    crontab: _crontab_start,
+    solar: _solar_start,
+}

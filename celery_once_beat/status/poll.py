@@ -1,0 +1,104 @@
+"""One app's schedule and store, looked at again and again: what the board and the metrics show. Writes nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from celery_once_beat.beat import Lineup, line_up
+from celery_once_beat.errors import OnceError
+from celery_once_beat.logs import about
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import EntrySeen, Lookup, Store, Story
+
+from .report import status_facts
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ("Sight", "View")
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which the schedule is built anew: a database's may have changed.
+_SCHEDULE_LASTS = 30.0
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one look shows."""
+
+    #: See :func:`~celery_once_beat.status.report.status_facts`.
+    facts: dict[str, Any]
+    #: Of each entry of the schedule its newest windows, newest first, each once; the same object as long as they are
+    #: the same.
+    stories: Mapping[str, Sequence[Story]]
+
+
+class View:
+    """Looks for one thread at a time. Raises SettingError where a setting, or the scheduler's name, is wrong."""
+
+    def __init__(self, app: Celery, settings: Settings, scheduler: str | None = None, *, windows: int = 1) -> None:
+        self._app = app
+        self._settings = settings
+        self._scheduler = scheduler
+        self._windows = windows
+        self._store = Store(settings)
+        self._lookup = Lookup(self._store)
+        self._lineup: Lineup = line_up(app, settings, scheduler)
+        self._lined_up = time.monotonic()
+        self._stale = False
+        self._seen: dict[str, EntrySeen] = {}
+        self._deep: dict[str, EntrySeen] = {}
+        self._stories: dict[str, Sequence[Story]] = {}
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._store.close()
+
+    def look(self) -> Sight:
+        """Look once; raises StoreUnavailableError where Redis doesn't answer."""
+        lineup = self._current()
+        overview = self._lookup.overview(row.name for row in lineup.rows)
+        # A history is read again only where something has happened: that is all that grows with the windows shown.
+        changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
+        if self._windows > 1 and changed:
+            again = self._lookup.overview(changed, self._windows).entries
+        else:
+            again = {name: overview.entries[name] for name in changed}
+        deep = {name: again.get(name) or self._deep[name] for name in overview.entries}
+        self._stories = {name: _told_once(again[name]) if name in again else self._stories[name] for name in deep}
+        self._seen, self._deep = overview.entries, deep
+        # An older window that can't be read is a trouble of its entry too.
+        told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
+        facts = status_facts(replace(overview, entries=told), lineup)
+        return Sight(facts, self._stories)
+
+    def _current(self) -> Lineup:
+        if time.monotonic() - self._lined_up >= _SCHEDULE_LASTS:
+            try:
+                self._lineup = line_up(self._app, self._settings, self._scheduler)
+                self._stale = False
+            except Exception as exc:  # noqa: BLE001  # whatever a stranger's scheduler, or its database, raises
+                if not self._stale:
+                    logger.warning(
+                        "once: the schedule can't be read again, the last one is shown: %s",
+                        exc if isinstance(exc, OnceError) else type(exc).__name__,
+                        extra=about("schedule_unreadable"),
+                    )
+                self._stale = True
+            self._lined_up = time.monotonic()
+        return self._lineup
+
+
+def _told_once(seen: EntrySeen) -> Sequence[Story]:
+    """One story a window: that of a backfill counts, not what the window was before."""
+    told: dict[datetime, Story] = {}
+    for story in seen.stories:
+        if story.start not in told or story.open is not None:
+            told[story.start] = story
+    return list(told.values())

@@ -1,0 +1,135 @@
+"""Redis clients from Celery's URLs, since redis-py knows only some of them.
+
+``redis://``, ``rediss://``, ``redis+socket://``, ``sentinel://…;sentinel://…`` and
+``redis+cluster://…;redis+cluster://…``, of which any node will do that is up. Options of
+:attr:`Settings.redis_options` win over the URL's. Nothing connects here, but for a cluster, whose client has to know
+its nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import redis
+from kombu.utils.url import url_to_parts
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import parse_url
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.settings import Settings
+
+__all__ = ("connect",)
+
+#: Options that say how long a connection is waited for.
+_PATIENCE = ("socket_timeout", "socket_connect_timeout", "retry")
+
+
+def connect(settings: Settings) -> Any:
+    """Return a client for ``settings.redis_url``; raises SettingError where URL or options can't be understood."""
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        # A foreign key may hold any bytes: it is passed over, not stumbled on.
+        "encoding_errors": "surrogateescape",
+        # A process that beats must not hang on one: two seconds a try; the store tries again itself, since what
+        # redis-py repeats, and when, differs with its release.
+        "socket_timeout": 2.0,
+        "socket_connect_timeout": 2.0,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    given = dict(settings.redis_options)
+    scheme = settings.redis_url.partition("://")[0].lower()
+    if scheme == "sentinel":
+        return _sentinel(settings.redis_url, {**options, **given})
+    if scheme == "redis+cluster":
+        return _cluster(settings.redis_url, {**options, **given})
+    try:
+        of_url = dict(parse_url(_redis_py_url(settings.redis_url)))  # type: ignore[no-untyped-call]
+    except ValueError:
+        _not_a_url(settings.redis_url)
+    given = {key: value for key, value in given.items() if key not in ("master_name", "sentinel_kwargs")}
+    if given.pop("ssl", False):
+        of_url["connection_class"] = redis.SSLConnection
+    pool = redis.ConnectionPool(**{**options, **of_url, **given})
+    _check_options(pool)
+    client = redis.Redis(connection_pool=pool)
+    client.auto_close_connection_pool = True
+    return client
+
+
+def _check_options(pool: Any) -> None:
+    """Make a connection, without connecting it: an option that it doesn't know is said now."""
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError, redis.RedisError) as exc:
+        raise SettingError(f"once_beat_redis_options: {exc}; expected options of redis-py's connections") from exc
+
+
+def _not_a_url(url: str) -> NoReturn:
+    # What can't be parsed may hold an unquoted password anywhere: none of it is shown.
+    raise SettingError(
+        f"once_beat_redis_url: found a {url.partition('://')[0]} URL that can't be parsed, expected one like "
+        "redis://user:password@host:6379/0; quote special characters of user and password as %xx"
+    ) from None
+
+
+def _redis_py_url(url: str) -> str:
+    """The same URL as redis-py writes it."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    if "ssl_cert_reqs" in query:
+        # Celery writes CERT_NONE or none, redis-py only none.
+        query["ssl_cert_reqs"] = query["ssl_cert_reqs"].lower().removeprefix("cert_")
+    scheme = parts.scheme.lower()
+    if scheme == "redis+socket":
+        scheme, query["db"] = "unix", query.pop("virtual_host", "0").strip("/")
+    return f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def _sentinel(url: str, options: dict[str, Any]) -> Any:
+    master = options.pop("master_name", None)
+    if not master:
+        raise SettingError(
+            "once_beat_redis_options: found no master_name, expected the name of the master that the sentinels of "
+            "once_beat_redis_url watch (or set it in broker_transport_options)"
+        )
+    try:
+        servers = [url_to_parts(part) for part in url.split(";") if part]
+        first = servers[0]
+        options.setdefault("db", int(first.path or 0))
+    except (ValueError, IndexError):
+        _not_a_url(url)
+    sentinel_kwargs = options.pop("sentinel_kwargs", {})
+    for option, value in (("username", first.username), ("password", first.password)):
+        if value is not None:
+            options.setdefault(option, value)
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        [(server.hostname or "localhost", server.port or 26379) for server in servers],
+        # One that is gone must not hold up the question to the next: redis-py's own retries take it seconds.
+        sentinel_kwargs={**{name: options[name] for name in _PATIENCE if name in options}, **sentinel_kwargs},
+        **options,
+    )
+    return sentinel.master_for(master)  # type: ignore[no-untyped-call]
+
+
+def _cluster(url: str, options: dict[str, Any]) -> Any:
+    try:
+        servers = [url_to_parts(part) for part in url.split(";") if part]
+        nodes = [
+            ClusterNode(server.hostname or "localhost", server.port or 6379)  # type: ignore[no-untyped-call]
+            for server in servers
+        ]
+    except ValueError:
+        _not_a_url(url)
+    for option, value in (("username", servers[0].username), ("password", servers[0].password)):
+        if value is not None:
+            options.setdefault(option, value)
+    for unknown in ("master_name", "sentinel_kwargs"):
+        options.pop(unknown, None)
+    try:
+        return RedisCluster(startup_nodes=nodes, **options)
+    except TypeError as exc:
+        raise SettingError(f"once_beat_redis_options: {exc}; expected options of redis-py's RedisCluster") from exc

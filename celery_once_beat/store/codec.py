@@ -1,0 +1,282 @@
+"""How the answers of ``replies`` are read from what a script of ``lua/`` returns, or a hash holds.
+
+A script's header says what it returns. Each of these raises ValueError, IndexError, KeyError or TypeError for what
+isn't of that form.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
+
+from . import model as r
+
+__all__ = (
+    "as_info",
+    "as_mapping",
+    "as_pairs",
+    "read_account",
+    "read_app",
+    "read_backfill",
+    "read_begin",
+    "read_begin_now",
+    "read_claim",
+    "read_close",
+    "read_confirm",
+    "read_finish",
+    "read_hand_over",
+    "read_heartbeat",
+    "read_key_claim",
+    "read_load",
+    "read_members",
+    "read_past",
+    "read_renew",
+    "read_report",
+    "read_spent",
+    "read_take",
+    "read_word",
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
+    if reply[0] == "superseded":
+        return r.Superseded(reply[1], int(reply[2]))
+    return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]), parse_instant(reply[5]))
+
+
+def read_claim(reply: list[Any]) -> r.ClaimReply:
+    match reply[0]:
+        case "claimed":
+            return r.Claimed(int(reply[1]), _instant(reply[2]), int(reply[3]))
+        case "moved":
+            return r.Moved(parse_instant(reply[1]), int(reply[2]))
+        case "paused":
+            return r.Paused()
+        case "superseded":
+            return r.Superseded(reply[1])
+    return r.Unknown()
+
+
+def read_confirm(reply: list[Any]) -> r.Confirmed | r.Closed | r.Unchanged:
+    match reply[0]:
+        case "confirmed":
+            return r.Confirmed()
+        case "failed" | "untracked":
+            return r.Closed(reply[0])
+    return r.Unchanged()
+
+
+def read_take(reply: list[Any]) -> r.TakeReply:
+    match reply[0]:
+        case "taken":
+            turn, retry, attempts, expires, publishes, ordered = reply[1:7]
+            return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes), _instant(ordered))
+        case "closed":
+            return r.Closed(reply[1])
+    return r.Unchanged(reply[1])
+
+
+def read_backfill(reply: list[Any]) -> r.Claimed | r.Open | r.Unknown:
+    match reply[0]:
+        case "claimed":
+            return r.Claimed(int(reply[1]), _instant(reply[2]), ordered=_instant(reply[3]))
+        case "open":
+            return r.Open()
+    return r.Unknown()
+
+
+def read_begin_now(reply: list[Any]) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
+    return r.Elsewhen(_at(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+
+
+def read_begin(reply: list[Any]) -> r.Begun | r.Busy | r.Closed:
+    match reply[0]:
+        case "begun":
+            return r.Begun(int(reply[1]), int(reply[2]), parse_instant(reply[3]) if reply[3] else None)
+        case "closed":
+            return r.Closed(reply[1])
+    return r.Busy(reply[1])
+
+
+def read_key_claim(reply: list[Any]) -> r.Claimed | r.Unchanged | r.Elsewhen:
+    match reply[0]:
+        case "claimed":
+            return r.Claimed(0, None)
+        case "elsewhen":
+            return r.Elsewhen(_at(reply[1]))
+    return r.Unchanged(read_word(reply))
+
+
+def read_renew(reply: list[Any]) -> r.Renewed | r.Stale:
+    return r.Renewed() if reply[0] == "renewed" else r.Stale()
+
+
+def read_hand_over(reply: list[Any]) -> r.HandedOver | r.Stale:
+    return r.HandedOver() if reply[0] == "handed over" else r.Stale()
+
+
+def read_finish(reply: list[Any]) -> r.Finished | r.Again | r.Stale:
+    match reply[0]:
+        case "finished":
+            return r.Finished()
+        case "again":
+            return r.Again(int(reply[1]) / 1000)
+    return r.Stale()
+
+
+def read_close(reply: list[Any]) -> r.Closed | r.Unchanged:
+    return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
+
+
+def read_discarded(reply: list[Any]) -> r.Confirmed | r.Unchanged:
+    return r.Confirmed() if reply[0] == "sooner" else r.Unchanged()
+
+
+def read_heartbeat(reply: list[Any]) -> r.Heartbeat:
+    now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
+    return r.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
+
+
+def read_spent(reply: list[Any]) -> r.Spent | r.Unknown:
+    match reply[0]:
+        case "spent":
+            return r.Spent()
+        case "again":
+            return r.Spent(parse_instant(reply[1]))
+    return r.Unknown()
+
+
+def read_word(reply: list[Any]) -> str:
+    word = reply[0]
+    if not isinstance(word, str):
+        raise TypeError(f"found {word!r:.80}, expected a word")
+    return word
+
+
+def read_account(fields: dict[str, str]) -> r.EntryAccount:
+    """Read an entry's hash."""
+
+    def counted(prefix: str) -> dict[str, int]:
+        return {_outcome(name[2:]): int(value) for name, value in fields.items() if name.startswith(prefix)}
+
+    return r.EntryAccount(
+        cursor=parse_instant(fields["cursor"]),
+        born=parse_instant(fields["born"]),
+        since=parse_instant(fields["since"]),
+        last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
+        paused=fields.get("paused") == "1",
+        fence=int(fields.get("fence", 0)),
+        refused=int(fields.get("refused", 0)),
+        counts=counted("c:"),
+        apart=counted("x:"),
+        open={parse_instant(name[2:]): _read_open(text) for name, text in fields.items() if name.startswith("w:")},
+        fingerprint=fields.get("fingerprint"),
+    )
+
+
+def _read_open(text: str) -> r.OpenWindow:
+    """Read an open window's account; see NUMBERS in ``lua/prelude.lua``."""
+    attempts, fence, retry, _, _, claimed, _, backfill, released, _, owner, beat = text.split(" ")
+    return r.OpenWindow(
+        claimed=_at(claimed),
+        begun=_instant(fence),
+        attempts=int(attempts),
+        retry=int(retry),
+        backfill=backfill == "1",
+        given_back=released in ("1", "2", "3"),
+        beat=beat,
+        owner="" if owner == "-" else owner,
+    )
+
+
+def read_past(text: str) -> r.Past:
+    """Read one record of a history; see ``remember`` in ``lua/prelude.lua``."""
+    start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
+    whole, _, fraction = start.partition(".")
+    claimed = _at(claimed_ms)
+    ran = outcome != "missed" and int(number) > 0
+    return r.Past(
+        start=parse_instant(f"{whole}.{fraction:0<6}Z"),
+        outcome=_outcome(outcome),
+        claimed=claimed,
+        begun=claimed + timedelta(milliseconds=int(begun_after)) if ran else None,
+        closed=claimed + timedelta(milliseconds=int(closed_after)),
+        attempts=int(number) if outcome != "missed" else 0,
+        missed=max(int(number), 1) if outcome == "missed" else 0,
+        beat=beat,
+        worker="" if worker == "-" else worker,
+        ordered=beat.endswith(":order"),
+    )
+
+
+def as_mapping(reply: Any) -> dict[str, str]:
+    """Return a hash, which a pipeline without redis-py's own reading of replies returns as a list."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
+    """Return the members of a zset with their scores: pairs in RESP3, else one after the other."""
+    pairs = reply if reply and isinstance(reply[0], (list, tuple)) else zip(reply[::2], reply[1::2], strict=True)
+    return [(member, float(score)) for member, score in pairs]
+
+
+def as_info(reply: Any) -> dict[str, Any]:
+    """Return what INFO says by name, which a pipeline without redis-py's own reading of replies returns as text."""
+    if isinstance(reply, dict):
+        return reply
+    lines = (line.partition(":") for line in str(reply).splitlines() if not line.startswith("#"))
+    return {name: value for name, separator, value in lines if separator}
+
+
+def read_report(text: str) -> r.BeatReport:
+    """Read what a beat says of itself; see :meth:`BeatReport.text`."""
+    offset, lag, entries, untracked, version = text.split(" ")
+    return r.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
+
+
+def read_app(text: str | None) -> str | None:
+    """Read of which app a beat is; see ``settings.describe_app``. None where it says nothing that can be understood."""
+    try:
+        told = json.loads(text or "")
+        name, apart = str(told["app"])[:64], str(told.get("apart", ""))[:128]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return repr(name) + (f" ({apart!r})" if apart else "")
+
+
+def read_members(reply: list[str] | OnceError) -> list[WindowKey | None] | OnceError:
+    """Read members of an open zset; None stands for what nobody of ours put there."""
+    return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
+
+
+def _read_member(member: str) -> WindowKey | None:
+    entry, at, start = (
+        member[: -INSTANT_WIDTH - 1],
+        member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],
+        member[-INSTANT_WIDTH:],
+    )
+    try:
+        return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
+    except ValueError:
+        return None
+
+
+def _outcome(text: str) -> str:
+    """An outcome, which people are shown: a stranger's text would move their cursor."""
+    if not (text.isascii() and text.isalpha()):
+        raise ValueError(f"found {text!r:.40}, expected an outcome")
+    return text
+
+
+def _at(ms: str | int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=int(ms))
+
+
+def _instant(ms: str | int) -> datetime | None:
+    return _at(ms) if int(ms) else None

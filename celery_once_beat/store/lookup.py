@@ -1,0 +1,228 @@
+"""What people ask of the store: which beats live, how each entry stands, what ran. Reads, and writes nothing.
+
+A key that can't be read is a line of trouble at its entry, and hides no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.windows import format_instant
+
+from . import codec
+from .model import BeatReport, EntryAccount, OpenWindow, Past
+from .verbs import SHARDS, Store
+
+__all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "Story")
+
+#: Entries that travel in one pipeline.
+_CHUNK = 500
+#: Overdue windows read of each shard: what lies beyond is no longer looked at one by one by anybody.
+_MOST_OVERDUE = 10_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class BeatSeen:
+    """A beat that lives."""
+
+    name: str
+    #: Seconds since the store heard of it.
+    heard: float
+    #: What it said of itself; None: nothing, or nothing that this version understands.
+    report: BeatReport | None
+    #: Of which app it is; None: the same.
+    app: str | None = None
+
+
+@dataclass(frozen=True)
+class Story:
+    """A window of which something is known: it has its outcome, or is open."""
+
+    start: datetime
+    #: Its outcome, or how it stands: ``overdue``, ``running``, ``waiting`` (for a retry, or to run again),
+    #: ``published``.
+    state: str
+    past: Past | None = None
+    open: OpenWindow | None = None
+    #: Copies of its message that were refused.
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class EntrySeen:
+    """How one entry stands."""
+
+    name: str
+    #: None: the store has never heard of it, or can't read it.
+    account: EntryAccount | None
+    #: The newest windows that have an outcome, and all that are open; newest first.
+    stories: Sequence[Story] = ()
+    #: Start → deadline of its overdue windows, aware UTC.
+    overdue: dict[datetime, datetime] = field(default_factory=dict)
+    #: Why something of it can't be read; '' where all can.
+    trouble: str = ""
+
+    @property
+    def last(self) -> Story | None:
+        """The newest window that has its outcome."""
+        return next((story for story in self.stories if story.past is not None), None)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that one look shows."""
+
+    #: The server's time, aware UTC.
+    now: datetime
+    #: Seconds of the round trip.
+    latency: float
+    beats: list[BeatSeen]
+    entries: dict[str, EntrySeen]
+    #: Overdue windows of entries that weren't asked for, by entry: no schedule of ours has them any more.
+    strangers: dict[str, int]
+
+
+class Lookup:
+    """Looks into one store. Its methods raise StoreUnavailableError where Redis doesn't answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def overview(self, entries: Iterable[str], windows: int = 1) -> Overview:
+        """Look at the beats and at ``entries``, each with up to ``windows`` of its history."""
+        names = list(entries)
+        now, latency, beats = self._beats()
+        overdue, trouble = self._overdue(now)
+        seen: dict[str, EntrySeen] = {}
+        for position in range(0, len(names), _CHUNK):
+            chunk = names[position : position + _CHUNK]
+            replies = self._store.read([command for name in chunk for command in self._commands(name, windows)])
+            for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
+                late = overdue.pop(name, {})
+                seen[name] = self._entry(name, reply, late, trouble.get(self._store.shard_of(name), ""))
+        return Overview(now, latency, beats, seen, {name: len(windows) for name, windows in overdue.items()})
+
+    def entry(self, name: str, windows: int) -> EntrySeen:
+        """Look at one entry, with up to ``windows`` of its history."""
+        return self.overview([name], windows).entries[name]
+
+    def server(self) -> tuple[dict[str, Any], str]:
+        """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
+        try:
+            (reply,) = self._store.read([("INFO", "everything")])
+        except OnceError as exc:
+            return {}, str(exc)
+        return codec.as_info(reply), ""
+
+    def clocks(self) -> dict[str, float]:
+        """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
+        return self._store.clocks()
+
+    # -- beats ------------------------------------------------------------------------------------------------
+
+    def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:
+        living, reports, _ = self._store.beats_keys
+        scores, texts = self._store.read([("ZRANGE", living, 0, -1, "WITHSCORES"), ("HGETALL", reports)])
+        sent = time.monotonic()
+        heartbeat = self._store.look()
+        latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
+        for reply in (scores, texts):
+            if isinstance(reply, OnceError):
+                raise reply
+        heard, texts = dict(codec.as_pairs(scores)), codec.as_mapping(texts)
+        apps = self._store.apps(heartbeat.beats)
+        now_ms = (heartbeat.now - _EPOCH) / timedelta(milliseconds=1)
+        return (
+            heartbeat.now,
+            latency,
+            [
+                BeatSeen(
+                    name, max(now_ms - heard.get(name, now_ms), 0.0) / 1000, _read_report(texts.get(name)), apps[name]
+                )
+                for name in sorted(heartbeat.beats)
+            ],
+        )
+
+    # -- entries ----------------------------------------------------------------------------------------------
+
+    def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int, str]]:
+        """Return overdue windows by entry, and by shard why it can't be read."""
+        until = (now - _EPOCH) // timedelta(milliseconds=1)
+        replies = self._store.read(
+            [
+                ("ZRANGEBYSCORE", self._store.open_key(shard), "-inf", until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE)
+                for shard in range(SHARDS)
+            ]
+        )
+        found: dict[str, dict[datetime, datetime]] = {}
+        trouble = {}
+        for shard, reply in enumerate(replies):
+            if isinstance(reply, OnceError):
+                trouble[shard] = str(reply)
+                continue
+            pairs = codec.as_pairs(reply)
+            windows = codec.read_members([member for member, _ in pairs])
+            assert not isinstance(windows, OnceError)
+            for window, (_, deadline) in zip(windows, pairs, strict=True):
+                if window is not None:
+                    late = found.setdefault(window.entry, {})
+                    late[window.start] = _EPOCH + timedelta(milliseconds=deadline)
+        return found, trouble
+
+    def _commands(self, name: str, windows: int) -> list[tuple[Any, ...]]:
+        return [
+            ("HGETALL", self._store.entry_key(name)),
+            ("LRANGE", self._store.history_key(name), 0, windows - 1),
+            ("HGETALL", self._store.refused_key(name)),
+        ]
+
+    def _entry(self, name: str, replies: Sequence[Any], overdue: dict[datetime, datetime], trouble: str) -> EntrySeen:
+        account_reply, history, refused_reply = replies
+        account, past, refused = None, [], {}
+        try:
+            for reply in replies:
+                if isinstance(reply, OnceError):
+                    raise reply
+            account = self._store.read_account(name, account_reply)
+            refused = {start: int(count) for start, count in codec.as_mapping(refused_reply).items()}
+        except OnceError as exc:
+            trouble = str(exc)
+            history = [] if isinstance(history, OnceError) else history
+        except (ValueError, OverflowError) as exc:
+            trouble = f"the refused copies of {name!r} can't be read: {exc}"
+        for text in history:
+            try:
+                past.append(codec.read_past(text))
+            except (ValueError, OverflowError) as exc:
+                trouble = f"the history of {name!r} can't be read, a record of it: {exc}"
+        stories = [Story(p.start, p.outcome, past=p) for p in past]
+        stories += [
+            Story(start, _state(window, overdue=start in overdue), open=window)
+            for start, window in (account.open if account else {}).items()
+        ]
+        told = [
+            Story(story.start, story.state, story.past, story.open, refused.get(format_instant(story.start), 0))
+            for story in sorted(stories, key=lambda story: story.start, reverse=True)
+        ]
+        return EntrySeen(name, account, told, overdue, trouble)
+
+
+def _state(window: OpenWindow, *, overdue: bool) -> str:
+    if overdue:
+        return "overdue"
+    if window.given_back:
+        return "waiting"
+    return "published" if window.begun is None else "running"
+
+
+def _read_report(text: str | None) -> BeatReport | None:
+    try:
+        return codec.read_report(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,401 @@
+"""What the store is asked, and what it answers. A refusal is an answer, not an exception.
+
+Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is given back with ``confirm``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.windows import WindowKey
+
+__all__ = (
+    "ASTRAY",
+    "RUNS_ALONE",
+    "Again",
+    "BeatReport",
+    "Begun",
+    "Busy",
+    "ClaimReply",
+    "ClaimRequest",
+    "Claimed",
+    "Closed",
+    "Confirmation",
+    "Confirmed",
+    "Elsewhen",
+    "EntryAccount",
+    "Finished",
+    "HandedOver",
+    "Heartbeat",
+    "LoadRequest",
+    "Loaded",
+    "Moved",
+    "Open",
+    "OpenWindow",
+    "Overdue",
+    "Past",
+    "Paused",
+    "Renewal",
+    "Renewed",
+    "Spent",
+    "Stale",
+    "Superseded",
+    "TakeReply",
+    "Taken",
+    "Unchanged",
+    "Unknown",
+    "Who",
+)
+
+#: Of a :class:`Confirmation`: its message went out, and no worker will know that it was sent for a window.
+ASTRAY = 2
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
+
+    entry: str
+    beat: str
+    fingerprint: str
+    #: How long the entry is remembered after the last contact.
+    ttl: float
+    max_attempts: int
+    recover: bool
+    grace: float | None
+    #: The beats alive; what vanished beats loaded doesn't count, unless they loaded it since ``asked_at``.
+    alive: Collection[str] = ()
+    loaded_at: int = 0
+    #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
+    known: datetime | None = None
+    #: Seconds after which a window that failed runs again, 0: never; None: as the task says.
+    retry_failed_after: float | None = None
+    #: ``allow`` or ``skip``; None: as the task says.
+    overlap: str | None = None
+    #: From where a definition that is new or changed counts; None for now. Aware UTC.
+    counts_from: datetime | None = None
+    #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.
+    absent_at: datetime | None = None
+    #: When the server said who is alive. Aware UTC; None: just now.
+    asked_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``."""
+
+    window: WindowKey
+    from_cursor: datetime
+    fingerprint: str
+    #: ``run``, ``untracked``, or ``pass``: the window itself is missed.
+    mode: str = "run"
+    #: Seconds from now after which the message expires; None for never.
+    expires: float | None = None
+    #: The newest of the windows passed over, in order, and how many there are in all.
+    missed: Sequence[datetime] = ()
+    missed_count: int = 0
+
+
+class Confirmation(NamedTuple):
+    """Whether the message of a window that was claimed or taken went out."""
+
+    window: WindowKey
+    #: As the claim or take gave it: it tells this publish from a later one.
+    turn: int
+    #: 1 it did; 0 no, or perhaps not; -1 it can't be made: the window fails after max_attempts; ASTRAY: it ends as
+    #: untracked.
+    published: int
+    #: Seconds for which it may wait for a worker.
+    start_timeout: float
+
+
+class Renewal(NamedTuple):
+    """One lease to be renewed for ``lease`` seconds."""
+
+    window: WindowKey
+    owner: str
+    fence: int
+    lease: float
+    tracked: bool
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The beat's definition of the entry is in force, for the windows after ``since``; it goes on from ``cursor``."""
+
+    cursor: datetime
+    loaded_at: int
+    news: str
+    paused: bool
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A one-off has had its window; ``again``: from where it counts since it was enabled again, None if it wasn't."""
+
+    again: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """A living beat loaded another definition of the entry later."""
+
+    beat: str
+    loaded_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Who:
+    """The script asks whether these beats live. The store answers; callers never see this."""
+
+    beats: list[str]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The window is this beat's to publish. ``missed`` windows before it were counted as that."""
+
+    turn: int
+    expires: datetime | None
+    missed: int = 0
+    #: When a person ordered it to run, aware UTC; None: nobody did.
+    ordered: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The window isn't this beat's; go on from ``cursor``. ``missed`` windows before it were counted as that."""
+
+    cursor: datetime
+    missed: int = 0
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The entry is paused."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The store has no such entry: never loaded, or the store lost its data."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The deadline has moved."""
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Nothing was changed; what ``reason`` says had happened first."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An overdue window is this beat's to publish again, with the retry number that was handed over."""
+
+    turn: int
+    retry: int
+    attempts: int
+    expires: datetime | None
+    publishes: int
+    #: When a person ordered it to run, aware UTC; None: nobody did.
+    ordered: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The window has its outcome. ``outcome`` is empty where it was closed before."""
+
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The window is this delivery's to execute."""
+
+    fence: int
+    attempt: int
+    last_done: datetime | None
+
+
+#: The reason of a copy that must come again: no beat recovers its window.
+RUNS_ALONE = "runs alone"
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Another has the window, or this copy of its message is older than the retry handed over."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Elsewhen:
+    """The server's time, ``now`` (aware UTC), lies in another window of the key; nothing was changed."""
+
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """The lease runs anew."""
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The lease ran out and another began, or the window was closed; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """The window waits for its retry."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The outcome is recorded."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """The same window will be published again, ``after`` seconds from now."""
+
+    after: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Open:
+    """The window still owes its outcome."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The server's time (aware UTC), the beats alive, and whether the server hadn't known of this one."""
+
+    now: datetime
+    beats: tuple[str, ...]
+    new: bool
+    #: Where ``once_beat_wait_replicas`` asks for replicas: so many have what was written with it.
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class BeatReport:
+    """What a beat says of itself with its heartbeat, for people; times are seconds."""
+
+    #: By how much its machine's clock is ahead of the server's.
+    offset: float
+    #: By how much the entry that is due longest was late, when it said so.
+    lag: float
+    entries: int
+    untracked: int
+    version: str
+
+    @property
+    def text(self) -> str:
+        """As it stands in the store."""
+        return f"{self.offset * 1000:.0f} {self.lag * 1000:.0f} {self.entries} {self.untracked} {self.version}"
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
+
+    shards: list[list[WindowKey | None] | OnceError]
+    #: An error if the cluster's node that keeps the beats is away.
+    heartbeat: Heartbeat | StoreUnavailableError
+
+    @property
+    def away(self) -> StoreUnavailableError | None:
+        """Why some of it isn't known: a node of a cluster doesn't answer."""
+        return next((part for part in (self.heartbeat, *self.shards) if isinstance(part, StoreUnavailableError)), None)
+
+
+@dataclass(frozen=True)
+class EntryAccount:
+    """What the store knows of an entry; instants are aware UTC."""
+
+    cursor: datetime
+    born: datetime
+    since: datetime
+    last_done: datetime | None
+    paused: bool
+    fence: int
+    #: Copies of messages that begin has refused.
+    refused: int
+    #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
+    counts: dict[str, int]
+    #: By outcome: backfills, and windows of an earlier definition.
+    apart: dict[str, int]
+    #: By start.
+    open: dict[datetime, OpenWindow] = field(default_factory=dict)
+    #: Of the definition in force; None: as another version wrote it.
+    fingerprint: str | None = None
+
+    @property
+    def owed(self) -> int:
+        """Open windows that the definition in force defines; backfills are none of them."""
+        return sum(1 for start, window in self.open.items() if not window.backfill and start > self.since)
+
+
+@dataclass(frozen=True)
+class OpenWindow:
+    """A window that still owes its outcome. Instants are aware UTC."""
+
+    claimed: datetime
+    #: When its last execution began; None before the first.
+    begun: datetime | None
+    #: Executions that began and were not handed over to a retry.
+    attempts: int
+    #: The number of the last retry.
+    retry: int
+    backfill: bool
+    #: It was given back: to a retry, or to run again later.
+    given_back: bool
+    #: The beat that claimed it, or took it last.
+    beat: str
+    #: The delivery that began last; '' before the first.
+    owner: str
+
+
+@dataclass(frozen=True)
+class Past:
+    """One record of an entry's history: a window that has its outcome. Instants are aware UTC."""
+
+    start: datetime
+    outcome: str
+    claimed: datetime
+    #: When its last execution began; None where none did.
+    begun: datetime | None
+    closed: datetime
+    attempts: int
+    #: How many windows were missed, of which this is the newest; 0 for any other outcome.
+    missed: int
+    #: Host and process of the beat that claimed it.
+    beat: str
+    #: Host of its last execution; '' where there was none.
+    worker: str
+    #: A person ordered it: it was claimed then.
+    ordered: bool = False
+
+    @property
+    def late(self) -> timedelta | None:
+        """From the start to the begin of the last execution."""
+        return None if self.begun is None else self.begun - self.start
+
+    @property
+    def took(self) -> timedelta | None:
+        """From the begin of the last execution to the end."""
+        return None if self.begun is None else self.closed - self.begun
+
+
+ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
+TakeReply = Taken | Closed | Unchanged

@@ -1,0 +1,1 @@
+"""The board and the metrics over HTTP, on loopback unless told otherwise."""

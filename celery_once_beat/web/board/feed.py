@@ -1,0 +1,132 @@
+"""The page as it is now, and news of it for whoever looks. Nothing is looked up while nobody does.
+
+One look serves all: it is made when somebody wants to know and the last one is older than ``every`` seconds, in a
+thread, since the store's client waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import tzinfo
+from typing import Any
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.logs import about
+from celery_once_beat.status import Sight
+
+from . import words
+from .page import Page, changes, make_page
+
+__all__ = ("Feed",)
+
+logger = logging.getLogger(__name__)
+
+#: News that are kept for a viewer who was away for a moment; who was away longer reads the page anew.
+_KEPT = 60
+#: Looking takes at most so much of a core: with very many entries the page changes less often.
+_SHARE = 0.2
+#: Seconds between two looks at whether the server is to end.
+_NAP = 0.5
+
+
+class Feed:
+    """The page, and its viewers. Belongs to one event loop; ``look`` is called in a thread, never twice at a time."""
+
+    def __init__(self, look: Callable[[], Sight], zone: tzinfo, every: float = 1.0) -> None:
+        self._look = look
+        self._zone = zone
+        self._every = every
+        # Numbers of another process say nothing here.
+        self._era = secrets.token_hex(4)
+        self._number = 0
+        self._news: deque[tuple[int, str]] = deque(maxlen=_KEPT)
+        self._looking: asyncio.Task[None] | None = None
+        self._due = 0.0
+        self._broken = False
+        self.page = Page()
+        #: What the last look showed; None where Redis doesn't answer.
+        self.facts: dict[str, Any] | None = None
+        #: How many follow the news.
+        self.viewers = 0
+
+    @property
+    def position(self) -> str:
+        """Where in the news the present page stands."""
+        return f"{self._era}-{self._number}"
+
+    async def fresh(self) -> Page:
+        """Return a page that is not older than ``every`` seconds, or says why it is."""
+        if self._looking is None and time.monotonic() >= self._due:
+            self._looking = asyncio.create_task(self._look_once())
+        if self._looking is not None:
+            await asyncio.shield(self._looking)  # who asked may go away: the others wait for the same
+        return self.page
+
+    async def follow(self, position: str) -> AsyncIterator[str]:
+        """Yield what a viewer of the page at ``position`` has to be told, as it comes; server-sent events.
+
+        Between news it yields '' now and then, for the caller to see whether it is still wanted.
+        """
+        era, _, number = position.partition("-")
+        seen = int(number) if era == self._era and number.isdecimal() and len(number) < 16 else -1  # noqa: PLR2004
+        yield "retry: 2000\n\n"
+        while True:
+            await self.fresh()
+            oldest = self._news[0][0] if self._news else self._number + 1
+            if not oldest - 1 <= seen <= self._number:
+                seen = self._number
+                yield self._event(seen, "anew", "{}")
+            for number_, event in [news for news in self._news if news[0] > seen]:
+                seen = number_
+                yield event
+            yield ""
+            await asyncio.sleep(min(max(self._due - time.monotonic(), 0.01), _NAP))
+
+    # -- looking ----------------------------------------------------------------------------------------------
+
+    async def _look_once(self) -> None:
+        took = 0.0
+        try:
+            page, told, took = await asyncio.to_thread(self._look_in_thread, self.page)
+            self.page = page
+            self._number += 1
+            if told is None:
+                event = self._event(self._number, "anew", "{}")
+            else:
+                event = self._event(self._number, "news", json.dumps(told, separators=(",", ":")))
+            self._news.append((self._number, event))
+        finally:
+            self._due = time.monotonic() + max(self._every, took / _SHARE)
+            self._looking = None
+
+    def _look_in_thread(self, old: Page) -> tuple[Page, dict[str, Any] | None, float]:
+        """Return the page, what changed, and how long that kept a core busy; waiting for Redis doesn't count."""
+        began = time.thread_time()
+        try:
+            sight = self._look()
+            page = make_page(sight, self._zone, old)
+            told = changes(old, page)
+        except OnceError as exc:
+            self.facts = None
+            page = replace(old, trouble=f"Redis can't be read: {words.plain(str(exc).removeprefix('Redis: '))}")
+            return page, changes(old, page), 0.0
+        except Exception:
+            self.facts = None
+            if not self._broken:
+                logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
+            self._broken = True
+            page = replace(old, trouble="The board failed, its log says why")
+            return page, changes(old, page), 0.0
+        self._broken = False
+        self.facts = sight.facts
+        return page, told, time.thread_time() - began
+
+    def _event(self, number: int, kind: str, data: str) -> str:
+        return f"id: {self._era}-{number}\nevent: {kind}\ndata: {data}\n\n"

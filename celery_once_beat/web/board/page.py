@@ -1,0 +1,171 @@
+"""What the page shows at one moment, and what has changed since another. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Any
+
+from celery_once_beat.status import Sight, story_facts, window_facts
+from celery_once_beat.store import Story
+from celery_once_beat.windows import format_instant
+
+from . import words
+
+__all__ = ("Cell", "Line", "Page", "changes", "make_page")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One window."""
+
+    #: The instant's text.
+    start: str
+    #: One of ``words.STATES``.
+    state: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One entry."""
+
+    #: Made from its name: safe in a URL and in an attribute.
+    id: str
+    name: str
+    #: Its schedule and its task.
+    about: str
+    next: str
+    #: What somebody should look at.
+    attention: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    entry: str = field(repr=False)
+    task: str | None = field(repr=False)
+    #: The windows that the cells stand for, in their order.
+    stories: Sequence[Story] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Page:
+    """All of it, texts as they are shown; it holds nothing that isn't to be shown."""
+
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    #: Of each beat that lives its name, and what it says.
+    beats: tuple[tuple[str, str], ...] = ()
+    headline: str = "Nothing is known yet"
+    #: How many entries need attention.
+    worries: int = 0
+    #: When this was so, in the app's time zone; '' before the first look.
+    as_of: str = ""
+    #: What keeps the page from being of this moment.
+    trouble: str = ""
+
+    def window(self, line: str, start: str, prefix: str) -> dict[str, Any] | None:
+        """Everything that is known of a window; None where it isn't on the page."""
+        shown = self.lines.get(line)
+        for story in shown.stories if shown else ():
+            if shown is not None and format_instant(story.start) == start:
+                return {**window_facts(prefix, shown.entry, story), "task": shown.task}
+        return None
+
+
+def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
+    """Say what a look shows; what is the same as ``before`` is taken from there."""
+    facts = sight.facts
+    lines: dict[str, Line] = {}
+    for entry in facts["entries"]:
+        line = _line(entry, sight.stories.get(entry["entry"], ()), zone, facts["now"], before)
+        lines.setdefault(line.id, line)  # one that is left out may have overdue windows: the more urgent counts
+    worries = sum(bool(line.attention) for line in lines.values())
+    return Page(
+        lines,
+        tuple((words.plain(beat["beat"]), words.beat_words(beat)) for beat in facts["beats"]),
+        _headline(facts, worries),
+        worries,
+        f"{words.clock(facts['now'], zone)} {zone}",
+    )
+
+
+def _line(entry: dict[str, Any], stories: Sequence[Story], zone: tzinfo, now: str, before: Page) -> Line:
+    name, line_id = words.plain(entry["entry"]), _line_id(entry["entry"])
+    old = before.lines.get(line_id)
+    if old is not None and old.stories is stories:
+        cells = old.cells
+    else:
+        known = {story.start: (story, cell) for story, cell in zip(old.stories, old.cells, strict=True)} if old else {}
+        cells = tuple(_cell(name, story, zone, known.get(story.start)) for story in stories)
+    about = [words.plain(entry[key]) for key in ("schedule", "task") if entry[key]]
+    if entry["tracked"] is False:
+        about.append("untracked: sent, and not followed")
+    line = Line(
+        line_id,
+        name,
+        " · ".join(about),
+        f"next {words.day_and_time(entry['next'], zone, now)}" if entry["next"] else "",
+        tuple(words.plain(text) for text in entry["attention"]),
+        cells,
+        entry["entry"],
+        entry["task"],
+        stories,
+    )
+    return old if old is not None and old == line and old.cells is cells else line
+
+
+def _cell(name: str, story: Story, zone: tzinfo, known: tuple[Story, Cell] | None) -> Cell:
+    if known is not None and known[0] == story:
+        return known[1]
+    told = story_facts(story)
+    return Cell(told["start"], words.state_of(told["state"]), words.label(name, told, zone))
+
+
+def _line_id(entry: str) -> str:
+    return hashlib.blake2b(entry.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _headline(facts: dict[str, Any], worries: int) -> str:
+    entries = facts["entries"]
+    counted = {key: sum(entry[key] for entry in entries) for key in ("running", "open", "overdue")}
+    parts = [
+        _number(len(entries), "entry", "entries"),
+        f"{worries} need attention" if worries != 1 else "1 needs attention",
+    ]
+    return ", ".join([*parts, *(f"{number} {name}" for name, number in counted.items() if number)])
+
+
+def _number(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def changes(old: Page, new: Page) -> dict[str, Any] | None:
+    """What a viewer of ``old`` has to change to see ``new``; None: other entries, the whole page is another."""
+    if old.lines.keys() != new.lines.keys():
+        return None
+    told: dict[str, Any] = {
+        "headline": new.headline,
+        "worries": new.worries,
+        "as_of": new.as_of,
+        "trouble": new.trouble,
+    }
+    if old.beats != new.beats:
+        told["beats"] = new.beats
+    lines = {line_id: _change(old.lines[line_id], line) for line_id, line in new.lines.items()}
+    told["lines"] = {line_id: change for line_id, change in lines.items() if change}
+    return told
+
+
+def _change(old: Line, new: Line) -> dict[str, Any]:
+    if old is new:
+        return {}
+    told: dict[str, Any] = {
+        key: getattr(new, key) for key in ("about", "next", "attention") if getattr(old, key) != getattr(new, key)
+    }
+    if old.cells is not new.cells:
+        known = {cell.start: cell for cell in old.cells}
+        cells = [[c.start, c.state, c.label] for c in new.cells if known.pop(c.start, None) != c]
+        if cells:
+            told["cells"] = cells
+        if known:
+            told["gone"] = list(known)
+    return told

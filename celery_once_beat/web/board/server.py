@@ -1,0 +1,83 @@
+"""The board's server: where it listens, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.settings import Settings
+from celery_once_beat.status import View
+from celery_once_beat.web.loopback import bind, is_loopback
+
+from .feed import Feed
+from .site import make_site
+
+try:
+    from celery_once_beat.status import expose
+except ModuleNotFoundError as exc:  # an extra of its own
+    if exc.name != "prometheus_client":
+        raise
+    expose = None  # type: ignore[assignment]
+
+__all__ = ("listen", "serve")
+
+#: Shorter ones could be guessed.
+LEAST_TOKEN = 16
+#: Connections at a time, viewers among them.
+_MOST_CONNECTIONS = 256
+
+
+def listen(host: str, port: int, token: str | None) -> socket.socket:
+    """Return the listening socket; raises SettingError where it may not be, or can't be, listened."""
+    if token is not None and (len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise SettingError(
+            f"ONCE_BOARD_TOKEN: found {len(token)} characters, expected at least {LEAST_TOKEN}, of ASCII, like those "
+            "that 'openssl rand -hex 16' prints"
+        )
+    listener = bind(host, port)
+    address = listener.getsockname()[0]
+    if token is None and not is_loopback(address):
+        listener.close()
+        raise SettingError(
+            f"--host: found {host!r}, which others can reach, and no token; expected a loopback address like "
+            "127.0.0.1, or a token in ONCE_BOARD_TOKEN"
+        )
+    return listener
+
+
+def serve(app: Any, settings: Settings, view: View, listener: socket.socket, token: str | None) -> None:
+    """Serve the board until SIGINT or SIGTERM."""
+    site = make_site(
+        Feed(view.look, app.timezone),
+        title=app.main or "celery",
+        zone=app.timezone,
+        prefix=settings.key_prefix,
+        token=token,
+        closing=lambda: server.should_exit,
+        expose=expose,
+    )
+    config = uvicorn.Config(
+        site,
+        http="h11",  # the one that is always there
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # it would show ?token=
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+    # uvicorn ends in order, and then raises the signal again for whoever had it before.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        view.close()

@@ -1,0 +1,95 @@
+"""Serves the metrics alone, to this machine: for a project that has a board elsewhere, or none."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.status import View, expose
+
+from .loopback import names_this_machine
+
+__all__ = ("serve",)
+
+#: However often it is asked, Redis is read no more than once in so many seconds.
+_LASTS = 1.0
+#: Seconds in which a client has to say what it wants, and to take the answer.
+_PATIENCE = 10.0
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE
+    server_version = "once"
+    sys_version = ""
+
+    def log_message(self, *_: Any) -> None:
+        """As a server that is asked every few seconds should: nothing."""
+
+
+class Exporter:
+    """The WSGI application; its view is used by one thread at a time."""
+
+    def __init__(self, view: View, entries: int) -> None:
+        self._view = view
+        self._entries = entries
+        self._lock = threading.Lock()
+        self._due = 0.0
+        self._facts: dict[str, Any] | None = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request."""
+        status, content_type, text = self._answer(environ)
+        start_response(status, [("content-type", content_type), ("cache-control", "no-store")])
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else text]
+
+    def _answer(self, environ: dict[str, Any]) -> tuple[str, str, bytes]:
+        plain = "text/plain; charset=utf-8"
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", plain, b"GET and HEAD only.\n"
+        if not names_this_machine(environ.get("HTTP_HOST")):
+            return "400 Bad Request", plain, b"This is for localhost only.\n"
+        if environ.get("PATH_INFO") != "/metrics":
+            return "404 Not Found", plain, b"There is /metrics, and nothing else.\n"
+        content_type, text = expose(self._fresh(), environ.get("HTTP_ACCEPT", ""), self._entries)
+        return "200 OK", content_type, text
+
+    def _fresh(self) -> dict[str, Any] | None:
+        with self._lock:
+            if time.monotonic() >= self._due:
+                try:
+                    self._facts = self._view.look().facts
+                except OnceError:
+                    self._facts = None
+                self._due = time.monotonic() + _LASTS
+            return self._facts
+
+
+def serve(view: View, listener: socket.socket, entries: int) -> None:
+    """Serve /metrics on a listening socket until SIGINT or SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    address = listener.getsockname()
+    server = _Server(address[:2], _Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    server.server_name, server.server_port = address[:2]
+    server.setup_environ()
+    server.set_app(Exporter(view, entries))
+    try:
+        server.serve_forever(poll_interval=0.5)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+        view.close()

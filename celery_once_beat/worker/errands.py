@@ -1,0 +1,125 @@
+"""What a worker's main process has to tell the store: told by a thread, so that its event loop waits for nothing.
+
+The thread has a store of its own. Children of the pool are forked from this process at any moment, and would inherit a
+lock of their store that the thread holds just then.
+
+What if the process dies: what it hasn't told yet is lost, as if it had died before; recovery sees to those windows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from celery.signals import worker_shutdown
+
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+
+from .leases import tell
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ("Errands", "errands_of")
+
+#: Seconds for which an orderly shutdown waits for what isn't told yet.
+_AT_END = 5.0
+#: At most this many wait: a queue of expired messages must not fill the memory while Redis is away.
+_MOST = 10_000
+
+
+class _Errand(NamedTuple):
+    send: Callable[[Store], object]
+    unrecorded: Callable[[OnceError], None]
+    #: Until when it is tried again, time.monotonic(); once in any case.
+    until: float
+
+
+class Errands:
+    """The errands of one process and app."""
+
+    def __init__(self, settings: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._waiting: queue.SimpleQueue[_Errand | threading.Event] = queue.SimpleQueue()
+        self._now: _Errand | None = None
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._given_up = False
+
+    def send(
+        self, send: Callable[[Store], object], unrecorded: Callable[[OnceError], None], seconds: float = 0.0
+    ) -> None:
+        """Call ``send`` with a store, soon and in turn; again for so many ``seconds`` if it doesn't answer.
+
+        What couldn't be told is given to ``unrecorded``.
+        """
+        errand = _Errand(send, unrecorded, time.monotonic() + seconds)
+        if self._waiting.qsize() >= _MOST:
+            unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))
+            return
+        self._waiting.put(errand)
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="once-errands", daemon=True)
+                self._thread.start()
+
+    def finish(self, seconds: float = _AT_END) -> None:
+        """Wait until all is told, but not for longer; what is left goes to its ``unrecorded``."""
+        if self._thread is None or self._given_up:
+            return
+        done = threading.Event()
+        self._waiting.put(done)
+        if done.wait(seconds):
+            return
+        self._given_up = True
+        left: list[_Errand | threading.Event | None] = [self._now]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left.append(self._waiting.get_nowait())
+        for errand in left:
+            if isinstance(errand, _Errand):
+                errand.unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
+
+    def _run(self) -> None:
+        store: Store | None = None
+        while True:
+            errand = self._waiting.get()
+            if isinstance(errand, threading.Event):
+                errand.set()
+                continue
+            self._now = errand
+            try:
+                store = store or Store(self._settings())
+                tell(partial(errand.send, store), errand.until - time.monotonic(), errand.unrecorded)
+            except Exception as exc:  # noqa: BLE001  # whatever one is, the others are told
+                errand.unrecorded(exc if isinstance(exc, OnceError) else OnceError(repr(exc)))
+            self._now = None
+
+
+_errands: WeakKeyDictionary[Celery, dict[int, Errands]] = WeakKeyDictionary()
+
+
+def errands_of(app: Celery) -> Errands:
+    """Return this process's errands. A forked child has its own, since threads don't survive a fork."""
+    pid, by_process = os.getpid(), _errands.setdefault(app, {})
+    return by_process.get(pid) or by_process.setdefault(pid, Errands(partial(Settings.from_app, app)))
+
+
+@worker_shutdown.connect(weak=False)
+@atexit.register
+def _finish_all(**_: object) -> None:
+    """At an orderly end of the process; a cold shutdown sends no signal."""
+    for by_process in list(_errands.values()):
+        errands = by_process.get(os.getpid())
+        if errands is not None:
+            errands.finish()

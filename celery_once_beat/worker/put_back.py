@@ -1,0 +1,119 @@
+"""Messages that can't be executed now come again later.
+
+Redis is away, a newer version wrote what they are about, or another execution has a window that nobody recovers. How
+long a message waits grows with how often it was put back, which it carries (``once_put_back``), and is a little random,
+so that those of an outage don't all come at once. A process puts no more than RATE a second back: where thousands wait,
+each waits for longer, and the broker isn't kept busy with them.
+
+What if the process dies: before the message is published once more it is lost, as any that a dead worker had, and the
+window becomes overdue; after it, the copy is there.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery.exceptions import Ignore, Reject
+from celery.utils.log import get_logger
+
+from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.logs import about
+from celery_once_beat.store import store_of
+from celery_once_beat.windows import PUT_BACK, find_headers
+
+if TYPE_CHECKING:
+    from .task import OnceTask
+
+__all__ = ("RATE", "come_again", "put_back", "store_answered", "times_put_back")
+
+logger = get_logger(__name__)
+
+#: A process puts back at most this many messages a second.
+RATE = 50.0
+#: Longest wait, in seconds, behind the other messages of the process.
+_LONGEST_QUEUE = 30.0
+#: Seconds until a message comes again the first time.
+_FIRST = 0.1
+#: At most so many recovery intervals until a message of a newer version comes again; where the store is away, one.
+_INTERVALS = 5
+#: The count stops here.
+_MOST_TIMES = 100
+#: Why this process is putting messages back. Of a store that doesn't answer only that: how it shows differs from one
+#: try to the next.
+_reasons: set[str] = set()
+_AWAY = StoreUnavailableError.__name__
+#: So many texts are remembered: a stranger's messages must not fill the memory.
+_MOST = 1000
+#: When this process has put back what it has, time.monotonic(), at RATE.
+_free_at = 0.0
+
+
+def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
+    """Publish the same message to come again later, the user's retries untouched; raises Ignore.
+
+    Logged once for each state, since a message may come back many times while it lasts. Raises Reject, to have it
+    delivered again, where it can't be published.
+    """
+    away = isinstance(exc, StoreUnavailableError)
+    reason = _AWAY if away else str(exc)
+    longest = store_of(task.app).settings.recovery_interval * (1 if away else _INTERVALS)
+    if reason not in _reasons:
+        if len(_reasons) >= _MOST:
+            _reasons.clear()
+        _reasons.add(reason)
+        logger.warning("once: messages are put back for up to %g s: %s", longest, exc, extra=about("window_put_back"))
+    come_again(task, request, longest, exc)
+
+
+def come_again(task: OnceTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
+    """Publish the same message once more, to come after at most ``longest`` seconds, or later where many wait.
+
+    Raises Ignore; or Reject, to have it delivered again, where it can't be published.
+    """
+    times = times_put_back(request)
+    countdown = _seconds(times, longest)
+    signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
+    signature.set(headers={**(signature.options.get("headers") or {}), PUT_BACK: min(times + 1, _MOST_TIMES)})
+    try:
+        try:
+            signature.apply_async()
+        except ValueError:
+            if countdown >= 1:
+                raise
+            # Celery's delayed delivery, which quorum queues need, knows whole seconds only.
+            signature.apply_async(countdown=1)
+    except Exception as publish_error:  # noqa: BLE001  # every transport has errors of its own
+        # Neither store nor broker: with late acks the broker has it still, else the window stays open.
+        raise Reject(publish_error, requeue=True) from cause
+    raise Ignore("put back") from cause
+
+
+def times_put_back(request: Any) -> int:
+    """How often this message has been put back, as far as it is to be believed."""
+    times = find_headers(vars(request), request.headers).get(PUT_BACK)
+    return times if type(times) is int and 0 <= times <= _MOST_TIMES else 0
+
+
+def _seconds(times: int, longest: float) -> float:
+    """Seconds until a message comes again that was put back so many times before."""
+    global _free_at  # noqa: PLW0603  # of this process
+    now = time.monotonic()
+    _free_at = max(_free_at, now) + 1 / RATE
+    share = random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+    if _free_at > now + _LONGEST_QUEUE:
+        _free_at = now + _LONGEST_QUEUE
+        return share * _LONGEST_QUEUE
+    step: float = min(longest, _FIRST * 2.0 ** min(times, 30))
+    return max(share * step, _free_at - now)
+
+
+def store_answered() -> None:
+    """Say so, where this process had put messages back for its silence; the next time is logged again.
+
+    A key or message of a newer version is said once a process: the store's answers about others say nothing of it.
+    """
+    if _AWAY in _reasons:
+        _reasons.discard(_AWAY)
+        logger.warning("once: Redis can be used again, messages are executed", extra=about("store_back"))

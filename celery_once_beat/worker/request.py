@@ -1,0 +1,182 @@
+"""What a worker's main process does for windows whose task can't: it was killed, or never saw its message.
+
+All that is for the store goes to a thread (``errands``): this is called in the event loop, which serves all others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from celery.signals import task_revoked, task_unknown
+from celery.utils.imports import symbol_by_name
+from celery.utils.log import get_logger
+from celery.worker import state
+from celery.worker.request import Request
+
+from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.logs import about
+from celery_once_beat.store import Again, Closed, Finished, Store
+from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_headers, format_instant
+
+from .errands import errands_of
+from .execution import DELIVERY, new_owner
+
+__all__ = ("OnceRequest", "request_class")
+
+logger = get_logger(__name__)
+
+#: Seconds to keep trying while Redis doesn't answer. After that, recovery is just as quick.
+_PATIENCE = 30.0
+#: How many (entry, task) pairs are named in the log when their messages are discarded as unknown, each once.
+_unknown: set[tuple[str, str]] = set()
+_MOST = 1000
+
+
+class OnceRequest(Request):
+    """A delivery of a message, with a name of its own that the child and the main process both know."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        self._request_dict[DELIVERY] = new_owner(self.hostname)  # type: ignore[attr-defined]
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
+        """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
+
+        What the child had handed over to a retry is the retry's. Whatever the base raises, the execution has ended: it
+        stores a result, and newer ones call the task's own hooks, of which each may fail.
+        """
+        try:
+            super().on_timeout(soft, timeout)
+        finally:
+            self._end_timed_out(soft=soft)
+
+    def _end_timed_out(self, *, soft: bool) -> None:
+        task = self.task
+        keeps = getattr(task, "acks_on_timeout", None)
+        if keeps is None:
+            keeps = task.acks_on_failure_or_timeout
+        if soft or state.should_terminate or (task.acks_late and not keeps):
+            return  # where the broker delivers it again, it is for recovery to run it again
+        again = getattr(task, "once_retry_failed_after", None)
+        _end(self.app, self.request_dict, "failed", killed=True, again_after=again)
+
+
+def request_class(task: Any) -> type[OnceRequest]:
+    """Return the class of the task's requests: its own, if it has one, and ours at once.
+
+    Raises SettingError, at the worker's start, where the two can't be combined.
+    """
+    theirs = symbol_by_name(task.Request)
+    why = "it isn't one"
+    if isinstance(theirs, type) and issubclass(theirs, Request):
+        if issubclass(theirs, OnceRequest):
+            return theirs
+        try:
+            return type(theirs.__name__, (OnceRequest, theirs), {"__module__": theirs.__module__})
+        except TypeError as exc:
+            why = str(exc)
+    raise SettingError(
+        f"task {task.name!r}, Request: found {theirs!r}, expected a subclass of celery.worker.request.Request that can "
+        f"be combined with OnceRequest ({why}); derive it from celery_once_beat.worker.request.OnceRequest"
+    )
+
+
+@task_revoked.connect(weak=False)
+def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, **_: Any) -> None:
+    if getattr(sender, "once_closes_windows", False):
+        _end(sender.app, vars(request), "expired" if expired else "revoked", killed=terminated)
+
+
+@task_unknown.connect(weak=False)
+def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
+    """A message was discarded since this worker doesn't know its task: beats were deployed before it, say.
+
+    Its window would wait for ``start_timeout``; now it is published again soon, and may meet another worker.
+    """
+    delivery = _read(message.headers, "discarded")
+    if delivery is None:
+        return
+    window = delivery.window
+    if (window.entry, name) not in _unknown and len(_unknown) < _MOST:
+        _unknown.add((window.entry, name))
+        logger.error(
+            "once: window %s of %r was discarded: this worker doesn't know the task %r that the queue %r brings; "
+            "deploy workers before beats",
+            format_instant(window.start),
+            window.entry,
+            name,
+            (message.delivery_info or {}).get("routing_key"),
+            extra=about("window_discarded", window),
+        )
+    if window.tracked:
+        errands_of(sender.app).send(
+            lambda store: store.discarded(delivery.key, delivery.retry),
+            lambda exc: _log_unrecorded(delivery, "discarded", exc),
+        )
+
+
+def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
+    """Have ``outcome`` of the delivery ``request`` recorded; where the store doesn't answer, recovery sees to it."""
+    delivery = _read(request, outcome)
+    if delivery is None or not delivery.window.tracked:
+        return
+
+    def send(store: Store) -> None:
+        if delivery.record(store, outcome, killed=killed, again_after=again_after):
+            logger.info(
+                "once: window %s of %r is %s",
+                format_instant(delivery.window.start),
+                delivery.window.entry,
+                outcome,
+                extra=about(
+                    "window_" + outcome, delivery.window, attempt=delivery.window.attempt, owner=delivery.owner
+                ),
+            )
+
+    errands_of(app).send(send, lambda exc: _log_unrecorded(delivery, outcome, exc), _PATIENCE)
+
+
+class _Delivery(NamedTuple):
+    """What the store is told of a delivery. It is kept small, since many may wait."""
+
+    window: Window
+    owner: str
+    retry: int
+
+    @property
+    def key(self) -> WindowKey:
+        return WindowKey(self.window.entry, self.window.start)
+
+    def record(self, store: Store, outcome: str, *, killed: bool, again_after: float | None) -> bool:
+        """Return whether it is recorded, and final."""
+        if killed:
+            # Only the child was told its fence.
+            reply = store.finish(self.key, self.owner, 0, outcome, again_after)
+            if isinstance(reply, (Finished, Again)):
+                return isinstance(reply, Finished)
+        if outcome == "failed":
+            # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
+            return False
+        # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
+        # an older one.
+        return isinstance(store.close_window(self.key, self.owner, outcome, self.retry), Closed)
+
+
+def _read(request: Any, outcome: str) -> _Delivery | None:
+    """Read the delivery of a message of a window's; None for others, and for one whose headers can't be read."""
+    request = request if isinstance(request, dict) else {}
+    try:
+        headers = find_headers(request, request.get("headers"))
+        window = decode_headers(headers, request.get("id")) if headers else None
+        retry = check_retry(request.get("retries")) if window else 0
+    except OnceError as exc:
+        _log_unrecorded(None, outcome, exc)
+        return None
+    if window is None:
+        return None
+    return _Delivery(window, request.get(DELIVERY) or new_owner(request.get("hostname")), retry)
+
+
+def _log_unrecorded(delivery: _Delivery | None, outcome: str, exc: OnceError) -> None:
+    window = None if delivery is None else delivery.window
+    logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))
