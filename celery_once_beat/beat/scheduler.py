@@ -8,10 +8,7 @@ broker is away.
 from __future__ import annotations
 
 import os
-import re
-import socket
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -24,6 +21,7 @@ from kombu.utils.url import maybe_sanitize_url
 from celery_once_beat import __version__, signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about
 from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
@@ -104,8 +102,7 @@ class OnceSchedulerMixin(Publishing):
             raise SystemExit(os.EX_CONFIG) from None
         self._clock = ServerClock()
         self._results = Results(self.app)
-        host = re.sub(r"\s", "_", socket.gethostname())[:64]  # Linux has no longer ones
-        self._beat_id = f"{host}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._beat_id = beat_name()
         self._recovery = Recovery(self._once, self._beat_id, self._clock, self, describe_app(self.app))
         super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)

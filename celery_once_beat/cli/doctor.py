@@ -124,6 +124,7 @@ def _lease(desk: Desk, task: str) -> float | None:
 
 
 def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
+    from celery_once_beat.identity import host_of
     from celery_once_beat.rules import Finding
 
     if not alive:
@@ -131,7 +132,7 @@ def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
     elif len(alive) == 1:
         yield Finding("beats", "warn", f"only {alive[0]} lives", "start another one, best on another machine")
     else:
-        hosts = {name.partition(":")[0] for name in alive}
+        hosts = {host_of(name) for name in alive}
         where = "" if len(hosts) > 1 else ", all on one machine"
         yield Finding("beats", "note" if where else "ok", f"{len(alive)} live{where}")
     lineup = desk.lineup

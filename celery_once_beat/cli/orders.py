@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -180,14 +178,14 @@ def _order(
 
     Returns how many became what, and the task ids of those that were opened.
     """
+    from celery_once_beat.identity import order_name
     from celery_once_beat.store import ASTRAY, Claimed, Unknown
     from celery_once_beat.windows import WindowKey, task_id
 
-    host = socket.gethostname().replace(" ", "_")[:60]
     done: Counter[str] = Counter()
     ids = []
     for start in starts:
-        reply = desk.store.backfill(WindowKey(row.name, start), f"{host}:{os.getpid()}:order-{uuid.uuid4().hex[:8]}")
+        reply = desk.store.backfill(WindowKey(row.name, start), order_name())
         if isinstance(reply, Unknown):
             fail(f"the store doesn't know {row.name!r}: start a beat first, which loads it")
         if isinstance(reply, Claimed):
@@ -247,6 +245,7 @@ def resume(ctx: click.Context, entry: tuple[str, ...], from_now: bool, scheduler
 
 def _pass_over(desk: Desk, name: str) -> int:
     """Count the windows up to now as missed; returns how many."""
+    from celery_once_beat.identity import order_name
     from celery_once_beat.store import Claimed, ClaimRequest
     from celery_once_beat.windows import WindowKey
 
@@ -266,7 +265,7 @@ def _pass_over(desk: Desk, name: str) -> int:
         missed=starts[-_MOST_LISTED:],
         missed_count=len(starts),
     )
-    (reply,) = desk.store.claim_many(f"{socket.gethostname()}:{os.getpid()}:order", [request])
+    (reply,) = desk.store.claim_many(order_name(), [request])
     if isinstance(reply, Exception):
         raise reply
     if not isinstance(reply, Claimed):

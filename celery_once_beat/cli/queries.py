@@ -35,9 +35,11 @@ def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FB
     A beat lives if Redis has heard of it in the last 15 seconds. It is for a beat's own container to ask for
     its own: --beat $HOSTNAME.
     """
+    from celery_once_beat.identity import is_of
+
     with at_desk(ctx) as desk:
         alive = desk.store.beats()
-    found = [name for name in alive if beat is None or name == beat or name.startswith(f"{beat}:")]
+    found = [name for name in alive if beat is None or is_of(name, beat)]
     if json_:
         print_json({"alive": bool(found), "beats": found})
     elif found:

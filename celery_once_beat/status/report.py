@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from celery_once_beat.beat import CURSOR_AHEAD, Lineup, Row, describe
 from celery_once_beat.errors import ScheduleError, UndecidedError
+from celery_once_beat.identity import host_of
 from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, OpenWindow, Overview, Past, Story
 from celery_once_beat.windows import format_instant, task_id
 from celery_once_beat.wording import shown
@@ -153,7 +154,7 @@ def story_facts(story: Story) -> dict[str, Any]:
         "beat": known.beat if known else None,
         "begun": _text(begun),
         "closed": _text(past.closed if past else None),
-        "worker": past.worker if past else _host(still_open.owner if still_open else ""),
+        "worker": past.worker if past else host_of(still_open.owner if still_open else ""),
         "attempts": known.attempts if known else 0,
         "late": _seconds(begun - story.start if begun else None),
         "took": _seconds(past.took if past else None),
@@ -215,10 +216,6 @@ def _after(row: Row, start: datetime) -> datetime | None:
         return row.after(start)
     except ScheduleError:
         return None
-
-
-def _host(owner: str) -> str:
-    return owner.partition(":")[0]
 
 
 def _text(instant: datetime | None) -> str | None:

@@ -13,13 +13,10 @@ What if the process dies, or sleeps for an hour:
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
@@ -29,6 +26,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.identity import delivery_name, execution_name
 from celery_once_beat.logs import about
 from celery_once_beat.store import RUNS_ALONE, Again, Begun, Busy, Closed, Finished, Stale, Store
 from celery_once_beat.windows import Window, check_retry, format_instant, key_of
@@ -39,7 +37,7 @@ from .put_back import come_again, put_back, store_answered, times_put_back
 if TYPE_CHECKING:
     from .task import OnceTask
 
-__all__ = ("DELIVERY", "Execution", "new_owner")
+__all__ = ("DELIVERY", "Execution")
 
 logger = get_logger(__name__)
 
@@ -51,21 +49,6 @@ _RUNNING = BaseException()
 _LATE_BEGINS = 3
 
 
-def new_owner(hostname: str | None) -> str:
-    """Return a name for one delivery of a message; a task id won't do, redelivery and retry reuse it.
-
-    What executes it adds a name of its own: a pool gives a delivery to a second child where the first died before the
-    pool knew that it had it.
-    """
-    return f"{_without_blanks(hostname)}:{uuid.uuid4().hex[:12]}"
-
-
-@cache
-def _without_blanks(hostname: str | None) -> str:
-    """Return a worker's name, one of a few in a process, as it may stand in the store's records."""
-    return re.sub(r"\s", "_", hostname or "?")[:100]
-
-
 class Execution:
     """From begin to the recorded end. Made for one call of a task's body."""
 
@@ -74,7 +57,7 @@ class Execution:
         self.window = window
         self.store = store
         self.key = key_of(window)
-        self.owner = f"{getattr(request, DELIVERY, None) or new_owner(request.hostname)}:{uuid.uuid4().hex[:4]}"
+        self.owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
         self.retry = check_retry(request.retries)
         self.lease_seconds = float(task.once_lease or store.settings.lease)
         #: None while the body runs without the store.

@@ -14,12 +14,13 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.identity import delivery_name
 from celery_once_beat.logs import about
 from celery_once_beat.store import Again, Closed, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_headers, format_instant
 
 from .errands import errands_of
-from .execution import DELIVERY, new_owner
+from .execution import DELIVERY
 
 __all__ = ("OnceRequest", "request_class")
 
@@ -37,7 +38,7 @@ class OnceRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self._request_dict[DELIVERY] = new_owner(self.hostname)  # type: ignore[attr-defined]
+        self._request_dict[DELIVERY] = delivery_name(self.hostname)  # type: ignore[attr-defined]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
@@ -174,7 +175,7 @@ def _read(request: Any, outcome: str) -> _Delivery | None:
         return None
     if window is None:
         return None
-    return _Delivery(window, request.get(DELIVERY) or new_owner(request.get("hostname")), retry)
+    return _Delivery(window, request.get(DELIVERY) or delivery_name(request.get("hostname")), retry)
 
 
 def _log_unrecorded(delivery: _Delivery | None, outcome: str, exc: OnceError) -> None:

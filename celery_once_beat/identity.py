@@ -1,0 +1,70 @@
+"""Names of beats, deliveries and executions, as they stand in the store: parts between colons, the host first.
+
+A record of the store is words between blanks, so a name holds none. The last part is random: a process id comes again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import uuid
+from functools import cache
+
+__all__ = ("beat_name", "caller_name", "delivery_name", "execution_name", "host_of", "is_of", "order_name")
+
+#: Characters of a host's name; Linux has no longer ones.
+_MOST_HOST = 64
+#: Characters of a worker's name, which its user chooses.
+_MOST_WORKER = 100
+
+
+def beat_name() -> str:
+    """Return a new name for a beat of this process."""
+    return f"{_process()}:{_random(8)}"
+
+
+def order_name() -> str:
+    """Return a new name for a person's order, which claims windows as a beat does."""
+    return f"{_process()}:order-{_random(8)}"
+
+
+def caller_name() -> str:
+    """Return a new name for one ``once()`` block, which executes without a message."""
+    return f"{_process()}:{_random(12)}"
+
+
+def delivery_name(worker: str | None) -> str:
+    """Return a new name for one delivery of a message to ``worker``; redelivery and retry reuse a task id."""
+    return f"{_without_blanks(worker or '?', _MOST_WORKER)}:{_random(12)}"
+
+
+def execution_name(delivery: str) -> str:
+    """Return a new name for an execution of ``delivery``.
+
+    A pool gives a delivery to a second child if the first dies before the pool knows that it had it.
+    """
+    return f"{delivery}:{_random(4)}"
+
+
+def host_of(name: str) -> str:
+    """Return the host, or the worker's name, with which ``name`` begins."""
+    return name.partition(":")[0]
+
+
+def is_of(name: str, whose: str) -> bool:
+    """Whether ``whose`` is the process's ``name``, or its host."""
+    return name == whose or name.startswith(f"{whose}:")
+
+
+def _process() -> str:
+    return f"{_without_blanks(socket.gethostname(), _MOST_HOST)}:{os.getpid()}"
+
+
+def _random(digits: int) -> str:
+    return uuid.uuid4().hex[:digits]
+
+
+@cache  # a process meets one or two
+def _without_blanks(name: str, most: int) -> str:
+    return re.sub(r"\s", "_", name)[:most]
