@@ -8,7 +8,6 @@ the app's namespace in front (``CELERY_ONCE_BEAT_LEASE`` in Django).
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
 from .errors import SettingError
+from .wording import did_you_mean
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -197,8 +197,10 @@ def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:
             continue
         if name.removeprefix(PREFIX) in known and (written == name or namespace):
             continue
-        near = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
-        hint = f" (did you mean {PREFIX}{near[0]}?)" if near else ""
+        rest = name.removeprefix(PREFIX)
+        before = written[: len(written) - len(rest)] if namespace else PREFIX
+        names = [setting.upper() for setting in known] if before.isupper() else known
+        hint = did_you_mean(rest.upper() if before.isupper() else rest, names, before.__add__)
         raise SettingError(f"{written}: there is no such setting{hint}")
 
 

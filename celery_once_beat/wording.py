@@ -1,11 +1,21 @@
-"""How values are written in messages."""
+"""How values, spans of time and guesses are written in messages, and how a span of time is read."""
 
 from __future__ import annotations
 
-__all__ = ("shown",)
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+__all__ = ("A_SPAN", "did_you_mean", "read_span", "shown", "span")
 
 #: Characters of a stranger's value in a message.
 _SHOWN = 80
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_SECONDS = {"s": 1, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d|w)", re.ASCII)
+#: What :func:`read_span` reads, for messages.
+A_SPAN = "a text like '30 s', '5 min', '1h', '1d', '1w'"
 
 
 def shown(value: object) -> str:
@@ -15,3 +25,31 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001  # a stranger's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def did_you_mean(found: str, known: Iterable[str], write: Callable[[str], str] = str) -> str:
+    """Return `` (did you mean x?)``, the one of ``known`` most like ``found``, written by ``write``; '' if none is."""
+    near = difflib.get_close_matches(found, list(known), n=1)
+    return f" (did you mean {write(near[0])}?)" if near else ""
+
+
+def span(seconds: float) -> str:
+    """Write a span of time: ``0.4 s``, ``3 min 4 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
+    if round(seconds, 1) < _MINUTE:
+        return f"{sign}{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{sign}{whole // _MINUTE} min {whole % _MINUTE} s"
+    if whole < _DAY:
+        return f"{sign}{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    return f"{sign}{whole // _DAY} d {whole % _DAY // _HOUR} h"
+
+
+def read_span(text: str) -> timedelta | None:
+    """Read a span of time as people write it, ``90s``, ``1 min``, ``2h``; None if it is none, or too long."""
+    match = _SPAN.fullmatch(text.strip())
+    try:
+        return timedelta(seconds=float(match[1]) * _SECONDS[match[2]]) if match else None
+    except OverflowError:
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
+from celery_once_beat.wording import did_you_mean
 
 from .output import plain
 
@@ -96,8 +96,7 @@ class Desk:
         if entry in rows.wrong:
             raise SettingError(f"entry {entry!r} is left out: {rows.wrong[entry]}")
         names = [row.name for row in rows]
-        near = difflib.get_close_matches(entry, names, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else f": it has {len(names)}, see 'once next'"
+        hint = did_you_mean(entry, names, repr) or f": it has {len(names)}, see 'once next'"
         return fail(f"the schedule has no entry {entry!r}{hint}")
 
     def instant(self, text: str, name: str) -> datetime:

@@ -5,7 +5,6 @@ Times are seconds, instants aware UTC datetimes.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import did_you_mean, shown
 
 from .starts import every_hour, naive_utc
 
@@ -66,8 +65,7 @@ class EntryPolicy:
             )
         for key in once:
             if key not in _CHECKS:
-                near = difflib.get_close_matches(str(key), _CHECKS, n=1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                hint = did_you_mean(str(key), _CHECKS, repr)
                 raise SettingError(
                     f"beat entry {entry!r}, option 'once': unknown key {key!r:.80}{hint}, "
                     f"expected one of {', '.join(_CHECKS)}"

@@ -19,9 +19,7 @@ import copy
 import hashlib
 import inspect
 import logging
-import os
 import re
-import socket
 import sys
 import time
 import uuid
@@ -39,12 +37,13 @@ from celery.schedules import BaseSchedule, schedule
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.identity import caller_name
 from celery_once_beat.logs import about
 from celery_once_beat.rules import latest_start
 from celery_once_beat.settings import Settings, check_seconds
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Elsewhen, Stale, Store, store_of
 from celery_once_beat.windows import KeyedWindow, Window, format_instant, next_start, task_id, with_window
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .leases import Lease, is_death, leases_of, tell
 
@@ -60,9 +59,7 @@ logger = logging.getLogger(__name__)  # in plain code nobody has set up Celery's
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_EVERY = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", re.ASCII)
-_AN_EVERY = "a timedelta, a schedule like crontab(hour=2, minute=0), or a text like '30 s', '5 min', '1h', '1d', '1w'"
+_AN_EVERY = f"a timedelta, a schedule like crontab(hour=2, minute=0), or {A_SPAN}"
 _MAX_KEY = 1024
 _PLAIN = re.compile(r"[\w.-]{1,100}")
 #: How often a begin may be answered too late, or with another time than this machine's, before it is given up.
@@ -210,7 +207,7 @@ class Once:
     def _begin(self) -> _Turn | None:
         settings = self._store.settings
         length = self._lease or settings.lease
-        owner = _new_owner()
+        owner = caller_name()
         now = datetime.now(timezone.utc)
         for _ in range(_TRIES):
             window = _window_at(self._schedule, self._key, now)
@@ -250,7 +247,7 @@ class Once:
 
     def _begin_afterwards(self, turn: _Turn) -> Lease | None:
         """Take the window of a body that ran without the store, if Redis answers by now and nobody else has it."""
-        length, owner = self._lease or self._store.settings.lease, _new_owner()
+        length, owner = self._lease or self._store.settings.lease, caller_name()
         keyed, sent = _keyed(turn.window), steady()
         try:
             reply = self._store.begin(keyed, owner, length, tracked=False)
@@ -425,9 +422,7 @@ def _schedule(name: str, every: timedelta | str | BaseSchedule, tz: tzinfo | str
             every.app = carrier
         return every
     if isinstance(every, str):
-        match = _EVERY.fullmatch(every.strip())
-        with contextlib.suppress(OverflowError):
-            every = timedelta(seconds=float(match[1]) * _UNITS[match[2]]) if match else every
+        every = read_span(every) or every
     if not isinstance(every, timedelta) or every < timedelta(milliseconds=1):
         raise SettingError(f"{name}, every: found {shown(every)}, expected {_AN_EVERY}")
     return schedule(every, app=carrier)
@@ -465,8 +460,3 @@ def _window_at(when: BaseSchedule, name: str, now: datetime) -> Window | None:
 
 def _keyed(window: Window) -> KeyedWindow:
     return KeyedWindow(window.entry, window.start, window.end)
-
-
-def _new_owner() -> str:
-    host = re.sub(r"\s", "_", socket.gethostname())[:64]
-    return f"{host}:{os.getpid()}:{uuid.uuid4().hex[:12]}"

@@ -6,7 +6,6 @@ Everything happens in ``__call__``: users override ``before_start``, ``on_succes
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 import uuid
@@ -27,6 +26,7 @@ from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings, check_choice, check_count, check_seconds
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_call, find_headers
+from celery_once_beat.wording import did_you_mean
 
 from .execution import DELIVERY, Execution
 from .keyed import publish_once
@@ -255,9 +255,7 @@ def _refuse_unknown(task: str, base: type) -> None:
     known = [name for name in vars(OnceTask) if name.startswith("once_")]
     for name in vars(base):
         if name.startswith("once_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise SettingError(f"task {task!r}, {name}: there is no such attribute{hint}")
+            raise SettingError(f"task {task!r}, {name}: there is no such attribute{did_you_mean(name, known)}")
 
 
 def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:

@@ -163,7 +163,7 @@ def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> Non
     ]
     assert merged[0]["local"] == "2026-10-25T02:00:00+01:00", "the second 02:00 of that night"
     wrong = once("next", "nigthly", **away)
-    assert (wrong.exit_code, wrong.log) == (2, "once: the schedule has no entry 'nigthly', did you mean 'nightly'?\n")
+    assert (wrong.exit_code, wrong.log) == (2, "once: the schedule has no entry 'nigthly' (did you mean 'nightly'?)\n")
     wrong = once("next", "--from", "soon", **away)
     assert wrong.exit_code == 2
     assert wrong.log.startswith("once: --from: found 'soon', expected a time like 2026-11-21T02:00 (Europe/Berlin)")

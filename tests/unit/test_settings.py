@@ -162,8 +162,8 @@ def test_settings_are_found_in_djangos_namespace() -> None:
 
 
 def test_a_misspelt_setting_is_found_in_djangos_namespace() -> None:
-    """The error names it as it stands there."""
-    with pytest.raises(SettingError, match=r"CELERY_ONCE_BEAT_LEESE.*once_beat_lease"):
+    """The error names it, and the one that was meant, as they stand there."""
+    with pytest.raises(SettingError, match=r"CELERY_ONCE_BEAT_LEESE: .* \(did you mean CELERY_ONCE_BEAT_LEASE\?\)"):
         Settings.from_app(configured(_DjangoMisspelt))
 
 
