@@ -4,7 +4,7 @@ The names of this package are loaded when they are first used, so that ``celery 
 tasks don't pay for the store. The house, from the ground up; imports point downwards only, and a box is entered by its
 ``__init__``:
 
-- ``errors``, ``identity``, ``wording``, ``signals``, ``clock``: known everywhere
+- ``errors``, ``outcomes``, ``identity``, ``wording``, ``signals``, ``clock``: known everywhere
 - ``settings``: the app's ``once_beat_…``, validated
 - ``rules``: when windows start, which of them run, what is set up wrongly; pure
 - ``windows``: what a window is, and its headers

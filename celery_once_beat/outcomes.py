@@ -1,0 +1,183 @@
+"""How a window stands, and how it ends: each state once. The CLI, the board, metrics, logs and docs read it here.
+
+A new outcome is a row here, the Lua script that records it, and its row in the docs. A test finds who lacks it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ("COUNTED", "LIMITS", "OPEN", "OTHER", "OUTCOMES", "STATES", "UNTRACKED", "Outcome", "State")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How a window that is open stands."""
+
+    #: As in the store, in JSON and in the labels of metrics.
+    name: str
+    #: What people are told it means.
+    meaning: str
+    #: On a terminal.
+    colour: str
+    #: The board's colour: a variable of ``board.css``.
+    tone: str
+    #: The board's shape, as CSS; no two states share one.
+    symbol: str
+    #: The board's word for it; '': its name.
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(State):
+    """How a window ended."""
+
+    #: The ``action`` of the log line that says so; '': nothing is logged.
+    action: str = ""
+    #: How much its entry needs attention while this is its last window; 0: not at all.
+    urgency: int = 0
+    #: A limit ends the window: a beat when it looks at what is overdue, or a worker instead of a begin.
+    by_limit: bool = False
+
+
+#: By name, in the order in which people are shown them.
+OUTCOMES = {
+    outcome.name: outcome
+    for outcome in (
+        Outcome(
+            "done",
+            "executed, and recorded",
+            "green",
+            "good",
+            "--round: 4px",
+        ),
+        Outcome(
+            "failed",
+            "its task failed, and so did the task's own retries",
+            "red",
+            "bad",
+            "--shape: polygon(18% 0, 50% 32%, 82% 0, 100% 18%, 68% 50%, 100% 82%, 82% 100%, 50% 68%, "
+            "18% 100%, 0 82%, 32% 50%, 0 18%)",
+            action="window_failed",
+            urgency=4,
+        ),
+        Outcome(
+            "abandoned",
+            "too many of its executions died",
+            "red",
+            "bad",
+            "--shape: polygon(30% 0, 70% 0, 100% 30%, 100% 70%, 70% 100%, 30% 100%, 0 70%, 0 30%)",
+            action="window_abandoned",
+            urgency=5,
+            by_limit=True,
+        ),
+        Outcome(
+            "dropped",
+            "its execution died, and it isn't to be recovered",
+            "red",
+            "bad",
+            "--shape: polygon(0 0, 100% 0, 50% 100%)",
+            action="window_dropped",
+            urgency=5,
+            by_limit=True,
+        ),
+        Outcome(
+            "expired",
+            "its message expired before a worker took it",
+            "yellow",
+            "gone",
+            "--shape: polygon(5% 0, 95% 0, 58% 50%, 95% 100%, 5% 100%, 42% 50%)",
+            action="window_expired",
+            urgency=3,
+            by_limit=True,
+        ),
+        Outcome(
+            "revoked",
+            "its task was revoked",
+            "yellow",
+            "gone",
+            "--shape: polygon(75% 0, 100% 0, 25% 100%, 0 100%)",
+            action="window_revoked",
+        ),
+        Outcome(
+            "missed",
+            "it was too late for catch_up or grace",
+            "yellow",
+            "late",
+            "--shape: polygon(0 36%, 100% 36%, 100% 64%, 0 64%)",
+            action="window_missed",
+            urgency=3,
+            by_limit=True,
+        ),
+        Outcome(
+            "skipped",
+            "another window of its entry was still running",
+            "yellow",
+            "waiting",
+            "--shape: polygon(0 0, 30% 0, 65% 43%, 65% 0, 100% 50%, 65% 100%, 65% 57%, 30% 100%, 0 100%, 40% 50%)",
+            action="window_skipped",
+            by_limit=True,
+        ),
+    )
+}
+
+#: How an open window stands, by name.
+OPEN = {
+    state.name: state
+    for state in (
+        State(
+            "running",
+            "a worker executes it",
+            "cyan",
+            "going",
+            "--shape: polygon(10% 0, 100% 50%, 10% 100%)",
+        ),
+        State(
+            "published",
+            "no worker has begun it yet",
+            "cyan",
+            "waiting",
+            "--fill: transparent; --edge: 3px; --round: 50%",
+            word="waits",
+        ),
+        State(
+            "waiting",
+            "for a retry, or to run again",
+            "cyan",
+            "again",
+            "--shape: polygon(5% 0, 40% 0, 40% 100%, 60% 100%, 60% 0, 95% 0, 95% 100%, 5% 100%)",
+            word="waits again",
+        ),
+        State(
+            "overdue",
+            "it should have happened, and didn't: a beat publishes it again",
+            "red",
+            "late",
+            "--shape: polygon(50% 0, 100% 100%, 0 100%)",
+        ),
+    )
+}
+
+#: Stands for what a newer version, or a stranger, has written.
+OTHER = State(
+    "other",
+    "this version doesn't know it",
+    "",
+    "waiting",
+    "--shape: polygon(50% 0, 100% 50%, 50% 100%, 0 50%)",
+)
+
+#: All of them by name: what the board has a shape for.
+STATES: dict[str, State] = {
+    "done": OUTCOMES["done"],
+    **OPEN,
+    **OUTCOMES,
+    OTHER.name: OTHER,
+}
+
+#: What windows are counted as whose end nobody records: they are claimed and closed in one step.
+UNTRACKED = "untracked"
+#: The names under which the store counts an entry's windows.
+COUNTED = (*OUTCOMES, UNTRACKED)
+#: The outcomes with which a limit ends a window.
+LIMITS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.by_limit)
