@@ -32,7 +32,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import ASTRAY, Closed, Confirmation, Store
+from celery_once_beat.store import Closed, Confirmation, Published, Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, task_id, with_window
 from celery_once_beat.wording import shown
 
@@ -88,7 +88,7 @@ class Sent(NamedTuple):
 
     job: Job
     window: Window
-    published: int
+    published: Published
 
 
 def _alone(job: Job) -> bool:
@@ -107,7 +107,7 @@ class Publishing(Scheduler):
     _results: Results
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._published = 0
+        self._published = Published.UNSURE
         self._hung = False
         self._until = 0.0
         self._reserve_failed = False
@@ -152,7 +152,7 @@ class Publishing(Scheduler):
             while left and len(sent) < SLICE and steady() < until and _alone(left[0]) == alone:
                 job = left.popleft()
                 sent.append(self._publish_one(job))
-                if not sent[-1].published:
+                if sent[-1].published == Published.UNSURE:
                     # A batch belongs to one connection: it has gone, and is perhaps there again.
                     # A message that may lie in the broker's socket isn't sent twice: nobody would refuse the copy.
                     if not (job.tracked or job.tried or self._hung or self._alarm.on):
@@ -161,14 +161,17 @@ class Publishing(Scheduler):
         if batch.failed:
             logger.error(
                 "once: %d messages weren't published, or perhaps not: %s",
-                sum(published == 1 for _, _, published in sent),
+                sum(published == Published.SENT for _, _, published in sent),
                 batch.failed,
                 extra=about("batch_failed"),
             )
             self.broker_ready()
-            sent = [Sent(job, window, min(published, 0)) for job, window, published in sent]
+            sent = [
+                Sent(job, window, published if published == Published.IMPOSSIBLE else Published.UNSURE)
+                for job, window, published in sent
+            ]
         for job, window, published in sent:
-            if published == 1:
+            if published == Published.SENT:
                 signals.window_published.send(sender=self, window=window, again=job.again)
         self._confirm([self._confirmation(job, published) for job, _, published in sent if job.tracked])
         self._name_unbegun()
@@ -185,7 +188,7 @@ class Publishing(Scheduler):
         try:
             published = self._send(entry, window, job)
         except Exception as exc:  # noqa: BLE001  # what a stranger's options, entry or scheduler raise
-            published, why = -1, shown(exc)
+            published, why = Published.IMPOSSIBLE, shown(exc)
             if self._unsendable.get(row.name) != why:
                 self._unsendable[row.name] = why
                 logger.error(
@@ -196,16 +199,16 @@ class Publishing(Scheduler):
                 )
         return Sent(job, window, published)
 
-    def publish_by_order(self, row: Row, start: datetime, turn: int, ordered: datetime | None) -> int:
-        """Publish a window that was opened by order, and confirm it; returns as :meth:`_send`."""
+    def publish_by_order(self, row: Row, start: datetime, turn: int, ordered: datetime | None) -> Published:
+        """Publish a window that was opened by order, and confirm it."""
         self._until = steady() + self._patience
         job, window, published = self._publish_one(Job(row, start, turn, None, again=True, ordered=ordered))
-        if published == 1:
+        if published == Published.SENT:
             signals.window_published.send(sender=self, window=window, again=True)
         self._confirm([self._confirmation(job, published)])
         return published
 
-    def _confirmation(self, job: Job, published: int) -> Confirmation:
+    def _confirmation(self, job: Job, published: Published) -> Confirmation:
         wait = job.row.policy.start_timeout + self._delay(job)
         return Confirmation(WindowKey(job.row.name, job.start), job.turn, published, wait)
 
@@ -225,7 +228,7 @@ class Publishing(Scheduler):
             logger.debug("once: not confirmed: %s", exc)
             return
         for confirmation, reply in zip(confirmations, replies, strict=True):
-            if isinstance(reply, Closed) and confirmation.published == -1:
+            if isinstance(reply, Closed) and confirmation.published == Published.IMPOSSIBLE:
                 key = confirmation.window
                 logger.error(
                     "once: window %s of %r is failed: it can't be published, see the error above",
@@ -234,35 +237,31 @@ class Publishing(Scheduler):
                     extra=about("window_unpublishable", key),
                 )
 
-    def _send(self, entry: Any, window: Window, job: Job) -> int:
-        """Publish through the base's ``apply_entry``, which logs and swallows a failure.
-
-        Returns 1 if the message went out, or into the batch; 0 if not or perhaps not; -1 if it can't: the broker isn't
-        to blame; ASTRAY if it went out, and no worker will know that it was sent for a window.
-        """
+    def _send(self, entry: Any, window: Window, job: Job) -> Published:
+        """Publish through the base's ``apply_entry``, which logs and swallows a failure. In a batch, SENT: into it."""
         if self._broker_down:
-            return 0
+            return Published.UNSURE
         sent_as = task_id(self._once.settings.key_prefix, window.entry, window.start, job.ordered)
         departure = Departure(sent_as, encode_headers(window, sent_as))
         message = self._message(entry, window, job, departure)
-        self._published, self._hung = 0, False
+        self._published, self._hung = Published.UNSURE, False
         producer = self._producer()
         if producer is not None:
             with self._alarm.during_publish(), departure.watched():
                 self.apply_entry(message, producer=producer)
         if self._hung:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
-        if self._published == 0:
+        if self._published == Published.UNSURE:
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             self.broker_ready()
-        if self._published == 0 and not self._broker_down:
+        if self._published == Published.UNSURE and not self._broker_down:
             job.row.refused(time.monotonic(), self._once.settings.publish_timeout, again=job.again)
         else:
             job.row.refusals = 0
-        if self._published == 1 and departure.lost and window.tracked:
+        if self._published == Published.SENT and departure.lost and window.tracked:
             self._gone_astray(job, window, departure.lost)
-            return ASTRAY
-        if self._published == 1 and job.publishes > 1 and not job.begun:
+            return Published.ASTRAY
+        if self._published == Published.SENT and job.publishes > 1 and not job.begun:
             self._results.watch(WindowKey(window.entry, window.start), departure.task_id)
             if job.publishes >= _OFTEN:
                 self._unbegun[window.entry] = job, departure.queue
@@ -343,10 +342,11 @@ class Publishing(Scheduler):
         except Exception as exc:
             # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
             broke = getattr(producer, "channel", None) is not channel
-            self._published = 0 if broke or broker.is_to_blame(exc, producer) else -1
-            self._hung = self._published == 0 and broker.hangs(exc)
+            to_blame = broke or broker.is_to_blame(exc, producer)
+            self._published = Published.UNSURE if to_blame else Published.IMPOSSIBLE
+            self._hung = to_blame and broker.hangs(exc)
             raise
-        self._published = 1
+        self._published = Published.SENT
         return result
 
     def _reserve(self, row: Row) -> Any:

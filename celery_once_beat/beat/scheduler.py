@@ -25,7 +25,7 @@ from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about
 from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
-from celery_once_beat.store import BeatReport, Closed, Lookup, Store
+from celery_once_beat.store import BeatReport, Closed, Lookup, Published, Store
 from celery_once_beat.windows import WindowKey, format_instant
 from celery_once_beat.wording import shown
 
@@ -428,7 +428,7 @@ class OnceSchedulerMixin(Publishing):
                 step = row.step(now)
                 if step is not None and step.run:
                     window = row.window(step.start)
-                    if self._send(self._reserve(row), window, Job(row, step.start, 0, None)) == 1:
+                    if self._send(self._reserve(row), window, Job(row, step.start, 0, None)) == Published.SENT:
                         signals.window_published.send(sender=self, window=window, again=False)
                 self._without_store.add(row.name)
                 assert row.cursor is not None

@@ -179,7 +179,7 @@ def _order(
     Returns how many became what, and the task ids of those that were opened.
     """
     from celery_once_beat.identity import order_name
-    from celery_once_beat.store import ASTRAY, Claimed, Unknown
+    from celery_once_beat.store import Claimed, Published, Unknown
     from celery_once_beat.windows import WindowKey, task_id
 
     done: Counter[str] = Counter()
@@ -191,7 +191,8 @@ def _order(
         if isinstance(reply, Claimed):
             ids.append(task_id(desk.settings.key_prefix, row.name, start, reply.ordered))
             published = publisher.publish_by_order(row, start, reply.turn, reply.ordered)
-            done[{1: "published", ASTRAY: "published", 0: "unpublished", -1: "unpublishable"}[published]] += 1
+            words = {Published.UNSURE: "unpublished", Published.IMPOSSIBLE: "unpublishable"}
+            done[words.get(published, "published")] += 1
         else:
             done["open"] += 1
         step(1)

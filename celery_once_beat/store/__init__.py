@@ -79,7 +79,6 @@ from __future__ import annotations
 from .codec import read_app
 from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Story
 from .model import (
-    ASTRAY,
     RUNS_ALONE,
     Again,
     BeatReport,
@@ -101,6 +100,7 @@ from .model import (
     Overdue,
     Past,
     Paused,
+    Published,
     Renewal,
     Renewed,
     Spent,
@@ -113,7 +113,6 @@ from .model import (
 from .verbs import Store, store_of
 
 __all__ = (
-    "ASTRAY",
     "RUNS_ALONE",
     "Again",
     "BeatReport",
@@ -139,6 +138,7 @@ __all__ = (
     "Overview",
     "Past",
     "Paused",
+    "Published",
     "Renewal",
     "Renewed",
     "Spent",

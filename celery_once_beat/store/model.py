@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.windows import WindowKey
 
 __all__ = (
-    "ASTRAY",
     "RUNS_ALONE",
     "Again",
     "BeatReport",
@@ -39,6 +39,7 @@ __all__ = (
     "Overdue",
     "Past",
     "Paused",
+    "Published",
     "Renewal",
     "Renewed",
     "Spent",
@@ -51,8 +52,17 @@ __all__ = (
     "Who",
 )
 
-#: Of a :class:`Confirmation`: its message went out, and no worker will know that it was sent for a window.
-ASTRAY = 2
+
+class Published(IntEnum):
+    """What became of a window's message; the numbers are those of ``lua/confirm.lua``."""
+
+    SENT = 1
+    #: It didn't go out, or perhaps not: the window is published again.
+    UNSURE = 0
+    #: It can't be made (its arguments, say): the window fails after max_attempts such publishes.
+    IMPOSSIBLE = -1
+    #: It went out, but no worker can tell that it belongs to a window: the window ends as untracked.
+    ASTRAY = 2
 
 
 @dataclass(frozen=True)
@@ -101,14 +111,12 @@ class ClaimRequest:
 
 
 class Confirmation(NamedTuple):
-    """Whether the message of a window that was claimed or taken went out."""
+    """What became of the message of a window that was claimed or taken."""
 
     window: WindowKey
     #: As the claim or take gave it: it tells this publish from a later one.
     turn: int
-    #: 1 it did; 0 no, or perhaps not; -1 it can't be made: the window fails after max_attempts; ASTRAY: it ends as
-    #: untracked.
-    published: int
+    published: Published
     #: Seconds for which it may wait for a worker.
     start_timeout: float
 

@@ -157,7 +157,7 @@ class Store:
     ) -> list[r.Confirmed | r.Closed | r.Unchanged | OnceError]:
         """Say of each window whether its message went out; see ``lua/confirm.lua``.
 
-        Returns for each :class:`Confirmed`, :class:`Closed` (it failed), :class:`Unchanged` or an error.
+        Returns for each :class:`Confirmed`, :class:`Closed`, :class:`Unchanged` or an error.
         """
         publish_timeout = _ms(self.settings.publish_timeout)
         return self._trip.run(

@@ -29,7 +29,6 @@ from celery_once_beat.errors import (
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import (
-    ASTRAY,
     Again,
     Begun,
     Busy,
@@ -45,6 +44,7 @@ from celery_once_beat.store.model import (
     Moved,
     Open,
     Paused,
+    Published,
     Renewed,
     Spent,
     Stale,
@@ -127,7 +127,7 @@ class Stage:
         return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
 
     def astray(self) -> Any:
-        return self.store.confirm_many([(self.window, self.turn, ASTRAY, START)])[0]
+        return self.store.confirm_many([(self.window, self.turn, Published.ASTRAY, START)])[0]
 
     def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
         reply = self.store.take_many(beat, [(self.window, mark)])[0]

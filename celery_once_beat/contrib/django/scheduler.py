@@ -22,7 +22,7 @@ from celery_once_beat.beat import RETRY_AFTER, Job, OnceSchedulerMixin, Row
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
-from celery_once_beat.store import EntryAccount, Spent, Unknown
+from celery_once_beat.store import EntryAccount, Published, Spent, Unknown
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
@@ -299,9 +299,9 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """Leave the entry as it is: the mixin advances it also where another beat has the window."""
         return row.entry
 
-    def _send(self, entry: Any, window: Window, job: Job) -> int:
+    def _send(self, entry: Any, window: Window, job: Job) -> Published:
         published = super()._send(entry, window, job)
-        if published == 1 and not job.again and self._database is not None:
+        if published == Published.SENT and not job.again and self._database is not None:
             self._database.ran(entry.model.pk)
         return published
 
