@@ -2,8 +2,8 @@
 # pyproject.toml changes. Another interpreter: make test PYTHON=python3.12; another place: VENV=/tmp/venv.
 PYTHON ?= python3
 VENV ?= .venv
-# Test processes side by side: most tests wait for beats and workers, so more than there are cores.
-JOBS ?= 5
+# Tests side by side: most wait for beats and workers, so more than there are cores.
+JOBS ?= 6
 ARGS ?=
 # Which part of make matrix: SESSIONS='-s corners'.
 SESSIONS ?=
@@ -20,11 +20,16 @@ REPORT ?=
 COVERAGE ?=
 # Without any server of the machine, as on one with Python and make only (tests/needs.py): make test ONCE_TEST_BARE=1.
 export ONCE_TEST_BARE
+# Else each of the thousand processes that the tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PY = "$(VENV)/bin/python"
+PYTEST = -m pytest -n $(JOBS) --dist loadgroup
+# The test command, measured or not: combine adds to what is there.
+TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot test bare matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot unit test long bare matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -42,23 +47,24 @@ recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 screenshot: $(VENV)/.test  ## the board over a pair that runs, as docs/board.png
 	cd tests && $(abspath $(VENV))/bin/python screenshot.py
 
-test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## all tests; some of them: make test ARGS='tests/unit -x'
-ifeq ($(COVERAGE),)
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
-else
-	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
-	$(PY) -m coverage combine --quiet
-endif
+unit: $(VENV)/.unit  ## the tests that need neither server nor process, in half a minute
+	$(PY) -m pytest tests/unit $(ARGS)
+
+test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests; some of them: make test ARGS='tests/unit -x'
+	$(if $(COVERAGE),$(PY) -m coverage erase)
+	$(call TESTED,$(ARGS))
+
+long: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests that take minutes by their nature
+	$(call TESTED,-m long $(ARGS))
 
 bare: $(VENV)/.test  ## as on a machine with Python and make only: what may be left out there, and a part of the rest
-	ONCE_TEST_BARE=1 $(PY) -m pytest -n $(JOBS) --dist loadgroup --bare-part --runs 40 $(ARGS)
+	ONCE_TEST_BARE=1 $(PY) $(PYTEST) --bare-part $(ARGS)
 
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))
 
 figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what they measure there and into docs/reports
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup --figures
+	$(PY) $(PYTEST) -m "" --figures
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
 	mkdir -p build
@@ -68,7 +74,7 @@ failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, K
 	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
-	$(PY) -m pytest -s tests/leaks --windows $(WINDOWS) --report docs/reports
+	$(PY) -m pytest -s -m long tests/leaks --windows $(WINDOWS) --report docs/reports
 
 bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=3; writes a report, plots and docs/scaling.md's tables
 	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS)
@@ -90,7 +96,7 @@ types: $(VENV)/.check  ## mypy --strict, and a user's app under mypy and pyright
 wheel: $(VENV)/.check  ## the wheel as pip installs it, tested away from this directory
 	$(PY) tests/wheel.py
 
-coverage: .coverage $(VENV)/.check  ## what the tests leave out; runs them if something has changed since
+coverage: .coverage $(VENV)/.check  ## what the tests leave out; runs make test if something has changed since
 	$(PY) -m coverage report
 
 .coverage: $(SOURCES)
@@ -106,12 +112,13 @@ $(VENV)/pyvenv.cfg:
 
 $(VENV)/.demo: EXTRAS = demo
 $(VENV)/.examples: EXTRAS = demo,django
-$(VENV)/.test: EXTRAS = test
-$(VENV)/.check: EXTRAS = check,test
+$(VENV)/.unit: EXTRAS = test
+$(VENV)/.test: EXTRAS = test-all
+$(VENV)/.check: EXTRAS = check,test-all
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.docs: EXTRAS = docs
 $(VENV)/.matrix: EXTRAS = matrix
-$(VENV)/.demo $(VENV)/.examples $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.demo $(VENV)/.examples $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

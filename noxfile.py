@@ -17,7 +17,7 @@ import nox
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CELERYS = ("5.4", "5.5", "5.6", "5.7")
 OLDEST, NEWEST = (CELERYS[0], "lowest"), (CELERYS[-1], "highest")
-PYTEST = ("python", "-m", "pytest", "-n", "4", "--dist", "loadgroup")
+PYTEST = ("python", "-m", "pytest", "-n", "4", "--dist", "loadgroup", "-m", "")  # the long ones too
 
 nox.options.default_venv_backend = "venv"
 nox.options.download_python = "never"
@@ -74,7 +74,7 @@ def corners(session: nox.Session, celery: str, redis: str, server: str) -> None:
 
 
 def _install(session: nox.Session, celery: str, redis: str, server: str = "") -> None:
-    session.install("--editable", ".[test]", f"celery=={celery}.*")
+    session.install("--editable", ".[test-all]", f"celery=={celery}.*")
     said = session.run_install("python", "-c", _ADMITTED, silent=True)
     if said:  # else all this was done before: nox -R
         admitted = json.loads(str(said).strip().splitlines()[-1])

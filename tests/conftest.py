@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import figures
 from chaos.report import machine
 from ledger import Ledger
-from needs import BARE, IN_CI, bare_path, left_out
+from needs import BARE, IN_CI, bare_path, extra_of, find, left_out, missing
 from processes import Processes, processes
 from servers import RabbitServer, RedisServer, find_servers, keys_without_expiry, need_server
 from system import System
@@ -41,7 +41,7 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("celery-once-beat")
     group.addoption("--seed", type=int, help="of the state machine, the chaos and the failovers; printed in the header")
-    group.addoption("--runs", type=int, default=2000, help="of the state machine")
+    group.addoption("--runs", type=int, default=2000, help="of the state machine, by make long")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
@@ -82,6 +82,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_turn)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A module whose extra isn't installed is one test that is left out: it can't even be imported."""
+    extra = extra_of(module_path)
+    return None if extra is None or find(extra) else _LeftOutModule.from_parent(parent, path=module_path)
+
+
+class _LeftOutModule(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        yield _LeftOut.from_parent(self, name="all its tests")
+
+
+class _LeftOut(pytest.Item):
+    def runtest(self) -> None:
+        missing(extra_of(self.path))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, self.name
+
+
 #: How a test asks for what not every machine has: by a fixture, a parameter, or in its code.
 _ASKING = {"authorities", "chromium", "composed_redis", "rabbit_server", "docs/redis.md", "postgres", "redis"}
 _ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Postgres|Rabbit)Server\b')
@@ -89,7 +109,9 @@ _ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Postgres|Rabbit)Server\b')
 _ALONG = ("test_harness.py", "test_pair.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")
 
 
-def _may_be_left_out(item: pytest.Function) -> bool:
+def _may_be_left_out(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return True
     given = item.callspec.params.values() if hasattr(item, "callspec") else ()
     asked = {*item.fixturenames, *(value for value in given if isinstance(value, str))}
     return bool(_ASKING & asked or _ASKS.search(inspect.getsource(item.function)))

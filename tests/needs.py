@@ -1,7 +1,7 @@
-"""What tests use beyond Python, make and the package index: where it is, and what installs it.
+"""What not every environment of the tests has: where it is, and what installs it.
 
-A test whose need isn't met is skipped by :func:`missing`, and the last lines of the run say what to install. In CI it
-fails, since nothing may be left out there.
+A need is a program of the machine, or an extra of pyproject.toml. A test whose need isn't met is skipped by
+:func:`missing`, and the last line of the run says what to install. In CI it fails, since nothing may be left out there.
 
 ``ONCE_TEST_BARE=1``: as on a machine with Python and make only. What the machine has beyond that is neither found nor
 on the ``PATH`` of the processes that tests start; what comes from the package index is. It doesn't count as CI.
@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ("BARE", "IN_CI", "NEEDS", "bare_path", "find", "left_out", "missing", "need")
+__all__ = ("BARE", "IN_CI", "NEEDS", "bare_path", "extra_of", "find", "left_out", "missing", "need")
 
 
 def _is_set(name: str) -> bool:
@@ -37,8 +37,9 @@ IN_CI = _is_set("CI") and not BARE
 
 @dataclass(frozen=True)
 class Need:
-    """``package`` is Debian's, or the address of how to install it; ``programs`` are patterns of what it brings."""
+    """``programs`` are patterns of what the package brings."""
 
+    #: Debian's, or the address of how to install it, or an extra: ``.[test-docs]``.
     package: str
     programs: tuple[str, ...]
     #: On this machine, and, where that has none, in a wheel.
@@ -78,10 +79,22 @@ def left_out(tests: Mapping[str, int]) -> str:
     them, need = ("it", "test that needs") if number == 1 else ("them", "tests that need")
     packages = sorted({NEEDS[name].package for name in names})
     addresses = [package for package in packages if "://" in package]
-    apt = " ".join(package for package in packages if package not in addresses)
+    extras = ",".join(package[2:-1] for package in packages if _is_extra(package))
+    apt = " ".join(package for package in packages if package not in addresses and not _is_extra(package))
     as_root = "" if os.geteuid() == 0 else "sudo "
     commands = [f"{as_root}apt-get update && {as_root}apt-get install {apt}"] if apt else []
+    commands += [f"pip install -e '.[{extras}]'"] if extras else []
     return f"left out: {number} {need} {', '.join(names)}; to run {them}: {'; '.join([*commands, *addresses])}"
+
+
+def _is_extra(package: str) -> bool:
+    return package.startswith(".[")
+
+
+def extra_of(path: Path) -> str | None:
+    """The extra that a file of tests needs besides ``test``: that of its folder, if there is one."""
+    name = f"test-{path.parent.name}"
+    return name if name in NEEDS else None
 
 
 # --------------------------------------------------------------------------------------------- where they are
@@ -115,6 +128,15 @@ def _in_wheel(package: str, place: str) -> Callable[[], Path | None]:
         return there if there and there.exists() else None
 
     return find
+
+
+def _extra(name: str, *modules: str) -> Need:
+    """The extra ``name``, which brings these modules."""
+
+    def find() -> Path | None:
+        return Path(sysconfig.get_path("purelib")) if all(find_spec(module) for module in modules) else None
+
+    return Need(f".[{name}]", (), lambda: None, find)
 
 
 def _rabbitmq() -> Path | None:
@@ -178,6 +200,10 @@ NEEDS: dict[str, Need] = {
         "valkey-server", ("valkey-*",), lambda: _valkey_of_wheel() or _program("valkey-server")(), _valkey_of_wheel,
         ci_must_have=False,
     ),
+    "test-board": _extra("test-board", "axe_playwright_python", "playwright", "promql_parser"),
+    "test-contrib": _extra("test-contrib", "psycopg", "sqlalchemy_celery_beat"),
+    "test-docs": _extra("test-docs", "kubernetes_validate", "packaging"),
+    "test-workswith": _extra("test-workswith", "ddtrace", "flower", "opentelemetry", "sentry_sdk"),
 }  # fmt: skip
 
 
@@ -208,4 +234,5 @@ if __name__ == "__main__":
     sys.stdout.writelines(
         f"{package}\n"
         for package in sorted({each.package for each in NEEDS.values() if each.ci_must_have and not each.of_machine()})
+        if not _is_extra(package)
     )

@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from boards import Board, start_board
 from needs import need
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
 from system import System
+
+if TYPE_CHECKING:  # loaded also where the folder's extra isn't installed
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page
 
 #: What a page may complain of: that a connection was cut by the test.
 _CUT = re.compile(r"net::ERR_")
@@ -27,6 +29,8 @@ def board(system: System) -> Callable[..., Board]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One browser for a file's tests: it has an event loop in this thread, beside which others can't run theirs."""
+    from playwright.sync_api import expect, sync_playwright
+
     executable = need("chromium")
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     expect.set_options(timeout=60_000)

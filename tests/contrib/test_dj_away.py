@@ -123,6 +123,7 @@ def test_a_start_without_a_database(new_shop: Callable[..., Shop], sqlite_templa
     check_no_gap(shop)
 
 
+@pytest.mark.long
 def test_what_came_while_it_was_away_is_not_late(new_shop: Callable[..., Shop]) -> None:
     """Nobody knows since when it is there: its windows count from when it is seen."""
     shop = new_shop(timeout=1)

@@ -15,7 +15,7 @@ import needs
 import pytest
 from ledger import Counts, Ledger, WindowKey
 from needs import NEEDS, left_out
-from processes import Processes, wait_until
+from processes import TESTS, Processes, wait_until
 from servers import RedisServer, keys_without_expiry
 
 STOCK = "celery.beat:Scheduler"
@@ -258,16 +258,30 @@ def test_shell():
 """
 
 
+_WITHOUT_AN_EXTRA = """
+import dataclasses, needs
+
+needs.NEEDS["test-board"] = dataclasses.replace(needs.NEEDS["test-board"], of_wheel=lambda: None)
+"""
+
+
 def test_a_bare_machine_leaves_out_and_says_what(procs: Processes, tmp_path: Path):
-    """What it lacks is skipped, in CI too, and the shells of the tests don't find it; the rest runs; nothing fails."""
+    """Without a program or an extra its tests are skipped, no shell finds the program, and the others run."""
     (tmp_path / "test_lacking.py").write_text(_LACKING)
+    (tmp_path / "without_an_extra.py").write_text(_WITHOUT_AN_EXTRA)
+    board = tmp_path / "board"
+    board.mkdir()
+    (board / "test_pages.py").write_text("import a_driver_that_is_not_there")
     command = [
-        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir=.",
-        f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_lacking.py"),
+        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "without_an_extra", "-p", "no:cacheprovider",
+        "--rootdir=.", f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_lacking.py"), str(board),
     ]  # fmt: skip
-    run = procs.start(command, name="pytest", env={"PYTEST_ADDOPTS": "", "ONCE_TEST_BARE": "1", "CI": "true"})
+    env = {"PYTEST_ADDOPTS": "", "ONCE_TEST_BARE": "1", "CI": "true", "PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}"}
+    run = procs.start(command, name="pytest", env=env)
     assert run.wait(180) == 0, run.log
-    assert re.search(r"^left out: 2 tests that need chromium, rabbitmq-server; to run them: ", run.log, re.MULTILINE)
+    lacked = r"^left out: 3 tests that need chromium, rabbitmq-server, test-board; to run them: "
+    assert re.search(lacked, run.log, re.MULTILINE)
+    assert "pip install -e '.[test-board]'" in run.log
 
 
 def test_what_a_machine_lacks_is_left_out_but_not_in_ci(
@@ -295,6 +309,7 @@ def test_what_was_left_out_is_one_command_away(monkeypatch: pytest.MonkeyPatch):
     assert left_out({"promtool": 1}) == (
         "left out: 1 test that needs promtool; to run it: apt-get update && apt-get install prometheus"
     )
+    assert left_out({"test-docs": 2, "test-board": 1}).endswith("to run them: pip install -e '.[test-board,test-docs]'")
     assert left_out({"docker compose": 1}).endswith("to run it: https://docs.docker.com/compose/install")
 
 

@@ -431,6 +431,7 @@ def composed(
     assert keys_without_expiry(composed_redis) == []
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("rabbitmq")
 def test_its_commands_run_as_processes(composed: Composed) -> None:
     """Every window is executed once, by beats and workers that are healthy, and goes on being so when a beat dies.

@@ -179,6 +179,7 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
     assert "\x1b" not in text
 
 
+@pytest.mark.long
 def test_in_a_terminal_it_shows_live_what_happens(in_terminal: Callable[..., Terminal], tmp_path: Path):
     """Frames that fit the terminal show claims, kills, the takeover and the refusals; the verdict follows the last.
 

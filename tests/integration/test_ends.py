@@ -151,7 +151,7 @@ def test_a_worker_without_its_replica_gives_windows_back(system: System) -> None
     worker = system.worker(pool="solo", env={"settings": {"once_beat_wait_replicas": 1}})
     worker.wait_log("put back for")
     received = len(worker.log)
-    for _ in range(3):
+    for _ in range(2):
         received = worker.wait_log("received", timeout=20, since=received).end()
     assert not system.ledger.read("start")
     assert system.outcomes() == {}

@@ -75,6 +75,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str,
         yield code, log.read(), directory
 
 
+@pytest.mark.long
 def test_all_ways_end_well(played: tuple[int, str, Path]) -> None:
     """The command says so, and leaves neither files nor processes behind."""
     code, text, directory = played
@@ -86,6 +87,7 @@ def test_all_ways_end_well(played: tuple[int, str, Path]) -> None:
     assert processes_in(directory) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", list("ABCDEF"))
 def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
     """Its own method shows its weakness on three nodes, of which one dies; on the same, here, no window does."""
@@ -109,6 +111,7 @@ def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
         assert len(re.findall(r"KILLED node-\d \(SIGKILL\)", of_method)) == 1
 
 
+@pytest.mark.long
 def test_what_failed_is_tried_again_once_a_window(played: tuple[int, str, Path]) -> None:
     """Way B: however many nodes and beats there are."""
     own, ours = re.findall(
@@ -118,6 +121,7 @@ def test_what_failed_is_tried_again_once_a_window(played: tuple[int, str, Path])
     assert ours == ("4", "1, 1, 1, 1")
 
 
+@pytest.mark.long
 def test_keys_expire_by_themselves(played: tuple[int, str, Path]) -> None:
     """Way E: a table keeps every key, Redis those of the last seconds."""
     assert int(re.findall(r"(\d+) keys are in the table", played[1])[0]) >= 16
@@ -125,11 +129,13 @@ def test_keys_expire_by_themselves(played: tuple[int, str, Path]) -> None:
     assert int(left) < int(windows)
 
 
+@pytest.mark.long
 def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
     """Way F: RedBeat's where that is installed."""
     assert f"with a lock of {'RedBeat' if REDBEAT else 'this example'}'s" in played[1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not REDBEAT, reason="has been played with the others: RedBeat isn't installed")
 def test_a_lock_of_the_examples_own(procs: Processes, tmp_path: Path) -> None:
     """Way F where RedBeat isn't installed."""

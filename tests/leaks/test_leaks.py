@@ -15,7 +15,7 @@ from leaks.usage import Sample, slope
 from processes import Processes, wait_until
 from servers import RedisServer
 
-pytestmark = pytest.mark.xdist_group("leaks")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("leaks")]
 
 WARM_UP = 500
 OUTAGES = 16

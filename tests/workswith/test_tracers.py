@@ -24,6 +24,7 @@ def ran(observed: Observed) -> list[dict[str, Any]]:
     return [span for span in observed.spans() if re.match(r"run/|celery\.run$", span["name"])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_one_span_each_a_window(system: System, tracer: str) -> None:
     """One of the beat that published it, and one of the worker that ran it, which is its child."""
@@ -52,6 +53,7 @@ def test_one_span_each_a_window(system: System, tracer: str) -> None:
         assert not observed.spans(name="celery.beat.tick")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_a_retrys_window(system: System, tracer: str) -> None:
     """It goes with each retry, whose span is a part of the same trace."""
@@ -71,6 +73,7 @@ def test_a_retrys_window(system: System, tracer: str) -> None:
     assert len({span["trace"] for span in runs}) == len(entries)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_a_refused_copys_span(system: System, tracer: str) -> None:
     """It is a span as any other, without an error: the tracers begin it before the window does."""
