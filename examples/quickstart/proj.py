@@ -3,7 +3,7 @@ from celery import Celery
 from celery_once_beat import OnceTask
 
 app = Celery("proj", broker="redis://localhost", task_cls=OnceTask)
-app.conf.beat_scheduler = "once"  # or: celery beat -S once
+app.conf.beat_scheduler = "once"
 app.conf.beat_schedule = {
     "report": {"task": "proj.report", "schedule": 10.0},
 }

@@ -28,7 +28,7 @@ Serve = Callable[..., Proc]
 
 @pytest.fixture
 def serve(procs: Processes, redis_url: str, tmp_path: Path) -> Serve:
-    """Run a command of the page beside README's app; what it prints first is what the page shows, but for the port."""
+    """Run a command of the page beside the quickstart's app; what it prints first is what the page shows, but for the port."""
     (tmp_path / "proj.py").write_text((ROOT / "examples" / "quickstart" / "proj.py").read_text())
 
     def start(command: str, **env: str) -> Proc:
@@ -62,7 +62,7 @@ def test_the_extras_are_there() -> None:
 
 
 def test_the_board_as_it_stands(serve: Serve) -> None:
-    """The board of README's app, and one that others reach, with a token."""
+    """The board of the quickstart's app, and one that others reach, with a token."""
     status, text = get(serve("$ celery -A proj once dashboard"), "/")
     assert status == 200
     assert "report" in text

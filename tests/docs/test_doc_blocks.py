@@ -73,6 +73,16 @@ def test_each_block_has_a_language_that_something_runs() -> None:
             assert block.language in ("python", "console", "text", "conf"), block
 
 
+def test_no_line_is_wider_than_the_site_shows() -> None:
+    """At 1,300 px a block has room for 120 characters; what one types fits, what a command prints may wrap."""
+    for block in ALL:
+        lines = block.text.splitlines()
+        typed = [line for line in lines if block.language != "console" or line.startswith("$ ")]
+        # A user is one line of redis.conf.
+        wide = [line for line in typed if len(line) > 120 and not line.startswith("user ")]
+        assert not wide, f"{block}: {wide}"
+
+
 # What a project that moves here has already.
 _REDBEAT = """\
 from celery import Celery

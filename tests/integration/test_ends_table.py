@@ -92,7 +92,7 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()[2:]]
 
 
-ENDS = table("# How a task ends, and what becomes of its window")
+ENDS = table("# How tasks end, and what becomes of their windows")
 POOLS = table("## Other pools")
 
 

@@ -28,16 +28,20 @@ README = (ROOT / "README.md").read_text()
 FAILURES = (ROOT / "docs" / "failures.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("README.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-(APP,) = PYTHON.findall(README)
-(ELSEWHERE,) = PYTHON.findall((ROOT / "docs" / "index.md").read_text())
+START = (ROOT / "docs" / "index.md").read_text()
+APP, ELSEWHERE = PYTHON.findall(START)
 (ADOPTED,) = PYTHON.findall((ROOT / "docs" / "adopting.md").read_text())
-COMMANDS = [
-    line.removeprefix("$ ").partition("  #")[0].strip()
-    for block in re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-]
+
+
+def commands_of(page: str) -> list[str]:
+    blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line.removeprefix("$ ").partition("  #")[0].strip() for line in lines]
+
+
+COMMANDS = commands_of(README)
 CELERY = [command for command in COMMANDS if re.match(r"celery -A proj (beat|worker)", command)]
-ONCE = [command for command in COMMANDS if command.startswith("celery -A proj once ")]
+ONCE = [command for command in commands_of(START) if command.startswith("celery -A proj once ")]
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def start(procs: Processes, command: str, folder: Path, url: str, name: str) -> 
 
 
 def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
-    """README's app and its two commands, twice each: every report runs once, also when a beat is killed."""
+    """The app of docs/index.md by README's two commands, twice each: every report runs once, also without one beat."""
     beat, worker = CELERY
     (folder / "proj.py").write_text(APP)
     workers = [start(procs, worker, folder, redis_url, f"worker{n}").wait_ready() for n in (1, 2)]
@@ -87,7 +91,7 @@ def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) ->
 
 
 def run(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """A command of README's that comes to an end."""
+    """A command that comes to an end."""
     return subprocess.run(
         [sys.executable, "-m", *shlex.split(command)], cwd=folder, capture_output=True, text=True, check=False,
         timeout=60, env=environ({"CELERY_BROKER_URL": url, "PYTHONPATH": str(folder)}),
@@ -142,10 +146,34 @@ def test_an_adopted_app_as_it_stands(procs: Processes, redis_url: str, folder: P
     assert fence > 0
 
 
-def test_the_quickstart_is_readmes_app() -> None:
-    """examples/quickstart/proj.py, which docker-compose.yml runs, is README's app, and fifteen lines long."""
+def test_the_quickstart_is_the_app_of_the_docs() -> None:
+    """examples/quickstart/proj.py, which docker-compose.yml runs, is the app of docs/index.md, in fifteen lines."""
     assert (ROOT / "examples" / "quickstart" / "proj.py").read_text() == APP
     assert len(APP.splitlines()) <= 15
+
+
+def test_readmes_change_makes_that_app() -> None:
+    """README's six lines lead to the app of docs/index.md, and docs/index.md names the same commands."""
+    (diff,) = re.findall(r"^```diff\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(diff.splitlines()) == 6
+    after = [line[1:] for line in diff.splitlines() if not line.startswith("-")]
+    assert "\n".join(after) in APP
+    assert set(CELERY) < set(commands_of(START))
+
+
+def test_the_promise_is_the_same_everywhere() -> None:
+    """README and docs/promise.md make the same one."""
+    (promise,) = re.findall(r"(?:^> .*\n)+", README, re.MULTILINE)
+    assert promise in (ROOT / "docs" / "promise.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_that_says_pip_install_says_that_it_is_not_on_pypi_yet(page: Path) -> None:
+    """Nobody runs into pip's "no matching distribution"; the page says what to do instead."""
+    text = page.read_text()
+    if re.search(r"pip install \S*celery-once-beat", text):
+        assert "not on PyPI yet" in text
+        assert "pip install " in text.partition("not on PyPI yet")[2]
 
 
 def test_its_commands_are_there() -> None:
@@ -153,7 +181,7 @@ def test_its_commands_are_there() -> None:
     assert "pip install celery-once-beat" in COMMANDS
     makes = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
     assert {"demo", "test"} <= set(makes)
-    assert len(COMMANDS) == len(makes) + len(CELERY) + len(ONCE) + 1
+    assert len(COMMANDS) == len(makes) + len(CELERY) + 1
     if shutil.which("make"):
         for target in [*makes, *re.findall(r"`make (\w+)`", README)]:
             dry = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False)

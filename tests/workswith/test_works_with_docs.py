@@ -1,4 +1,4 @@
-"""docs/works-with.md to the letter: README's app with the page's code, by the page's commands."""
+"""docs/works-with.md to the letter: the quickstart's app with the page's code, by the page's commands."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def blocks_of(text: str, language: str = r"\w*") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-APP = blocks_of((ROOT / "README.md").read_text(), "python")[0]
+APP = (ROOT / "examples" / "quickstart" / "proj.py").read_text()
 BINARIES = Path(sys.executable).parent
 BOTH = ["celery -A proj beat", "celery -A proj worker"]
-#: Instead of README's: a window each second, of entries whose interval Sentry knows.
+#: Instead of the quickstart's: a window each second, of entries whose interval Sentry knows.
 SOON = """
 
 from datetime import datetime, timedelta, timezone
@@ -44,7 +44,7 @@ app.conf.beat_schedule = {
 
 
 class Section:
-    """A tool's section of the page: its code in README's app, and what its commands start."""
+    """A tool's section of the page: its code in the quickstart's app, and what its commands start."""
 
     def __init__(self, tool: str, procs: Processes, folder: Path, url: str, **env: str) -> None:
         code = "".join(blocks_of(SECTIONS[tool], "python"))
