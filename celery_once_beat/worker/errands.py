@@ -25,7 +25,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-from .leases import tell
+from .turn import Telling, see_through
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -100,7 +100,7 @@ class Errands:
             self._now = errand
             try:
                 store = store or Store(self._settings())
-                tell(partial(errand.send, store), errand.until - time.monotonic(), errand.unrecorded)
+                see_through(Telling(partial(errand.send, store), errand.until - time.monotonic(), errand.unrecorded))
             except Exception as exc:  # noqa: BLE001  # whatever one is, the others are told
                 errand.unrecorded(exc if isinstance(exc, OnceError) else OnceError(repr(exc)))
             self._now = None

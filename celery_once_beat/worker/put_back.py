@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
@@ -23,8 +23,7 @@ from celery_once_beat.logs import about
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_headers
 
-if TYPE_CHECKING:
-    from .task import OnceTask
+from .turn import WindowTask
 
 __all__ = ("RATE", "come_again", "put_back", "store_answered", "times_put_back")
 
@@ -50,7 +49,7 @@ _MOST = 1000
 _free_at = 0.0
 
 
-def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
+def put_back(task: WindowTask, request: Any, exc: Exception) -> NoReturn:
     """Publish the same message to come again later, the user's retries untouched; raises Ignore.
 
     Logged once for each state, since a message may come back many times while it lasts. Raises Reject, to have it
@@ -67,7 +66,7 @@ def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
     come_again(task, request, longest, exc)
 
 
-def come_again(task: OnceTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
+def come_again(task: WindowTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
     """Publish the same message once more, to come after at most ``longest`` seconds, or later where many wait.
 
     Raises Ignore; or Reject, to have it delivered again, where it can't be published.

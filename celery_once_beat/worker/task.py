@@ -11,13 +11,12 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.schedules import BaseSchedule
 from celery.signals import beat_embedded_init, beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
@@ -29,7 +28,7 @@ from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_ca
 from celery_once_beat.wording import did_you_mean
 
 from .execution import DELIVERY, Execution
-from .keyed import publish_once
+from .keyed import Child, Every
 from .put_back import put_back
 
 __all__ = ("OnceTask", "current_window")
@@ -216,7 +215,7 @@ class OnceTask(_Task):
         *,
         key: object,
         window: Window | None = None,
-        every: timedelta | str | BaseSchedule | None = None,
+        every: Every | None = None,
         tz: tzinfo | str | None = None,
         **options: Any,
     ) -> Any:
@@ -229,7 +228,7 @@ class OnceTask(_Task):
         the other may be dead; the worker refuses the copy. What is out isn't recovered. Raises StoreUnavailableError
         where Redis doesn't answer, and what ``apply_async`` raises: then the next who asks publishes it.
         """
-        return publish_once(self, args, kwargs, key=key, window=window, every=every, tz=tz, options=options)
+        return Child(self, key, window, every, tz).publish(args, kwargs, options)
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; the window's headers survive a retry even where another tool nests headers.

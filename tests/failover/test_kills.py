@@ -11,6 +11,7 @@ from failover.trial import Trial
 from processes import Processes
 from servers import need_server
 
+
 def kill_masters(procs: Processes, directory: Path, kind: str, wait_replicas: int, moment: str, kills: int) -> None:
     """Run a trial, and check that what it found keeps the promise."""
     binary = need_server("valkey")

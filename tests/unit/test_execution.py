@@ -19,9 +19,9 @@ from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.execution import _delay
-from celery_once_beat.worker.leases import is_death
 from celery_once_beat.worker.put_back import RATE, _seconds, put_back
 from celery_once_beat.worker.request import OnceRequest, request_class
+from celery_once_beat.worker.turn import is_death
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)

@@ -1,0 +1,339 @@
+"""One execution of a window under its lease: begin, own, end. Written once, for tasks and for ``once()``.
+
+Who decides
+-----------
+The store does, by the server's clock. A turn asks whether it may begin, and tells how it ended. In between it trusts
+its lease, counted from before the request was sent, and ``leases`` renews that.
+
+``begin`` and ``Telling.step`` are steps: each asks the store once and returns how many seconds to wait before it is
+called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. What Celery makes of an answer is
+in ``execution``, what ``once()`` makes of it in ``keyed``.
+
+What each failure does
+----------------------
+The process dies, or sleeps for an hour and goes on:
+
+- Before begin: the window stays published, and becomes overdue.
+- Before it reads the reply to begin: a lease that may have run out isn't acted on, begin is asked again.
+- While the body runs: the lease runs out, a beat publishes the window again, another worker begins. Nobody publishes a
+  key of ``once()``: its next caller begins. Whoever wakes up late is stale, and nothing of it is recorded.
+- After the end is told: the window has its outcome. Celery's result may be missing, as after any death at that moment.
+
+The store or the network fails:
+
+- A reply is lost: the same owner asks again. Every verb answers its owner as it did the first time.
+- Too few replicas confirm begin (``once_beat_wait_replicas``): the body doesn't run. Begin is asked again for half a
+  lease, then the window is given back.
+- The store is away at begin: the caller decides. With ``once_beat_run_without_store`` the body runs, and the turn tries
+  once at the end to begin and to record it.
+- The store is away at the end: it is told for as long as a lease, then logged. The body's result stands.
+
+An exception is raised into it from outside, at any instruction (a soft time limit, gevent's Timeout):
+
+- Within begin: nobody renews the lease, and nothing has failed. The window runs again.
+- After the body: it waits until the end is told, and goes on then.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from celery import Celery
+
+from celery_once_beat import signals
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.logs import about
+from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Finished, Renewal, Stale, Store
+from celery_once_beat.windows import Window, format_instant, key_of
+
+from .leases import Lease
+
+__all__ = ("Telling", "Turn", "WindowTask", "is_death", "see_through", "wait_for")
+
+#: How often begin may be answered only after the lease that it asked for, before the window is given back.
+_LATE_BEGINS = 3
+
+BeginReply = Begun | Busy | Closed | Elsewhen
+
+
+class WindowTask(Protocol):
+    """What this box asks of a task; ``task.OnceTask`` is one."""
+
+    name: str
+    once_lease: float | None
+    once_overlap: str
+    once_retry_failed_after: float | None
+
+    @property
+    def app(self) -> Celery[Any]:
+        """The task's app."""
+
+    def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
+        """Return the signature that sends the message of ``request`` once more."""
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        """Send the task."""
+
+
+class Turn(ABC):
+    """From begin to the recorded end. ``length`` is that of the lease, in seconds."""
+
+    logger: logging.Logger
+
+    def __init__(self, sender: object, store: Store, window: Window, owner: str, length: float) -> None:
+        #: Of the signals.
+        self.sender = sender
+        self.store = store
+        #: Once begun, with its attempt, fence and lease.
+        self.window = window
+        self.key = key_of(window)
+        self.owner = owner
+        self.length = length
+        #: The answer to begin; None while there is none.
+        self.reply: BeginReply | None = None
+        #: None before begin, and where the body runs without the store.
+        self.lease: Lease | None = None
+        self.without_store = False
+        self.handed_over = False
+        self.stale = False
+        self._begin_until = time.monotonic() + length / 2
+        self._late_begins = 0
+        self._answer: Finished | Again | Stale | None = None
+        #: True also where the store couldn't be reached.
+        self._told = False
+        #: Nothing is left to do for the end.
+        self._recorded = False
+
+    @abstractmethod
+    def _send_begin(self) -> BeginReply: ...
+
+    @abstractmethod
+    def _send_give_back(self, fence: int) -> object:
+        """Undo a begin, so that it doesn't count as an execution that died. ``fence`` is 0 if it isn't known."""
+
+    # -- begin
+
+    def begin(self) -> float | None:
+        """Ask once; a step. Raises StoreUnavailableError, the window given back, if no answer can be acted on."""
+        sent = steady()
+        try:
+            reply = self._send_begin()
+        except UncertainWriteError:
+            # It has begun, but a failover could undo that. Asking again writes again.
+            if time.monotonic() > self._begin_until:
+                self._give_back(0)
+                raise
+            return 0.1
+        if isinstance(reply, Begun):
+            if steady() >= sent + self.length:  # a slow reply, or this process slept
+                self._late_begins += 1
+                if self._late_begins < _LATE_BEGINS:
+                    return 0.0
+                self._give_back(reply.fence)
+                raise StoreUnavailableError(
+                    f"Redis answers a begin later than the lease of {self.length:g} s "
+                    "(once_lease, once_beat_lease) runs out"
+                )
+            self._own(sent, reply)
+        self.reply = reply
+        return None
+
+    def _own(self, sent: float, reply: Begun) -> None:
+        renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked)
+        self.lease = Lease(renewal, reply.attempt, sent)
+        self.window = replace(
+            self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=self.lease.held
+        )
+
+    def _give_back(self, fence: int) -> None:
+        try:
+            self._send_give_back(fence)
+        except OnceError as exc:
+            self.log(logging.DEBUG, "window_not_given_back", "not given back: %s", exc)
+
+    def run_without_store(self, exc: StoreUnavailableError) -> None:
+        """Let the body run although the store is away, as ``once_beat_run_without_store`` says."""
+        self.log(logging.WARNING, "window_unguarded", "runs without the store: %s", exc)
+        self.without_store = True
+
+    def begin_afterwards(self) -> bool:
+        """Begin for a body that ran without the store; returns whether its end is this turn's to record."""
+        sent = steady()
+        try:
+            reply = self._send_begin()
+        except UncertainWriteError:
+            # It has begun, under a fence that isn't known.
+            reply = Begun(0, self.window.attempt, self.window.last_done)
+        except OnceError as exc:
+            self._log_unrecorded(exc)
+            return False
+        if not isinstance(reply, Begun):
+            text = "ran without the store, its end isn't recorded: %s"
+            self.log(logging.WARNING, "window_unrecorded", text, reason_of(reply))
+            return False
+        self._own(sent, reply)
+        return True
+
+    # -- the end
+
+    def succeed(self) -> None:
+        """Record that the body is done."""
+        if self._finish("done"):
+            self._recorded = True  # before its signal: a receiver hears it once
+            signals.window_succeeded.send(sender=self.sender, window=self.window)
+
+    def fail(self, exc: BaseException, again_after: float | None) -> None:
+        """Record that the body failed; with ``again_after`` the window may run again so many seconds later."""
+        if self._finish("failed", again_after):
+            self._recorded = True
+            signals.window_failed.send(sender=self.sender, window=self.window, exception=exc)
+
+    def _finish(self, outcome: str, again_after: float | None = None) -> bool:
+        """Tell the store ``outcome``; returns whether it is recorded and final. Called again, it goes on where it was.
+
+        A window that was handed over to a retry is for that to finish, also if the body goes on after
+        ``retry(throw=False)``.
+        """
+        if self.handed_over:
+            return False
+        if not self._told and (self.lease is not None or self.begin_afterwards()):
+            self.tell(lambda: self._send_finish(outcome, again_after))
+        self._told = True
+        if self.stale:
+            self.end_stale()
+        if isinstance(self._answer, Again):
+            self.log(logging.WARNING, "window_runs_again", "failed, runs again in %g s", self._answer.after)
+        return isinstance(self._answer, Finished)
+
+    def _send_finish(self, outcome: str, again_after: float | None) -> None:
+        assert self.lease is not None
+        self.lease.ending = True
+        fence = self.lease.renewal.fence
+        self._answer = self.store.finish(self.key, self.owner, fence, outcome, again_after, tracked=self.window.tracked)
+        self.stale, self._told = isinstance(self._answer, Stale), True
+
+    def tell(self, send: Callable[[], object]) -> None:
+        """Tell the store for as long as a lease. A body that ran without the store has had its try."""
+        see_through(Telling(send, 0.0 if self.without_store else self.length, self._log_unrecorded))
+
+    def end_stale(self) -> None:
+        """Another has begun: say so, and record nothing."""
+        self._recorded = True
+        self.log(logging.ERROR, "window_stale", "came back after its lease; its end isn't recorded")
+        signals.window_stale.send(sender=self.sender, window=self.window)
+
+    def _log_unrecorded(self, exc: OnceError) -> None:
+        level = logging.WARNING if self.without_store else logging.ERROR
+        self.log(level, "window_unrecorded", "end not recorded, it may run again: %s", exc)
+
+    def log(self, level: int, action: str, text: str, *arguments: object) -> None:
+        """Log a line about the window."""
+        window, text = self.window, "once: window %s of %r " + text
+        extra = about(action, window, attempt=window.attempt, owner=self.owner)
+        self.logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra)
+
+
+def reason_of(reply: object) -> str:
+    """Say why a begin was refused."""
+    return reply.reason if isinstance(reply, Busy) else "closed"
+
+
+# -- waiting
+
+
+def wait_for(step: Callable[[], float | None]) -> None:
+    """Call ``step`` until it is settled."""
+    while (seconds := step()) is not None:
+        time.sleep(seconds)
+
+
+class Telling:
+    """Tells the store how an execution ended: an end that is lost costs a second one.
+
+    What can't be told within ``seconds`` goes to ``unrecorded`` and stops nothing. A foreign key and a newer version
+    don't go away by waiting.
+    """
+
+    def __init__(self, send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
+        self._send = send
+        self._unrecorded = unrecorded
+        self._give_up = time.monotonic() + seconds
+        self._pause = 0.1
+
+    def step(self) -> float | None:
+        """Tell it once; a step."""
+        try:
+            self._send()
+        except OnceError as exc:
+            pause = self._pause
+            if isinstance(exc, StoreUnavailableError) and time.monotonic() + pause <= self._give_up:
+                self._pause = min(pause * 2, 2.0)
+                return pause
+            self._unrecorded(exc)
+        return None
+
+
+def see_through(telling: Telling) -> None:
+    """Call its step until it is settled, whatever is raised into this meanwhile: that goes on then.
+
+    A second exception from outside goes on at once.
+    """
+    seconds: float | None = 0.0
+    raised: BaseException | None = None
+    try:
+        while seconds is not None:
+            try:
+                if seconds:
+                    time.sleep(seconds)
+                seconds = telling.step()
+            except BaseException as exc:
+                if raised is not None:
+                    raise
+                raised, seconds = exc, 0.0  # asked again: every verb answers its owner as it did the first time
+        if raised is not None:
+            raise raised
+    finally:
+        raised = None  # else it and this frame would hold each other
+
+
+# -- what came out of a body
+
+#: Python 3.10 has none.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether what a body raised is the end of its process or worker.
+
+    SystemExit and KeyboardInterrupt are. So is what Celery's signal handler raises, at a cold shutdown for example, if
+    the body runs in the worker's main thread (solo). That can be any Exception, known by the frame that raised it.
+    """
+    if not isinstance(error, Exception):
+        return True
+    return any(
+        frame.f_globals.get("__name__") == "celery.apps.worker"
+        for each in _all_of(error)
+        for frame, _ in traceback.walk_tb(each.__traceback__)
+    )
+
+
+def _all_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception with its causes, its contexts and the members of groups. A loop: a chain may be long."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            left += each.__cause__, each.__context__
+            if isinstance(each, _GROUP):  # not whatever else has something of that name
+                left += each.exceptions
