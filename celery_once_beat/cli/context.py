@@ -74,7 +74,9 @@ class Desk:
     def lineup(self) -> Lineup:
         """The schedule as a beat would have it."""
         from celery_once_beat.beat import line_up
+        from celery_once_beat.worker import check_tasks
 
+        check_tasks(self.app)
         return line_up(self.app, self.settings, self._scheduler)
 
     def read_again(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from .keyed import once
-from .task import OnceTask, current_window
+from .task import OnceTask, check_tasks, current_window
 
 __all__ = (
     "OnceTask",
+    "check_tasks",
     "current_window",
     "once",
 )

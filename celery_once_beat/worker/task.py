@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from celery import Task, current_task
+from celery import Celery, Task, current_task
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import beat_embedded_init, beat_init, celeryd_after_setup
+from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
@@ -31,7 +32,7 @@ from .execution import DELIVERY, Execution
 from .keyed import Child, Every
 from .put_back import put_back
 
-__all__ = ("OnceTask", "current_window")
+__all__ = ("OnceTask", "check_tasks", "current_window")
 
 logger = get_logger(__name__)
 
@@ -43,6 +44,7 @@ else:
 #: What this process couldn't store last: said once while it lasts.
 _unstored: set[str] = set()
 
+#: Checked when a worker or a beat starts: an app is often imported by processes that do neither.
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
     "once_recover": check_choice(True, False),
@@ -82,21 +84,8 @@ class OnceTask(_Task):
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Check what the task sets; raises SettingError."""
+        """As Celery's; what the task sets is checked where it counts, see :func:`check_tasks`."""
         super().on_bound(app)
-        for base in cls.__mro__:
-            if base is OnceTask:
-                break
-            if "window" in vars(base):
-                raise SettingError(
-                    f"task {cls.name!r}: {base.__name__} defines 'window', which is where OnceTask puts the "
-                    "window; rename it"
-                )
-            _refuse_unknown(cls.name, base)
-        for name, check in _CHECKS.items():
-            check(f"task {cls.name!r}, {name}", getattr(cls, name))
-        if cls.once_max_attempts is not None:
-            check_count(1)(f"task {cls.name!r}, once_max_attempts", cls.once_max_attempts)
         if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
             cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]
         if cls.track_started:
@@ -250,11 +239,35 @@ class OnceTask(_Task):
         return signature
 
 
-def _refuse_unknown(task: str, base: type) -> None:
-    known = [name for name in vars(OnceTask) if name.startswith("once_")]
-    for name in vars(base):
-        if name.startswith("once_") and name not in known:
-            raise SettingError(f"task {task!r}, {name}: there is no such attribute{did_you_mean(name, known)}")
+#: The attributes that a task may set.
+_KNOWN = [name for name in vars(OnceTask) if name.startswith("once_")]
+
+
+def check_tasks(app: Celery) -> None:
+    """Raise SettingError for the first task of ``app`` that sets what can't be: an attribute of ours, or ``window``."""
+    for task in app.tasks.values():
+        if isinstance(task, OnceTask):
+            _check_task(task)
+
+
+def _check_task(task: OnceTask) -> None:
+    for base in type(task).__mro__:
+        if base is OnceTask:
+            break
+        if "window" in vars(base):
+            raise SettingError(
+                f"task {task.name!r}: {base.__name__} defines 'window', which is where OnceTask puts the window; "
+                "rename it"
+            )
+        for name in vars(base):
+            if name.startswith("once_") and name not in _KNOWN:
+                raise SettingError(
+                    f"task {task.name!r}, {name}: there is no such attribute{did_you_mean(name, _KNOWN)}"
+                )
+    for name, check in _CHECKS.items():
+        check(f"task {task.name!r}, {name}", getattr(task, name))
+    if task.once_max_attempts is not None:
+        check_count(1)(f"task {task.name!r}, once_max_attempts", task.once_max_attempts)
 
 
 def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
@@ -320,24 +333,29 @@ def _always() -> bool:
 
 
 @celeryd_after_setup.connect(weak=False)
-def _check_settings(instance: Any, **_: Any) -> None:
-    """A worker with a wrong setting says so at its start, not at its first window.
+def _start_worker(instance: Any, **_: Any) -> None:
+    """A worker with a wrong setting or task says so at its start, not at its first window.
 
-    It listens from now on for messages that no task of its gets to see, also where it has no task of ours yet.
+    From now on it hears of messages that no task gets to see, even if it has no OnceTask yet.
     """
-    from . import request  # noqa: F401, PLC0415  # only a worker needs it
+    from .request import request_class  # noqa: PLC0415  # only a worker needs it
 
-    try:
+    with _ending_if_wrong():
         Settings.from_app(instance.app)
-    except SettingError as exc:
-        logger.critical("once: %s", exc, extra=about("setting_wrong"))
-        raise SystemExit(os.EX_CONFIG) from None
+        check_tasks(instance.app)
+        for task in instance.app.tasks.values():
+            if isinstance(task, OnceTask):
+                request_class(task)
 
 
 @beat_init.connect(weak=False)
-@beat_embedded_init.connect(weak=False)
-def _warn_of_stock_beat(sender: Any, **_: Any) -> None:
-    """A beat that claims nothing sends what the others claim once more: it looks well, and everything is doubled."""
+def _start_beat(sender: Any, **_: Any) -> None:
+    """A beat with a wrong task says so at its start, and stock beat is warned of.
+
+    A beat that claims nothing sends what the others claim once more: it looks well, and everything is doubled.
+    """
+    with _ending_if_wrong():
+        check_tasks(sender.app)
     scheduler = sender.scheduler
     if not getattr(scheduler, "claims_windows", False):
         logger.warning(
@@ -346,3 +364,13 @@ def _warn_of_stock_beat(sender: Any, **_: Any) -> None:
             type(scheduler).__name__,
             extra=about("scheduler_stock"),
         )
+
+
+@contextmanager
+def _ending_if_wrong() -> Iterator[None]:
+    """End the process with one line and status 78, which supervisors don't restart."""
+    try:
+        yield
+    except SettingError as exc:
+        logger.critical("once: %s", exc, extra=about("setting_wrong"))
+        raise SystemExit(os.EX_CONFIG) from None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from datetime import datetime, timezone
+from functools import partial
 
 import pytest
-from processes import wait_until
+from processes import environ, wait_until
 from system import EVERY_SECOND, System
 
 from celery_once_beat import Window
@@ -174,9 +178,28 @@ def test_a_message_without_a_window(system: System) -> None:
     ],
 )
 def test_a_task_with_a_wrong_attribute(system: System, task: dict[str, object], said: str) -> None:
-    """A task that defines 'window' itself, or misspells an attribute of ours, gets an error at start that says so."""
+    """Worker and beat end at their start with one line that names the task; supervisors don't restart status 78."""
     system.task = task
     system.check_law = False
-    worker = system.worker(pool="solo")
-    assert worker.wait(60) != 0
-    worker.wait_log(said)
+    for proc in (system.beat(), system.worker(pool="solo")):
+        assert proc.wait(60) == os.EX_CONFIG
+        (line,) = [line for line in proc.log.splitlines() if "CRITICAL" in line]
+        assert re.search(rf"once: task 'apps.once_app.\w+'.*{said}", line)
+        assert "Traceback" not in proc.log
+    with system.client() as client:
+        assert not list(client.scan_iter("once:*entry*")), "nothing was loaded"
+
+
+def test_a_wrong_attribute_stops_nobody_else(system: System) -> None:
+    """Who only sends tasks, a web process say, goes on; a command of the CLI says what is wrong."""
+    system.task = {"once_leese": 5}
+    system.check_law = False
+    run = partial(
+        subprocess.run, env=environ(system.env()), cwd=system.directory, capture_output=True, text=True, timeout=60
+    )
+    sends = "from apps.once_app import app; app.finalize(); print(app.tasks['apps.once_app.work'].name)"
+    assert run([sys.executable, "-c", sends]).stdout == "apps.once_app.work\n"
+    done = run([sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "next"])
+    assert done.returncode == os.EX_CONFIG
+    assert "once_leese: there is no such attribute" in done.stderr
+    assert "Traceback" not in done.stderr
