@@ -1,6 +1,6 @@
-"""What a window is: its entry and its scheduled instant; how both are written in keys, logs and message headers.
+"""The public face of "when": what a window is, and how it is written in keys, logs and message headers.
 
-Pure: nothing here does I/O or reads a clock. When windows start is computed in ``starts``.
+Pure: nothing here does I/O or reads a clock. ``rules.starts`` computes when windows start.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from .errors import HeaderError, NewerVersionError
 from .rules import naive_utc, next_start, starts_after
@@ -39,8 +39,6 @@ __all__ = (
     "with_window",
 )
 
-T = TypeVar("T")
-
 #: Length of an instant's text.
 INSTANT_WIDTH = 27
 #: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a task
@@ -67,17 +65,17 @@ def _not_held() -> bool:
 
 @dataclass(frozen=True)
 class Window:
-    """One window of an entry, as the execution that was sent for it sees it; or that of a call that was sent for none.
+    """One window of an entry, as the execution that was sent for it sees it.
 
     ``start`` and ``end`` are aware datetimes in UTC: the scheduled instant and the next one (None after a
-    one-off). ``attempt`` counts the window's executions from 1. ``tracked`` is False where nothing recovers
-    the window; ``keyed`` is True where ``entry`` is no entry, but a key of ``once`` or ``apply_once``. ``fence``
-    grows with every execution of the entry's windows (None before one has begun). ``last_done`` is the start of
-    the entry's last window that ended as done, in UTC (None if there is none).
+    one-off). ``attempt`` counts the window's executions from 1. ``tracked`` is False if nothing recovers the window.
+    ``keyed`` is True if ``entry`` is a key of ``once`` or ``apply_once``. ``fence`` grows with every execution of the
+    entry's windows (None before one has begun). ``last_done`` is the start of the entry's last window that ended as
+    done, in UTC (None if there is none).
 
-    ``scheduled`` is False where a task was called without a window (``delay()``, say). The window is then the call's
-    own: ``entry`` is its task id, ``start`` when it was first begun, the same over its retries. It is nobody else's, so
-    it is always held.
+    ``scheduled`` is False if a task was called without a window, by ``delay()`` for example. The window is then the
+    call's own: ``entry`` is its task id, ``start`` is when it first began, the same over its retries. It is always
+    held.
     """
 
     entry: str
@@ -107,7 +105,7 @@ class WindowKey:
 
 @dataclass(frozen=True)
 class KeyedWindow(WindowKey):
-    """A window of a user-defined key, ``entry``. Its hash has the fence alone, and it has no place in the open set."""
+    """A window of a user-defined key, ``entry``. Its hash holds only the fence, and it isn't in the open set."""
 
     #: Aware UTC; None: no other comes.
     end: datetime | None = None
@@ -124,10 +122,9 @@ def key_of(window: Window) -> WindowKey:
 
 
 def format_instant(instant: datetime) -> str:
-    """Return the canonical text of an aware datetime, ``2026-11-21T05:36:00.000000Z``.
+    """Return the canonical text of an aware datetime, in UTC: ``2026-11-21T05:36:00.000000Z``.
 
-    It is in UTC and always :data:`INSTANT_WIDTH` characters long, so that the order of texts is the order of
-    time. Raises ValueError for a naive datetime.
+    Its length is fixed, so that the order of texts is the order of time. Raises ValueError for a naive datetime.
     """
     if instant.tzinfo is timezone.utc:  # most are, and each verb writes several
         return instant.isoformat(timespec="microseconds")[:26] + "Z"
@@ -145,10 +142,10 @@ def parse_instant(text: str) -> datetime:
 
 
 def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None = None) -> str:
-    """The id of a window's task: duplicates share it, and anyone can look up a window's result.
+    """Return the id of a window's task. Duplicates share it, and anyone can look up a window's result.
 
-    ``prefix`` is ``once_beat_key_prefix``. ``ordered`` is when a person ordered the window to run (again), in whole ms:
-    that run has an id of its own, since workers go on discarding one that was revoked. A UUID of version 5, RFC 9562.
+    ``prefix`` is ``once_beat_key_prefix``. ``ordered`` is when a person ordered the window to run (again), in whole ms.
+    That run has an id of its own, since workers keep discarding a revoked one. A UUID of version 5, RFC 9562.
     """
     name = f"{prefix}\x00{entry}\x00{format_instant(start)}"
     return str(uuid.uuid5(_NAMESPACE, name if ordered is None else f"{name}\x00{format_instant(ordered)}"))
@@ -158,9 +155,9 @@ def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None =
 
 
 def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str | int]:
-    """Return the flat message headers of `window`; its fence, its lease and its last success don't travel.
+    """Return the flat message headers of ``window``, without its fence, its lease and its last success.
 
-    ``sent_as`` is the task id of the one message for which they hold; None: of any, as earlier versions sent them.
+    ``sent_as`` is the task id of the one message for which they hold; None: any, as earlier versions sent them.
     """
     headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
     if window.end is not None:
@@ -185,36 +182,30 @@ def with_window(headers: Mapping[str, Any] | None, window: Window, sent_as: str)
 def decode_headers(headers: Mapping[str, object], task: object = None) -> Window | None:
     """Return the window that a message was sent for, or None if it wasn't sent for one.
 
-    ``task`` is the message's task id, which isn't compared if it is None: headers with another id were copied, and say
-    nothing of this message. Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes,
-    and NewerVersionError if a newer version wrote them: what they mean isn't guessed at.
+    ``task`` is the message's task id. Headers with another id were copied from another message, and don't count; None
+    isn't compared. Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes, and
+    NewerVersionError if a newer version wrote them.
     """
     if not any(name in headers for name in ("once_entry", "once_start", "once_v")):
         return None
-    version = _header(headers, "once_v", "a whole number from 1", partial(_count, float("inf")))
+    version = _count(headers, "once_v")
     if version > _VERSION:
         raise NewerVersionError(
             f"message header once_v: found {shown(version)}, expected {_VERSION}; upgrade this process"
         )
     if "once_id" in headers:
-        sent_as = _header(headers, "once_id", f"a task id of 1 to {_MAX_ID} characters", _id)
+        sent_as = headers["once_id"]
+        if not isinstance(sent_as, str) or not 0 < len(sent_as) <= _MAX_ID:
+            raise _wrong(headers, "once_id", f"a task id of 1 to {_MAX_ID} characters")
         if task is not None and sent_as != str(task):
             return None
-    entry = _header(headers, "once_entry", f"an entry's name of 1 to {_MAX_ENTRY_BYTES} bytes", _name)
-    start = _header(headers, "once_start", _AN_INSTANT, parse_instant)
-    end = _header(headers, "once_end", _AN_INSTANT, parse_instant) if "once_end" in headers else None
+    entry = _name(headers, "once_entry")
+    start = _instant(headers, "once_start")
+    end = _instant(headers, "once_end") if "once_end" in headers else None
     if end is not None and end <= start:
-        raise HeaderError(
-            f"message header once_end: found {shown(headers['once_end'])}, expected one after once_start, "
-            f"{format_instant(start)}"
-        )
-    attempt = _header(
-        headers, "once_attempt", f"a whole number from 1 to {_MAX_ATTEMPT}", partial(_count, _MAX_ATTEMPT)
-    )
-    tracked, keyed = (
-        name in headers and bool(_header(headers, name, "1 or no such header", partial(_count, 1)))
-        for name in ("once_tracked", "once_keyed")
-    )
+        raise _wrong(headers, "once_end", f"one after once_start, {format_instant(start)}")
+    attempt = _count(headers, "once_attempt", _MAX_ATTEMPT)
+    tracked, keyed = (name in headers and bool(_count(headers, name, 1)) for name in ("once_tracked", "once_keyed"))
     if tracked and keyed:
         raise HeaderError("message header once_keyed: found beside once_tracked, expected one of the two")
     return Window(entry, start, end, attempt, tracked, keyed=keyed)
@@ -223,11 +214,11 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
 def find_headers(*mappings: object) -> dict[str, object]:
     """Return the ``once_…`` headers of the first mapping that has them, flat or below ``headers``; else {}.
 
-    Celery nests them where a message's headers were given as ``apply(headers=…)``. It takes anything. Where none
-    names an entry, those that name a start or a version count: a message that has lost a part of them was sent for a
-    window all the same, and isn't to be run as if for none.
+    Celery nests them if a message's headers were given as ``apply(headers=…)``. It takes anything. If none names an
+    entry, a start or a version counts: such a message has lost a part of its headers, and must not run as if it had
+    no window.
     """
-    # Without generators: every message of an OnceTask passes here, most of them sent for no window.
+    # Without generators: every message of an OnceTask passes here, most of them without a window.
     levels: list[Mapping[Any, object]] = []
     for mapping in mappings:
         if isinstance(mapping, Mapping):
@@ -255,10 +246,7 @@ def encode_call(call: str, start: datetime) -> dict[str, str]:
 
 
 def find_call(call: object, *mappings: object) -> datetime | None:
-    """Return when ``call`` was first begun, by its header, flat or below ``headers``; else None.
-
-    Not what is said of another task id: a child may have been given its parent's headers.
-    """
+    """Return when ``call``, a task id, was first begun, by its header, flat or below ``headers``; else None."""
     for mapping in mappings:
         text = mapping.get(_CALL) if isinstance(mapping, Mapping) else None
         if isinstance(text, str) and text[INSTANT_WIDTH:] == f" {call}":
@@ -274,35 +262,33 @@ def check_retry(retries: object) -> int:
     if retries is None:
         return 0
     if type(retries) is not int or not 0 <= retries <= _MAX_RETRY:
-        raise HeaderError(
-            f"message header retries: found {shown(retries)}, expected a whole number from 0 to {_MAX_RETRY}"
-        )
+        raise _wrong({"retries": retries}, "retries", f"a whole number from 0 to {_MAX_RETRY}")
     return retries
 
 
-def _header(headers: Mapping[str, object], name: str, expected: str, read: Callable[[Any], T]) -> T:
-    if name not in headers:
-        raise HeaderError(f"message header {name}: found none beside others of a window, expected {expected}")
+def _name(headers: Mapping[str, object], name: str) -> str:
+    value = headers.get(name)
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair
+        if isinstance(value, str) and 0 < len(value.encode()) <= _MAX_ENTRY_BYTES:
+            return value
+    raise _wrong(headers, name, f"an entry's name of 1 to {_MAX_ENTRY_BYTES} bytes")
+
+
+def _instant(headers: Mapping[str, object], name: str) -> datetime:
     try:
-        return read(headers[name])
+        return parse_instant(headers.get(name))  # type: ignore[arg-type]  # it refuses what is no text
     except ValueError:
-        found = shown(headers[name])
-        raise HeaderError(f"message header {name}: found {found}, expected {expected}") from None
+        raise _wrong(headers, name, _AN_INSTANT) from None
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value.encode()) <= _MAX_ENTRY_BYTES:
-        raise ValueError
-    return value
+def _count(headers: Mapping[str, object], name: str, most: int | None = None) -> int:
+    value = headers.get(name)
+    if type(value) is int and value >= 1 and (most is None or value <= most):  # a bool is an int too
+        return value
+    expected = {None: "a whole number from 1", 1: "1 or no such header"}
+    raise _wrong(headers, name, expected.get(most, f"a whole number from 1 to {most}"))
 
 
-def _id(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_ID:
-        raise ValueError
-    return value
-
-
-def _count(largest: float, value: object) -> int:
-    if type(value) is not int or not 1 <= value <= largest:  # a bool is an int too
-        raise ValueError
-    return value
+def _wrong(headers: Mapping[str, object], name: str, expected: str) -> HeaderError:
+    found = shown(headers[name]) if name in headers else "none beside others of a window"
+    return HeaderError(f"message header {name}: found {found}, expected {expected}")

@@ -1,9 +1,9 @@
-"""What a worker's main process has to tell the store: told by a thread, so that its event loop waits for nothing.
+"""What a worker's main process tells the store: told by a thread, so that the event loop waits for nothing.
 
 The thread has a store of its own. Children of the pool are forked from this process at any moment, and would inherit a
 lock of their store that the thread holds just then.
 
-What if the process dies: what it hasn't told yet is lost, as if it had died before; recovery sees to those windows.
+If the process dies, what it hasn't told yet is lost; recovery sees to those windows.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import contextlib
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from celery.signals import worker_shutdown
@@ -38,20 +36,14 @@ _AT_END = 5.0
 _MOST = 10_000
 
 
-class _Errand(NamedTuple):
-    send: Callable[[Store], object]
-    unrecorded: Callable[[OnceError], None]
-    #: Until when it is tried again, time.monotonic(); once in any case.
-    until: float
-
-
 class Errands:
     """The errands of one process and app."""
 
-    def __init__(self, settings: Callable[[], Settings]) -> None:
-        self._settings = settings
-        self._waiting: queue.SimpleQueue[_Errand | threading.Event] = queue.SimpleQueue()
-        self._now: _Errand | None = None
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._store: Store | None = None
+        self._waiting: queue.SimpleQueue[Telling | threading.Event] = queue.SimpleQueue()
+        self._now: Telling | None = None
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._given_up = False
@@ -59,15 +51,14 @@ class Errands:
     def send(
         self, send: Callable[[Store], object], unrecorded: Callable[[OnceError], None], seconds: float = 0.0
     ) -> None:
-        """Call ``send`` with a store, soon and in turn; again for so many ``seconds`` if it doesn't answer.
+        """Call ``send`` with a store, soon and in turn; again for that many seconds if the store doesn't answer.
 
         What couldn't be told is given to ``unrecorded``.
         """
-        errand = _Errand(send, unrecorded, time.monotonic() + seconds)
         if self._waiting.qsize() >= _MOST:
             unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))
             return
-        self._waiting.put(errand)
+        self._waiting.put(Telling(lambda: send(self._own_store()), seconds, unrecorded))
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="once-errands", daemon=True)
@@ -82,27 +73,29 @@ class Errands:
         if done.wait(seconds):
             return
         self._given_up = True
-        left: list[_Errand | threading.Event | None] = [self._now]
+        left: list[Telling | threading.Event | None] = [self._now]
         with contextlib.suppress(queue.Empty):
             while True:
                 left.append(self._waiting.get_nowait())
-        for errand in left:
-            if isinstance(errand, _Errand):
-                errand.unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
+        for telling in left:
+            if isinstance(telling, Telling):
+                telling.unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
+
+    def _own_store(self) -> Store:
+        self._store = self._store or Store(Settings.from_app(self._app))
+        return self._store
 
     def _run(self) -> None:
-        store: Store | None = None
         while True:
-            errand = self._waiting.get()
-            if isinstance(errand, threading.Event):
-                errand.set()
+            telling = self._waiting.get()
+            if isinstance(telling, threading.Event):
+                telling.set()
                 continue
-            self._now = errand
+            self._now = telling
             try:
-                store = store or Store(self._settings())
-                see_through(Telling(partial(errand.send, store), errand.until - time.monotonic(), errand.unrecorded))
+                see_through(telling)
             except Exception as exc:  # noqa: BLE001  # whatever one is, the others are told
-                errand.unrecorded(exc if isinstance(exc, OnceError) else OnceError(repr(exc)))
+                telling.unrecorded(OnceError(repr(exc)))
             self._now = None
 
 
@@ -112,7 +105,7 @@ _errands: WeakKeyDictionary[Celery, dict[int, Errands]] = WeakKeyDictionary()
 def errands_of(app: Celery) -> Errands:
     """Return this process's errands. A forked child has its own, since threads don't survive a fork."""
     pid, by_process = os.getpid(), _errands.setdefault(app, {})
-    return by_process.get(pid) or by_process.setdefault(pid, Errands(partial(Settings.from_app, app)))
+    return by_process.get(pid) or by_process.setdefault(pid, Errands(app))
 
 
 @worker_shutdown.connect(weak=False)

@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 #: Seconds to keep trying while Redis doesn't answer. After that, recovery is just as quick.
 _PATIENCE = 30.0
-#: How many (entry, task) pairs are named in the log when their messages are discarded as unknown, each once.
+#: The (entry, task) pairs of which a discarded message was logged: each is named once.
 _unknown: set[tuple[str, str]] = set()
 _MOST = 1000
 
@@ -43,8 +43,8 @@ class OnceRequest(Request):
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
 
-        What the child had handed over to a retry is the retry's. Whatever the base raises, the execution has ended: it
-        stores a result, and newer ones call the task's own hooks, of which each may fail.
+        The execution has ended whatever the base raises: it stores a result, and newer versions call the task's own
+        hooks.
         """
         try:
             super().on_timeout(soft, timeout)
@@ -57,7 +57,7 @@ class OnceRequest(Request):
         if keeps is None:
             keeps = task.acks_on_failure_or_timeout
         if soft or state.should_terminate or (task.acks_late and not keeps):
-            return  # where the broker delivers it again, it is for recovery to run it again
+            return  # if the broker delivers it again, it is for recovery to run it again
         again = getattr(task, "once_retry_failed_after", None)
         _end(self.app, self.request_dict, "failed", killed=True, again_after=again)
 
@@ -65,7 +65,7 @@ class OnceRequest(Request):
 def request_class(task: Any) -> type[OnceRequest]:
     """Return the class of the task's requests: its own, if it has one, and ours at once.
 
-    Raises SettingError, at the worker's start, where the two can't be combined.
+    Raises SettingError if the two can't be combined.
     """
     theirs = symbol_by_name(task.Request)
     why = "it isn't one"
@@ -90,9 +90,9 @@ def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, *
 
 @task_unknown.connect(weak=False)
 def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
-    """A message was discarded since this worker doesn't know its task: beats were deployed before it, say.
+    """A message was discarded since this worker doesn't know its task: beats were deployed before it, for example.
 
-    Its window would wait for ``start_timeout``; now it is published again soon, and may meet another worker.
+    Its window would wait for ``start_timeout``. Now it is published again soon, and may meet another worker.
     """
     delivery = _read(message.headers, "discarded")
     if delivery is None:
@@ -112,29 +112,24 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
     if window.tracked:
         errands_of(sender.app).send(
             lambda store: store.discarded(delivery.key, delivery.retry),
-            lambda exc: _log_unrecorded(delivery, "discarded", exc),
+            lambda exc: _log_unrecorded(window, "discarded", exc),
         )
 
 
 def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
-    """Have ``outcome`` of the delivery ``request`` recorded; where the store doesn't answer, recovery sees to it."""
+    """Have ``outcome`` of the delivery ``request`` recorded; if the store doesn't answer, recovery sees to it."""
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
         return
+    window = delivery.window
 
     def send(store: Store) -> None:
         if delivery.record(store, outcome, killed=killed, again_after=again_after):
-            logger.info(
-                "once: window %s of %r is %s",
-                format_instant(delivery.window.start),
-                delivery.window.entry,
-                outcome,
-                extra=about(
-                    "window_" + outcome, delivery.window, attempt=delivery.window.attempt, owner=delivery.owner
-                ),
-            )
+            extra = about("window_" + outcome, window, attempt=window.attempt, owner=delivery.owner)
+            start = format_instant(window.start)
+            logger.info("once: window %s of %r is %s", start, window.entry, outcome, extra=extra)
 
-    errands_of(app).send(send, lambda exc: _log_unrecorded(delivery, outcome, exc), _PATIENCE)
+    errands_of(app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
 
 
 class _Delivery(NamedTuple):
@@ -169,15 +164,14 @@ def _read(request: Any, outcome: str) -> _Delivery | None:
     try:
         headers = find_headers(request, request.get("headers"))
         window = decode_headers(headers, request.get("id")) if headers else None
-        retry = check_retry(request.get("retries")) if window else 0
+        if window is None:
+            return None
+        owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
+        return _Delivery(window, owner, check_retry(request.get("retries")))
     except OnceError as exc:
         _log_unrecorded(None, outcome, exc)
         return None
-    if window is None:
-        return None
-    return _Delivery(window, request.get(DELIVERY) or delivery_name(request.get("hostname")), retry)
 
 
-def _log_unrecorded(delivery: _Delivery | None, outcome: str, exc: OnceError) -> None:
-    window = None if delivery is None else delivery.window
+def _log_unrecorded(window: Window | None, outcome: str, exc: OnceError) -> None:
     logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))

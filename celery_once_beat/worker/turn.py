@@ -264,7 +264,7 @@ class Telling:
 
     def __init__(self, send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
         self._send = send
-        self._unrecorded = unrecorded
+        self.unrecorded = unrecorded
         self._give_up = time.monotonic() + seconds
         self._pause = 0.1
 
@@ -277,7 +277,7 @@ class Telling:
             if isinstance(exc, StoreUnavailableError) and time.monotonic() + pause <= self._give_up:
                 self._pause = min(pause * 2, 2.0)
                 return pause
-            self._unrecorded(exc)
+            self.unrecorded(exc)
         return None
 
 
