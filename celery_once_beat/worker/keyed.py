@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone, tzinfo
-from functools import cached_property, lru_cache, partial, wraps
+from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -36,7 +36,7 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.identity import caller_name
 from celery_once_beat.rules import latest_start
 from celery_once_beat.settings import Settings, check_seconds
-from celery_once_beat.store import Claimed, Elsewhen, Store, store_of
+from celery_once_beat.store import Claimed, Elsewhen, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
@@ -104,10 +104,6 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         self._again: float | None = again(f"{name}, retry_failed_after", retry_failed_after)
         if url is not None:
             Settings.from_app(self._app)  # raises for a wrong URL now, not at night
-
-    @cached_property
-    def _store(self) -> Store:
-        return store_of(self._app)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         """Run ``function`` only if the window is this caller's; else return None.
@@ -183,17 +179,18 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         raise RuntimeError(f"once({self._key!r}) is left, but wasn't entered")
 
     def _begin(self) -> _Turn | None:
-        settings = self._store.settings
+        store = store_of(self._app)
+        length = self._lease or store.settings.lease
         owner, now = caller_name(), datetime.now(timezone.utc)
         for _ in range(_TRIES):
             window = _window_at(self._schedule, self._key, now)
             if window is None:
                 return None
-            turn = _Turn(self, self._store, window, owner, self._lease or settings.lease)
+            turn = _Turn(self, store, window, owner, length)
             try:
                 wait_for(turn.begin)
             except StoreUnavailableError as exc:
-                if not settings.run_without_store:
+                if not store.settings.run_without_store:
                     raise
                 turn.run_without_store(exc)
             if not isinstance(turn.reply, Elsewhen):
@@ -235,14 +232,14 @@ class _Turn(Turn):
 
 
 class _Entered:
-    """A block that was entered. ``frame`` is None once it was left, ``turn`` where another caller has the window."""
+    """A block that was entered. ``frame`` is None once it was left, ``turn`` if another caller has the window."""
 
     def __init__(self, turn: _Turn | None, frame: FrameType) -> None:
         self.turn = turn
         self.frame: FrameType | None = frame
 
 
-#: What was entered in this context: a thread's, or a task's of asyncio.
+#: The blocks that were entered in this context: a thread's, or an asyncio task's.
 _entered: ContextVar[tuple[_Entered, ...]] = ContextVar("once_entered", default=())
 
 
@@ -251,7 +248,7 @@ def _still_inside() -> tuple[_Entered, ...]:
 
 
 def _runs_later(function: Callable[..., object]) -> bool:
-    """Whether the body of ``function`` runs after its call: it, or the ``__call__`` of what it is an object of."""
+    """Whether the body of ``function``, or of its type's ``__call__``, runs after its call."""
     itself = _of_partial(function)
     later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(is_so(of) for is_so in later for of in (itself, getattr(type(itself), "__call__", None)))  # noqa: B004
@@ -305,8 +302,8 @@ class Child:
             reply = Claimed(0, None)
         if window is None or not isinstance(reply, Claimed):
             return None
-        sent_as = str(options.get("task_id") or "")
-        sent_as = sent_as or task_id(store.settings.key_prefix, f"key:{self._name}", window.start)
+        own_id = task_id(store.settings.key_prefix, f"key:{self._name}", window.start)
+        sent_as = str(options.get("task_id") or own_id)
         options = {**options, "task_id": sent_as, "headers": with_window(options.get("headers"), window, sent_as)}
         published = False
         try:
@@ -332,7 +329,7 @@ def _check_key(key: object) -> str:
 
 
 def _short(entry: str) -> str:
-    """An entry's name within another: itself, or a digest where it is long or another could read the same."""
+    """An entry's name within another: itself, or a digest if it is long or could be mistaken for another."""
     if _PLAIN.fullmatch(entry):
         return entry
     return "#" + hashlib.blake2b(entry.encode(errors="surrogatepass"), digest_size=16).hexdigest()
@@ -341,7 +338,7 @@ def _short(entry: str) -> str:
 def _schedule(name: str, every: Every, tz: tzinfo | str | None, app: Celery) -> BaseSchedule:
     carrier = app if tz is None else _app_in(_zone(name, tz))
     if isinstance(every, BaseSchedule):
-        every = copy.copy(every)  # the caller's may stand in a beat schedule too
+        every = copy.copy(every)  # the caller's may be in a beat schedule too
         every.__dict__.pop("tz", None)
         if tz is not None or every._app is None:  # type: ignore[attr-defined]  # noqa: SLF001  # .app: whichever is current
             every.app = carrier
@@ -366,7 +363,7 @@ def _zone(name: str, tz: tzinfo | str) -> tzinfo:
 
 @lru_cache(maxsize=64)
 def _app_in(zone: tzinfo) -> Celery:
-    """An app that is only there to have this time zone: Celery's schedules ask theirs."""
+    """An app that only has this time zone: Celery's schedules ask their app for it."""
     app = Celery("once", set_as_current=False)
     app.conf.timezone = zone  # type: ignore[misc]  # celery-types has it as read-only
     return app
@@ -374,7 +371,7 @@ def _app_in(zone: tzinfo) -> Celery:
 
 @lru_cache(maxsize=64)
 def _app_at(url: str) -> Celery:
-    """An app that is only there to have its windows coordinated at ``url``."""
+    """An app that only has its windows coordinated at ``url``."""
     app = Celery("once", set_as_current=False)
     app.conf.once_beat_redis_url = url
     return app

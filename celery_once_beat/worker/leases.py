@@ -37,25 +37,21 @@ class Lease:
     def __init__(self, renewal: Renewal, attempt: int, sent: float) -> None:
         self.renewal = renewal
         self.attempt = attempt
+        self.sent = sent
         self.lost = False
         #: Its end is being told to the store, which then answers a renewal with Stale.
         self.ending = False
         #: Its execution has ended, in whatever way: it isn't renewed any more.
         self.over = False
-        self._sent = sent
 
     def held(self) -> bool:
         """Whether the window is certainly this execution's, now."""
-        return not self.lost and steady() < self._sent + self.renewal.lease
-
-    def renewed(self, sent: float) -> None:
-        """Count anew from ``sent``."""
-        self._sent = sent
+        return not self.lost and steady() < self.sent + self.renewal.lease
 
     @property
     def renew_at(self) -> float:
         """When to renew, by ``clock.steady``: after a third of the length."""
-        return self._sent + self.renewal.lease / 3
+        return self.sent + self.renewal.lease / 3
 
 
 class Leases:
@@ -114,7 +110,7 @@ class Leases:
         answered = True
         for lease, reply in zip(leases, replies, strict=True):
             if isinstance(reply, Renewed):
-                lease.renewed(sent)
+                lease.sent = sent
             elif isinstance(reply, Stale):
                 _lose(lease)
             else:

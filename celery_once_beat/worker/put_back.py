@@ -1,12 +1,12 @@
 """Messages that can't be executed now come again later.
 
-Redis is away, a newer version wrote what they are about, or another execution has a window that nobody recovers. How
-long a message waits grows with how often it was put back, which it carries (``once_put_back``), and is a little random,
-so that those of an outage don't all come at once. A process puts no more than RATE a second back: where thousands wait,
-each waits for longer, and the broker isn't kept busy with them.
+Redis is away, a newer version wrote what they are about, or another execution has a window that nobody recovers. A
+message waits longer each time; it carries how often it was put back (``once_put_back``). Waits are a little random, so
+that the messages of an outage don't all come at once. A process puts back at most RATE messages a second, so that
+thousands of them don't keep the broker busy.
 
-What if the process dies: before the message is published once more it is lost, as any that a dead worker had, and the
-window becomes overdue; after it, the copy is there.
+If the process dies before the message is published again, it is lost as any that a dead worker had, and the window
+becomes overdue. After that the copy is there.
 """
 
 from __future__ import annotations
@@ -35,25 +35,23 @@ RATE = 50.0
 _LONGEST_QUEUE = 30.0
 #: Seconds until a message comes again the first time.
 _FIRST = 0.1
-#: At most so many recovery intervals until a message of a newer version comes again; where the store is away, one.
+#: A message of a newer version comes again within this many recovery intervals; if the store is away, within one.
 _INTERVALS = 5
 #: The count stops here.
 _MOST_TIMES = 100
-#: Why this process is putting messages back. Of a store that doesn't answer only that: how it shows differs from one
-#: try to the next.
+#: Reasons already logged. An unreachable store counts as one, since its error text varies.
 _reasons: set[str] = set()
 _AWAY = StoreUnavailableError.__name__
-#: So many texts are remembered: a stranger's messages must not fill the memory.
+#: At most this many are remembered: a stranger's messages must not fill the memory.
 _MOST = 1000
-#: When this process has put back what it has, time.monotonic(), at RATE.
+#: When this process may put back the next message, at RATE; by time.monotonic().
 _free_at = 0.0
 
 
 def put_back(task: WindowTask, request: Any, exc: Exception) -> NoReturn:
-    """Publish the same message to come again later, the user's retries untouched; raises Ignore.
+    """Publish the same message to come again later, its own retries untouched. Logs each reason once.
 
-    Logged once for each state, since a message may come back many times while it lasts. Raises Reject, to have it
-    delivered again, where it can't be published.
+    Raises as :func:`come_again`.
     """
     away = isinstance(exc, StoreUnavailableError)
     reason = _AWAY if away else str(exc)
@@ -67,9 +65,9 @@ def put_back(task: WindowTask, request: Any, exc: Exception) -> NoReturn:
 
 
 def come_again(task: WindowTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
-    """Publish the same message once more, to come after at most ``longest`` seconds, or later where many wait.
+    """Publish the same message once more, to come within ``longest`` seconds, or later if many wait.
 
-    Raises Ignore; or Reject, to have it delivered again, where it can't be published.
+    Raises Ignore; or Reject, to have it delivered again, if it can't be published.
     """
     times = times_put_back(request)
     countdown = _seconds(times, longest)
@@ -90,13 +88,13 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
 
 
 def times_put_back(request: Any) -> int:
-    """How often this message has been put back, as far as it is to be believed."""
+    """Return how often this message was put back; 0 for what can't be."""
     times = find_headers(vars(request), request.headers).get(PUT_BACK)
     return times if type(times) is int and 0 <= times <= _MOST_TIMES else 0
 
 
 def _seconds(times: int, longest: float) -> float:
-    """Seconds until a message comes again that was put back so many times before."""
+    """Return the seconds until a message comes again that was put back ``times`` times before."""
     global _free_at  # noqa: PLW0603  # of this process
     now = time.monotonic()
     _free_at = max(_free_at, now) + 1 / RATE
@@ -109,10 +107,7 @@ def _seconds(times: int, longest: float) -> float:
 
 
 def store_answered() -> None:
-    """Say so, where this process had put messages back for its silence; the next time is logged again.
-
-    A key or message of a newer version is said once a process: the store's answers about others say nothing of it.
-    """
+    """Log that the store is back, if this process put messages back because of it; the next outage is logged again."""
     if _AWAY in _reasons:
         _reasons.discard(_AWAY)
         logger.warning("once: Redis can be used again, messages are executed", extra=about("store_back"))

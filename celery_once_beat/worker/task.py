@@ -1,7 +1,7 @@
 """The task base: a task that executes each window once.
 
-Everything happens in ``__call__``: users override ``before_start``, ``on_success`` and their like without
-``super()``, and it alone sees every way in which a body can end, the same on all supported versions of Celery.
+Everything happens in ``__call__``. Users override ``before_start``, ``on_success`` and their like without ``super()``;
+``__call__`` alone sees every way in which a body can end, on all supported versions of Celery.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 else:
     _Task = Task  # older releases of Celery can't be subscripted
 
-#: What this process couldn't store last: said once while it lasts.
-_unstored: set[str] = set()
+#: What this process has logged already: the tasks that are sent with another task's headers, and "STARTED" while that
+#: can't be stored.
+_said: set[str] = set()
 
 #: Checked when a worker or a beat starts: an app is often imported by processes that do neither.
 _CHECKS = {
@@ -54,12 +55,12 @@ _CHECKS = {
 
 
 class OnceTask(_Task):
-    """A task of which each window is executed once; without a window it is a plain task.
+    """A task that executes each window once; without a window it is a plain task.
 
-    A window's execution is refused (``Ignore``, no trace in the result) while another one runs, and after it has
-    its outcome. A direct call, an eager one and a message without window headers just run and don't ask Redis; they
-    have a window of their own, which isn't ``scheduled``.
-    A subclass may define ``__call__``: it then runs within the window's execution.
+    An execution is refused (``Ignore``, no trace in the result) while another one of its window runs, and after the
+    window has its outcome. A direct call, an eager one and a message without window headers run without asking Redis;
+    they have a window of their own, which isn't ``scheduled``. A subclass may define ``__call__``: it runs within the
+    window's execution.
     """
 
     abstract = True
@@ -67,12 +68,12 @@ class OnceTask(_Task):
 
     #: Seconds for which an execution owns its window without renewing; None: ``once_beat_lease``.
     once_lease: float | None = None
-    #: Whether a window whose execution died runs again; False: it is dropped.
+    #: Whether a window runs again after its execution died; False: it is dropped.
     once_recover: bool = True
-    #: Seconds after which a window that failed runs again, up to max_attempts; None: never.
+    #: Seconds after which a failed window runs again, up to max_attempts; None: never.
     once_retry_failed_after: float | None = None
-    #: What becomes of a window whose turn comes while another of its entry runs, or waits for its retry: "allow", both
-    #: run; "skip", it doesn't, and is recorded as skipped.
+    #: If the previous window of the entry still runs, or waits for its retry: "allow", this one runs too; "skip", it is
+    #: recorded as skipped.
     once_overlap: str = "allow"
     #: Executions that may begin and die before a window is abandoned; None: ``once_beat_max_attempts``.
     once_max_attempts: int | None = None
@@ -95,7 +96,7 @@ class OnceTask(_Task):
     def window(self) -> Window:
         """The window for which this execution's message was sent; else the call's own, whose ``scheduled`` is False.
 
-        Where nothing was called (``task.run()`` by itself, or outside of any body), each look makes a new one.
+        If nothing was called (``task.run()`` by itself, or outside of any body), each look makes a new one.
         """
         request: Any = self.request_stack.top
         execution: Execution | None = getattr(request, "_once_execution", None)
@@ -109,7 +110,7 @@ class OnceTask(_Task):
         return window
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the body; for a window of its own only if that is this delivery's to execute."""
+        """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
         request: Any = self.request_stack.top
         if request is not None and request.is_eager and not request._protected:
             # Its own request: Celery 5.4 would put an empty one on top, as on a direct call, and lose the retry.
@@ -119,14 +120,14 @@ class OnceTask(_Task):
         return self._begin_and_call(partial(super().__call__, *args, **kwargs))
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
-        """As Celery's, which does so for a direct call: that begins now."""
+        """As Celery's. A direct call begins now."""
         super().push_request(*args, **kwargs)
         request: Any = self.request_stack.top
         if request.called_directly:
             request._once_began = time.time()
 
     def _begin_and_call(self, call: Callable[[], Any]) -> Any:
-        """Execute the window of the request around ``call``; without one, or within it already, just call."""
+        """Execute the request's window around ``call``; without one, or within it already, just call."""
         request: Any = self.request_stack.top
         if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
             return call()
@@ -144,16 +145,19 @@ class OnceTask(_Task):
         except NewerVersionError as exc:
             put_back(self, request, exc)
         if window is None:
-            if headers:
-                _say_copied(self.name)
+            if headers and self.name not in _said:
+                _said.add(self.name)
+                logger.warning(
+                    "once: task %s is sent with the headers of another task's window, and runs as a task without one: "
+                    "don't give children the headers of self.request",
+                    self.name,
+                    extra=about("headers_copied"),
+                )
             return body()
         return Execution(self, request, window, store_of(self.app)).run(request, body)
 
     def _store_started(self, request: Any) -> None:
-        """What the tracer does for ``track_started``, but after begin.
-
-        The body runs whatever the result backend says: it hasn't failed.
-        """
+        """Do what the tracer does for ``track_started``, but after begin. The body runs whatever the backend says."""
         if not self._once_track_started:
             return
         ignored = vars(request).get("ignore_result")
@@ -165,37 +169,29 @@ class OnceTask(_Task):
         except SoftTimeLimitExceeded:
             raise
         except Exception as exc:  # noqa: BLE001  # every backend has errors of its own
-            if not _unstored:
+            if "STARTED" not in _said:
                 logger.warning("once: STARTED isn't stored: %s", exc, extra=about("started_unstored"))
-            _unstored.add("STARTED")
+            _said.add("STARTED")
         else:
-            _unstored.clear()
+            _said.discard("STARTED")
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
-        from .request import request_class  # noqa: PLC0415  # the worker's: who only sends doesn't need it
+        from .request import request_class  # noqa: PLC0415  # only a worker needs it
 
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
         return super().start_strategy(app, consumer, **options)
 
     def apply_async(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        *more: Any,
-        **options: Any,
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
     ) -> Any:
-        """As Celery's; a retry of this execution is given its window first.
-
-        The retry's message can reach another worker before this one has returned.
-        """
+        """As Celery's; a retry of this execution is given its window first."""
         request = self.request_stack.top if self.request_stack is not None else None
         execution: Execution | None = getattr(request, "_once_execution", None)
+        publish = partial(super().apply_async, args, kwargs, task_id, *more, **options)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
-            publish = partial(super().apply_async, args, kwargs, task_id, *more, **options)
             return execution.hand_over(options, publish)
-        return super().apply_async(args, kwargs, task_id, *more, **options)
+        return publish()
 
     def apply_once(
         self,
@@ -208,46 +204,47 @@ class OnceTask(_Task):
         tz: tzinfo | str | None = None,
         **options: Any,
     ) -> Any:
-        """As ``apply_async``, but once for each ``key`` (a user's id, say) and window, whoever asks and how often.
+        """As ``apply_async``, but once for each ``key`` (a user's id, for example) and window, however many ask.
 
-        The window is that of another task, its entry and start (``window=self.window``: its children are sent once,
-        also where it runs again after a crash, within ``once_beat_retention``), or the present one of ``every``, as
-        ``celery_once_beat.once`` takes it, with ``tz``. Further ``options`` are those of ``apply_async``. Returns
-        its AsyncResult, or None where its message is out. While that isn't known, whoever asks publishes it too, since
-        the other may be dead; the worker refuses the copy. What is out isn't recovered. Raises StoreUnavailableError
-        where Redis doesn't answer, and what ``apply_async`` raises: then the next who asks publishes it.
+        Give one of two: ``window=self.window``, then a task's children are sent once, also if it runs again after a
+        crash within ``once_beat_retention``; or ``every`` (and ``tz``), as ``celery_once_beat.once`` takes it, for its
+        present window. Further ``options`` are those of ``apply_async``. Returns the AsyncResult, or None if the
+        message is out already. Until that is certain every caller publishes it, since the other may be dead; the
+        worker refuses the copies. What is out isn't recovered. Raises StoreUnavailableError while Redis doesn't
+        answer, and what ``apply_async`` raises: the next caller publishes it then.
         """
         return Child(self, key, window, every, tz).publish(args, kwargs, options)
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
-        """As Celery's; the window's headers survive a retry even where another tool nests headers.
+        """As Celery's; the window's headers survive a retry even if another tool nests headers.
 
-        Without a window the retry is told when the call was first begun.
+        Without a window the retry is told when the call first began.
         """
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
         window_headers = find_headers(vars(request), request.headers)
+        headers = dict(signature.options.get("headers") or {})
         if window_headers and window_headers.get("once_id", str(request.id)) == str(request.id):
-            headers = {**(signature.options.get("headers") or {}), **window_headers}
+            headers.update(window_headers)
             for of_this_message in (DELIVERY, PUT_BACK):
                 headers.pop(of_this_message, None)
-            signature.set(headers=headers)
         elif hasattr(request, "_once_began"):
-            signature.set(
-                headers={**(signature.options.get("headers") or {}), **encode_call(request.id, _first_begun(request))}
-            )
-        return signature
+            headers.update(encode_call(request.id, _first_begun(request)))
+        else:
+            return signature
+        return signature.set(headers=headers)
 
 
 #: The attributes that a task may set.
 _KNOWN = [name for name in vars(OnceTask) if name.startswith("once_")]
 
 
-def check_tasks(app: Celery) -> None:
-    """Raise SettingError for the first task of ``app`` that sets what can't be: an attribute of ours, or ``window``."""
-    for task in app.tasks.values():
-        if isinstance(task, OnceTask):
-            _check_task(task)
+def check_tasks(app: Celery) -> list[OnceTask]:
+    """Return the OnceTasks of ``app``; raises SettingError if one sets ``window``, or what isn't ours or can't be."""
+    tasks = [task for task in app.tasks.values() if isinstance(task, OnceTask)]
+    for task in tasks:
+        _check_task(task)
+    return tasks
 
 
 def _check_task(task: OnceTask) -> None:
@@ -271,11 +268,7 @@ def _check_task(task: OnceTask) -> None:
 
 
 def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
-    """A subclass's ``__call__``, within the window's execution.
-
-    Such bases (an application context around ``self.run()``, say) often don't call ``super()``; their windows would
-    be executed without a begin.
-    """
+    """Wrap a subclass's ``__call__`` in the window's execution, since many don't call ``super()``."""
 
     @wraps(override)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
@@ -286,17 +279,17 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def current_window() -> Window | None:
-    """The ``window`` of the OnceTask that this thread executes; None outside of one. For tasks that aren't bound."""
+    """Return the ``window`` of the OnceTask that this thread executes; None outside of one. For unbound tasks."""
     task = current_task
     return task.window if isinstance(task, OnceTask) else None
 
 
 def _window_of(request: Any) -> Window:
-    """Return the window of a call that has no execution: what its message says, before its begin, else its own."""
+    """Return the window of a call that has no execution: the message's, before its begin, else the call's own."""
     if request is not None and not request.called_directly:
         try:
             window = decode_headers(find_headers(vars(request), request.headers), request.id)
-        except OnceError:  # it fails for that, and its hooks have a window all the same
+        except OnceError:  # the task fails for it; its hooks have a window all the same
             window = None
         if window is not None:
             return replace(window, _held=_always) if request.is_eager else window
@@ -304,23 +297,8 @@ def _window_of(request: Any) -> Window:
     return Window(call, _first_begun(request), None, tracked=False, scheduled=False, _held=_always)
 
 
-#: Tasks of which messages came with the headers of another one.
-_copied: set[str] = set()
-
-
-def _say_copied(name: str) -> None:
-    if name not in _copied:
-        _copied.add(name)
-        logger.warning(
-            "once: task %s is sent with the headers of another task's window, and runs as a task without one: don't "
-            "give children the headers of self.request",
-            name,
-            extra=about("headers_copied"),
-        )
-
-
 def _first_begun(request: Any) -> datetime:
-    """When this call was begun, or the first of those of which it is a retry; a hook may have looked before."""
+    """Return when this call, or the first one that it retries, began; a hook may have looked before."""
     first = None if request is None else find_call(request.id, vars(request), request.headers)
     seen: Window | None = getattr(request, "_once_window", None)
     if first is None and seen is not None and not seen.scheduled:
@@ -342,10 +320,8 @@ def _start_worker(instance: Any, **_: Any) -> None:
 
     with _ending_if_wrong():
         Settings.from_app(instance.app)
-        check_tasks(instance.app)
-        for task in instance.app.tasks.values():
-            if isinstance(task, OnceTask):
-                request_class(task)
+        for task in check_tasks(instance.app):
+            request_class(task)
 
 
 @beat_init.connect(weak=False)
