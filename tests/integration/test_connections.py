@@ -16,8 +16,8 @@ import trustme
 from needs import need
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
+from stage import DELAY, Stage, nth
 from system import System
-from test_store_verbs import DELAY, Stage, nth
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings

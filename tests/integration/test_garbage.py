@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from test_store_verbs import ENTRY, STATES, VERBS, Stage, answer_or_error, nth
+from stage import ENTRY, STATES, VERBS, Stage, answer_or_error, nth
 
 from celery_once_beat.errors import NewerVersionError, OnceError, StoreDataError
 from celery_once_beat.windows import format_instant

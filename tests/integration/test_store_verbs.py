@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
-from celery.schedules import schedule
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer, free_port
+from stage import (
+    DELAY,
+    ENTRY,
+    EVERY_MINUTE,
+    LEASE,
+    MARGIN,
+    MARK,
+    MINUTE,
+    PUBLISH,
+    START,
+    STATES,
+    T0,
+    VERBS,
+    Stage,
+    answer_or_error,
+    in_ms,
+    nth,
+)
 
 from celery_once_beat.errors import (
     NewerVersionError,
@@ -27,7 +44,6 @@ from celery_once_beat.errors import (
     UncertainWriteError,
 )
 from celery_once_beat.rules.balance import balance
-from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import (
     Again,
     Begun,
@@ -44,7 +60,6 @@ from celery_once_beat.store.model import (
     Moved,
     Open,
     Paused,
-    Published,
     Renewed,
     Spent,
     Stale,
@@ -53,191 +68,8 @@ from celery_once_beat.store.model import (
     Unchanged,
     Unknown,
 )
-from celery_once_beat.store.verbs import SHARDS, Store
+from celery_once_beat.store.verbs import SHARDS
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
-
-MINUTE = timedelta(minutes=1)
-EVERY_MINUTE = schedule(60)
-#: The first cursor of every entry here: an instant of the grid, long ago, so that nothing hangs on the time of day.
-T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
-ENTRY = "nightly"
-MARK = "fingerprint-1"
-
-# Seconds, each of another size, so that a deadline says where it comes from.
-PUBLISH = 10.0
-START = 600.0
-LEASE = 30.0
-DELAY = 60.0
-MARGIN = 1.0
-
-
-def nth(number: int) -> datetime:
-    """The start of the entry's window ``number``, counted from 1 after the first cursor."""
-    return T0 + number * MINUTE
-
-
-def in_ms(instant: datetime) -> int:
-    """An instant as the server counts: whole milliseconds."""
-    return (instant - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
-
-
-class Stage:
-    """One entry of one store, and the one window of it that a test speaks of. Verbs go through the store."""
-
-    def __init__(self, url: str, **settings: Any) -> None:
-        settings = {"key_prefix": "once:", "publish_timeout": PUBLISH, **settings}
-        self.url = url
-        self.store = Store(Settings(redis_url=url, **settings))
-        self.raw = redis.Redis.from_url(url, decode_responses=True)
-        self.start = nth(1)
-        self.turn = 1
-        self.fences: dict[str, int] = {}
-
-    def close(self) -> None:
-        self.store.close()
-        self.raw.close()
-
-    # -- verbs
-
-    @property
-    def window(self) -> WindowKey:
-        return WindowKey(ENTRY, self.start)
-
-    def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
-        limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
-        return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
-
-    def unload(
-        self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = (), asked_at: datetime | None = None
-    ) -> Any:
-        return self.store.unload_many(beat, [(ENTRY, mark)], alive, asked_at)[0]
-
-    def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
-        return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
-
-    def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
-        window = WindowKey(given.pop("entry", ENTRY), start or self.start)
-        mark = given.pop("mark", MARK)
-        reply = self.store.claim_many(beat, [ClaimRequest(window, since, mark, **given)])[0]
-        if isinstance(reply, Claimed):
-            self.turn = reply.turn
-        return reply
-
-    def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
-        return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
-
-    def astray(self) -> Any:
-        return self.store.confirm_many([(self.window, self.turn, Published.ASTRAY, START)])[0]
-
-    def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
-        reply = self.store.take_many(beat, [(self.window, mark)])[0]
-        if isinstance(reply, Taken):
-            self.turn = reply.turn
-        return reply
-
-    def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
-        reply = self.store.begin(self.window, owner, lease, retry, tracked=tracked)
-        if isinstance(reply, Begun):
-            self.fences[owner] = reply.fence
-        return reply
-
-    def renew(self, owner: str = "A") -> Any:
-        return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
-
-    def hand_over(self, owner: str = "A", retry: int = 1, delay: float = DELAY) -> Any:
-        return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay, START)
-
-    def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None) -> Any:
-        return self.store.finish(self.window, owner, self.fences.get(owner, 1), outcome, again_after)
-
-    def discard(self, outcome: str = "expired", retry: int = 0, owner: str = "P") -> Any:
-        return self.store.close_window(self.window, owner, outcome, retry)
-
-    def backfill(self, beat: str = "cli") -> Any:
-        reply = self.store.backfill(self.window, beat)
-        if isinstance(reply, Claimed):
-            self.turn = reply.turn
-        return reply
-
-    # -- what passes by itself
-
-    def lapse(self) -> None:
-        """The window's lease, its wait or its done marker runs out."""
-        assert self.raw.delete(self.run_key) == 1
-
-    def postpone(self, others: Sequence[str], beat: str = "beat-9", why: str = "unknown") -> list[Any]:
-        return self.store.postpone_many(beat, [(self.window, why)], 60.0, others)
-
-    def overdue(self) -> None:
-        """The window's deadline passes, if it has one."""
-        self.raw.zadd(self.open_key, {self.member: self.now() - 1}, xx=True)
-
-    # -- what the server holds
-
-    @property
-    def shard(self) -> str:
-        return self.store.entry_key(ENTRY).partition("}:")[0] + "}:"
-
-    @property
-    def open_key(self) -> str:
-        return self.shard + "open"
-
-    @property
-    def member(self) -> str:
-        return f"{ENTRY}@{format_instant(self.start)}"
-
-    @property
-    def run_key(self) -> str:
-        return f"{self.shard}run:{ENTRY}:{format_instant(self.start)}"
-
-    @property
-    def history_key(self) -> str:
-        return f"{self.shard}history:{ENTRY}"
-
-    @property
-    def entry_key(self) -> str:
-        return self.store.entry_key(ENTRY)
-
-    def all_keys(self) -> list[str]:
-        """All keys of the server."""
-        return sorted(self.raw.scan_iter(count=1000))
-
-    def now(self) -> int:
-        """The server's time, ms."""
-        seconds, micro = self.raw.time()
-        return seconds * 1000 + micro // 1000
-
-    def deadline(self) -> float | None:
-        return self.raw.zscore(self.open_key, self.member)
-
-    def state(self) -> str:
-        """The window's state as anyone may read it: its run key first, then ``open``, then the cursor."""
-        run = self.raw.get(self.run_key)
-        if run is not None and not run.startswith("done:"):
-            kind, first, *_ = run.split(":")
-            return f"running {first}" if kind == "run" else f"waiting {first}"
-        if self.deadline() is not None:
-            return "open" if run is None else "open, done"
-        account = self.store.account(ENTRY)
-        if run is not None or (account and account.born < self.start <= account.cursor):
-            return "closed"
-        return "unseen" if account else "unknown"
-
-    def open_windows(self) -> dict[datetime, bool]:
-        """Start of each open window → whether it is a backfill."""
-        return {start: window.backfill for start, window in self.store.account(ENTRY).open.items()}
-
-    def counts(self) -> dict[str, int]:
-        """Windows by outcome, for the conservation law."""
-        return self.store.account(ENTRY).counts
-
-    def apart(self) -> dict[str, int]:
-        """Outcomes outside the law."""
-        return self.store.account(ENTRY).apart
-
-    def even(self) -> bool:
-        """Whether the conservation law holds."""
-        return balance(ENTRY, EVERY_MINUTE, self.store.account(ENTRY)).even
 
 
 @pytest.fixture
@@ -265,144 +97,6 @@ def stage(new_stage: Callable[..., Stage]) -> Stage:
 
 # ----------------------------------------------------------------------------------------------- the table
 
-
-def _unseen(stage: Stage) -> None:
-    pass
-
-
-def _claimed(stage: Stage) -> None:
-    assert isinstance(stage.claim(), Claimed)
-
-
-def _published(stage: Stage) -> None:
-    _claimed(stage)
-    assert stage.confirm() == Confirmed()
-
-
-def _running(stage: Stage) -> None:
-    _published(stage)
-    assert isinstance(stage.begin("A"), Begun)
-
-
-def _died(stage: Stage) -> None:
-    _running(stage)
-    stage.lapse()
-
-
-def _taken(stage: Stage) -> None:
-    _died(stage)
-    stage.overdue()
-    assert isinstance(stage.take(), Taken)
-
-
-def _followed(stage: Stage) -> None:
-    _taken(stage)
-    assert isinstance(stage.begin("B"), Begun)
-
-
-def _waiting(stage: Stage) -> None:
-    _running(stage)
-    assert stage.hand_over("A", 1) == HandedOver()
-
-
-def _due_again(stage: Stage) -> None:
-    _waiting(stage)
-    stage.lapse()
-
-
-def _again(stage: Stage) -> None:
-    _running(stage)
-    assert stage.finish("A", "failed", DELAY) == Again()
-
-
-def _again_taken(stage: Stage) -> None:
-    _again(stage)
-    stage.overdue()
-    assert isinstance(stage.take(), Taken)
-
-
-def _closed(stage: Stage) -> None:
-    _running(stage)
-    assert stage.finish("A") == Finished()
-
-
-def _closed_long_ago(stage: Stage) -> None:
-    _closed(stage)
-    stage.lapse()
-
-
-def _ahead(stage: Stage) -> None:
-    assert isinstance(stage.begin("A"), Begun)
-
-
-def _before(stage: Stage) -> None:
-    stage.start = T0 - MINUTE
-
-
-def _lost(stage: Stage) -> None:
-    _running(stage)
-    stage.raw.flushall()
-
-
-def _met_done(stage: Stage) -> None:
-    _published(stage)
-    stage.raw.set(stage.run_key, "done:done:A", px=600_000)
-
-
-STATES: dict[str, Callable[[Stage], None]] = {
-    "unseen": _unseen,
-    "claimed": _claimed,
-    "published": _published,
-    "running": _running,  # by A
-    "died": _died,  # begun by A; its lease ran out
-    "taken": _taken,  # begun by A; its lease ran out, and beat-2 published it again
-    "followed": _followed,  # as before, and B runs it now
-    "waiting": _waiting,  # A handed it over to retry 1
-    "due again": _due_again,  # as before, and the wait is over
-    "again": _again,  # A failed; it is to run again later
-    "again, taken": _again_taken,  # as before, and beat-2 published it again
-    "closed": _closed,  # done by A
-    "long closed": _closed_long_ago,  # as before, and the done marker is gone
-    "ahead": _ahead,  # the cursor hasn't come to it, yet A runs it: the store lost its last writes
-    "before": _before,  # at or before the cursor that the entry was born with
-    "lost": _lost,  # A ran it when the store lost everything
-    "met done": _met_done,  # open, though its run key says done
-}
-
-
-def _overdue_take(stage: Stage) -> Any:
-    stage.overdue()
-    return stage.take()
-
-
-VERBS: dict[str, Callable[[Stage], Any]] = {
-    "claim": lambda s: s.claim("beat-1"),
-    "claim, beat-2": lambda s: s.claim("beat-2"),
-    "confirm": lambda s: s.confirm(),
-    "unconfirm": lambda s: s.confirm(published=False),
-    "astray": lambda s: s.astray(),
-    "take": lambda s: s.take(),
-    "take overdue": _overdue_take,
-    "begin A": lambda s: s.begin("A"),
-    "begin B": lambda s: s.begin("B"),
-    "begin B, n=1": lambda s: s.begin("B", 1),
-    "begin B, n=2": lambda s: s.begin("B", 2),
-    "renew A": lambda s: s.renew("A"),
-    "renew B": lambda s: s.renew("B"),
-    "hand over A": lambda s: s.hand_over("A", 1),
-    "hand over A, n=2": lambda s: s.hand_over("A", 2),
-    "hand over B": lambda s: s.hand_over("B", 1),
-    "finish A": lambda s: s.finish("A"),
-    "finish B": lambda s: s.finish("B"),
-    "finish A, again": lambda s: s.finish("A", "failed", DELAY),
-    "revoke A": lambda s: s.finish("A", "revoked"),
-    "expired, n=0": lambda s: s.discard("expired", 0),
-    "expired, n=1": lambda s: s.discard("expired", 1),
-    "unknown, n=0": lambda s: s.store.discarded(s.window, 0),
-    "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
-    "done by result": lambda s: s.store.close_by_result(s.window, "beat-2", "done"),
-    "backfill": lambda s: s.backfill(),
-}
 
 # state       | verb             | answer                      | next state | deadline, seconds from now
 # A deadline of "same" hasn't moved; "-": the window owes no outcome.
@@ -738,7 +432,7 @@ def test_every_state_and_verb_has_its_row() -> None:
 
 def test_a_lease_that_runs_out_by_itself_frees_the_window(stage: Stage) -> None:
     """Without a renewal the server ends a lease in time, and whoever begins then has the window."""
-    _published(stage)
+    stage.reach("published")
     assert isinstance(stage.begin("A", lease=3.0), Begun)
     assert isinstance(stage.begin("B"), Busy)
     found = wait_until(lambda: isinstance(reply := stage.begin("B"), Begun) and reply, "B begins", 20)
@@ -764,7 +458,7 @@ def test_overdue_windows_are_found_in_every_shard(stage: Stage) -> None:
 
 def test_a_member_that_nobody_of_ours_put_there_is_passed_over(stage: Stage) -> None:
     """Something foreign among the open windows hides none of them."""
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     stage.raw.zadd(stage.open_key, {"foreign": 1, "@": 1, "x@2026-99-99T00:00:00.000000Z": 1})
     found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 100)
@@ -773,7 +467,7 @@ def test_a_member_that_nobody_of_ours_put_there_is_passed_over(stage: Stage) -> 
 
 def test_a_member_that_is_no_text_is_passed_over(stage: Stage) -> None:
     """Bytes that aren't UTF-8 among the open windows stop no beat from finding the others."""
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     with redis.Redis.from_url(stage.url) as raw:
         raw.zadd(stage.open_key, {b"\xff\xfe@foreign": 1})
@@ -802,7 +496,7 @@ def test_a_window_whose_executions_died_too_often_is_closed(
     """max_attempts executions died: abandoned. recover=False and one died: dropped. At take and begin alike."""
     stage = new_stage()
     stage.load(**limits)
-    _published(stage)
+    stage.reach("published")
     _begin_and_die(stage, limits.get("max_attempts", 1))
     stage.overdue()
     reply = stage.take() if at == "take" else stage.begin("late")
@@ -817,7 +511,7 @@ def test_an_execution_below_the_limit_is_taken(new_stage: Callable[..., Stage]) 
     """With max_attempts=2 one dead execution leaves the window to another."""
     stage = new_stage()
     stage.load(max_attempts=2)
-    _published(stage)
+    stage.reach("published")
     _begin_and_die(stage, 1)
     stage.overdue()
     assert stage.take().attempts == 1
@@ -829,7 +523,7 @@ def test_a_retry_is_no_death(new_stage: Callable[..., Stage], limits: dict[str, 
     """Handing over to a retry counts as no attempt, however often: neither limit ends the window for it."""
     stage = new_stage()
     stage.load(**limits)
-    _published(stage)
+    stage.reach("published")
     for retry in range(5):
         begun = stage.begin(f"owner-{retry}", retry)
         assert begun.attempt == 1
@@ -848,7 +542,7 @@ def test_a_failure_that_is_to_run_again_is_no_death(new_stage: Callable[..., Sta
     """With recover=False a window that failed and shall run again later isn't dropped."""
     stage = new_stage()
     stage.load(recover=False)
-    _again(stage)
+    stage.reach("again")
     if at == "begin":
         assert isinstance(stage.begin("B"), Busy)  # a copy that comes before its time
     stage.overdue()
@@ -863,7 +557,7 @@ def test_a_retry_after_a_failure_that_ran_again_is_no_death_either(new_stage: Ca
     """With recover=False: failed, ran again, handed over to a retry. Nothing died, so the retry begins."""
     stage = new_stage()
     stage.load(recover=False)
-    _again(stage)
+    stage.reach("again")
     stage.overdue()
     assert isinstance(stage.take(), Taken)
     assert stage.begin("B").attempt == 2
@@ -879,7 +573,7 @@ def test_running_again_ends_at_max_attempts(new_stage: Callable[..., Stage]) -> 
     """A window that fails each time runs max_attempts times, and is then failed."""
     stage = new_stage()
     stage.load(max_attempts=3)
-    _published(stage)
+    stage.reach("published")
     replies = []
     for number in range(3):
         assert stage.begin(f"owner-{number}").attempt == number + 1
@@ -918,7 +612,7 @@ def test_a_window_older_than_grace_that_never_began_is_missed(new_stage: Callabl
     """A queue of a weekend doesn't all run on Monday: what never began is missed past its grace."""
     stage = new_stage()
     stage.load(grace=60.0)
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     assert (stage.take() if at == "take" else stage.begin()) == Closed("missed")
     assert stage.counts() == {"missed": 1}
@@ -960,7 +654,7 @@ def test_a_window_within_its_grace_runs(new_stage: Callable[..., Stage], at: str
     """Within the grace nothing is missed."""
     stage = new_stage()
     stage.load(grace=3 * 366 * 86_400.0)
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     assert isinstance(stage.take() if at == "take" else stage.begin(), Taken if at == "take" else Begun)
 
@@ -995,7 +689,7 @@ def _is_ahead(stage: Stage, before: int, seconds: float, within: float = 1000) -
 
 def test_what_never_began_is_published_again_at_doubling_steps(stage: Stage) -> None:
     """Its message may only be waiting in a long queue: each publish doubles the time until the next, up to a day."""
-    _published(stage)
+    stage.reach("published")
     for factor in (2, 4, 8, 16):
         stage.overdue()
         assert isinstance(stage.take(), Taken)
@@ -1015,7 +709,7 @@ def test_what_never_began_is_published_again_at_doubling_steps(stage: Stage) -> 
 
 def test_the_steps_begin_anew_once_it_began(stage: Stage) -> None:
     """An execution that died says that messages arrive: the next one is expected in its usual time."""
-    _published(stage)
+    stage.reach("published")
     for _ in range(5):
         stage.overdue()
         assert isinstance(stage.take(), Taken)
@@ -1029,7 +723,7 @@ def test_the_steps_begin_anew_once_it_began(stage: Stage) -> None:
 
 def test_what_could_not_be_published_is_tried_again_soon_and_then_less_often(stage: Stage) -> None:
     """Without a broker a window is near its deadline at first: after 1 s, 2 s, 4 s, up to publish_timeout."""
-    _claimed(stage)
+    stage.reach("claimed")
     for seconds in (1, 2, 4, 8, PUBLISH, PUBLISH):
         before = stage.now()
         assert stage.confirm(published=False) == Confirmed()
@@ -1040,7 +734,7 @@ def test_what_could_not_be_published_is_tried_again_soon_and_then_less_often(sta
 
 def test_a_late_confirm_changes_nothing(stage: Stage) -> None:
     """A beat that confirms after another took the window doesn't move the other's deadline."""
-    _claimed(stage)
+    stage.reach("claimed")
     turn = stage.turn
     stage.overdue()
     assert isinstance(stage.take("beat-2"), Taken)
@@ -1068,7 +762,7 @@ def test_the_fence_grows_with_every_begin(stage: Stage) -> None:
 def test_the_fence_grows_although_the_store_lost_everything(stage: Stage) -> None:
     """The server's clock keeps fences growing where the last one is forgotten."""
     fences = []
-    _published(stage)
+    stage.reach("published")
     for number in range(20):
         # Begins of an entry come slower than one a millisecond; here they have to be made to.
         wait_until(lambda: not fences or stage.now() > fences[-1], "the clock passes the last fence", 5, 0.001)
@@ -1167,7 +861,7 @@ def test_a_new_entry_goes_on_from_now(new_stage: Callable[..., Stage]) -> None:
 
 def test_the_same_definition_goes_on_where_it_was(stage: Stage) -> None:
     """A restarted beat finds the cursor as it left it, and no counter changed."""
-    _closed(stage)
+    stage.reach("closed")
     loaded = stage.load("beat-9", known=None)
     assert (loaded.cursor, loaded.news) == (nth(1), "same")
     assert stage.counts() == {"done": 1}
@@ -1175,7 +869,7 @@ def test_the_same_definition_goes_on_where_it_was(stage: Stage) -> None:
 
 def test_a_changed_definition_goes_on_from_now(stage: Stage) -> None:
     """No early run under a new schedule: the cursor is now, counters start anew, open windows stay open."""
-    _closed(stage)
+    stage.reach("closed")
     stage.start = nth(2)
     assert isinstance(stage.claim(since=nth(1)), Claimed)
     before = stage.now()
@@ -1482,7 +1176,7 @@ def test_beats_that_no_name_fits_are_an_error_of_their_entry(stage: Stage) -> No
 
 def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> None:
     """Pause stops claims, not recovery nor workers; resume goes on from the cursor."""
-    _published(stage)
+    stage.reach("published")
     assert stage.store.pause(ENTRY) is True
     assert stage.claim(start=nth(2), since=nth(1)) == Paused()
     assert stage.load().paused
@@ -1498,7 +1192,7 @@ def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> N
 
 def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
     """Recovery is for the beats whose definition is in force; the window stays overdue for them."""
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     old = stage.deadline()
     assert isinstance(stage.take("beat-2", "fingerprint-2"), Unchanged)
@@ -1547,7 +1241,7 @@ def test_a_done_marker_that_alone_decides_lives_for_the_retention(stage: Stage) 
 
 def test_a_done_marker_beside_the_cursor_lives_for_marker_ttl(stage: Stage) -> None:
     """Where the cursor has passed a window its marker may go soon."""
-    _closed(stage)
+    stage.reach("closed")
     assert stage.raw.pttl(stage.run_key) / 1000 == pytest.approx(stage.store.settings.marker_ttl, abs=5)
     assert stage.raw.ttl(stage.history_key) > 0
 
@@ -1612,7 +1306,7 @@ def test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed(stage: Stage
 
 def test_a_taken_over_execution_that_dies_is_recovered(stage: Stage) -> None:
     """An execution that began before the store lost the claim counts as the window's first."""
-    _ahead(stage)
+    stage.reach("ahead")
     assert stage.claim() == Moved(nth(1))
     stage.lapse()
     stage.overdue()
@@ -1633,7 +1327,7 @@ def test_a_claim_from_a_cursor_that_moved_passes_over_nothing(stage: Stage) -> N
 
 def test_a_backfill_is_counted_apart(stage: Stage) -> None:
     """A window that ran and runs once more by order changes nothing of what the schedule's account says."""
-    _closed(stage)
+    stage.reach("closed")
     stage.lapse()
     assert isinstance(stage.backfill(), Claimed)
     assert stage.open_windows() == {nth(1): True}
@@ -1687,7 +1381,7 @@ def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Sta
 
 def test_refused_copies_are_counted(stage: Stage) -> None:
     """Each message that a worker refuses leaves its trace in the account."""
-    _running(stage)
+    stage.reach("running")
     stage.begin("B")
     stage.finish("A")
     stage.begin("C")
@@ -1699,18 +1393,10 @@ def test_refused_copies_are_counted(stage: Stage) -> None:
 WINDOW_VERBS = {name: verb for name, verb in VERBS.items() if name != "claim, beat-2"}
 
 
-def answer_or_error(call: Callable[[], Any]) -> Any:
-    """A call's reply, or the error that it raised."""
-    try:
-        return call()
-    except OnceError as exc:
-        return exc
-
-
 @pytest.mark.parametrize("verb", [*WINDOW_VERBS, "load"])
 def test_a_newer_versions_hash_isnt_guessed_at(stage: Stage, verb: str) -> None:
     """A hash of version 2 is left as it is by every verb, and the error names the key and says what to do."""
-    _running(stage)
+    stage.reach("running")
     stage.overdue()
     stage.raw.hset(stage.entry_key, "v", "2")
     before = {key: stage.raw.type(key) for key in stage.all_keys()}
@@ -1746,7 +1432,7 @@ def test_a_newer_versions_hash_is_neither_paused_nor_read(stage: Stage, what: st
 @pytest.mark.parametrize("field", ["v", "fence"])
 def test_a_field_that_is_no_number_is_named(stage: Stage, verb: str, field: str) -> None:
     """Garbage in the hash is an error that names the key, not a crash."""
-    _published(stage)
+    stage.reach("published")
     stage.raw.hset(stage.entry_key, field, "garbage")
     if (verb, field) == ("load", "fence"):
         return  # load has no use for it
@@ -1770,7 +1456,7 @@ def test_a_field_that_is_no_number_is_named(stage: Stage, verb: str, field: str)
 def test_a_key_of_another_type_is_named(stage: Stage, key: str, verb: str) -> None:
     """A foreign key where ours should be: the error says which, what it holds, and what was expected."""
     if verb != "claim":
-        _published(stage)
+        stage.reach("published")
     name = getattr(stage, key)
     stage.raw.delete(name)
     stage.raw.sadd(name, "foreign")
@@ -1829,7 +1515,7 @@ def test_a_bad_entry_stops_no_other_in_its_pipeline(stage: Stage) -> None:
 
 def test_a_bad_shard_stops_no_other_from_being_looked_at(stage: Stage) -> None:
     """Overdue windows of the other shards are found although one shard's key is foreign."""
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     other = next(
         key for n in range(SHARDS) if (key := f"once:{{{n}}}:open") != stage.open_key and not stage.raw.exists(key)
@@ -1850,7 +1536,7 @@ def test_a_bad_shard_stops_no_other_from_being_looked_at(stage: Stage) -> None:
 def test_a_garbage_run_key_is_named(stage: Stage, verb: str, value: str) -> None:
     """A run key that says nothing of ours isn't guessed at."""
     if verb != "claim":
-        _published(stage)
+        stage.reach("published")
     stage.raw.set(stage.run_key, value, ex=60)
     reply = answer_or_error(lambda: VERBS[verb](stage))
     assert isinstance(reply, StoreDataError)
@@ -1864,7 +1550,7 @@ def test_a_garbage_run_key_is_named(stage: Stage, verb: str, value: str) -> None
 @pytest.mark.parametrize("text", ["garbage", "1 2 3", "a b c d e f g h i owner beat"])
 def test_a_garbage_account_of_a_window_is_named(stage: Stage, verb: str, text: str) -> None:
     """An open window's field that isn't ours is an error that names the key and the field."""
-    _published(stage)
+    stage.reach("published")
     field = f"w:{format_instant(stage.start)}"
     stage.raw.hset(stage.entry_key, field, text)
     reply = answer_or_error(lambda: VERBS[verb](stage))
@@ -1981,7 +1667,7 @@ def test_owners_may_have_odd_names(stage: Stage) -> None:
 
 def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
     """A server that was restarted knows no script; nobody notices."""
-    _published(stage)
+    stage.reach("published")
     for verb in (stage.begin, stage.renew, stage.finish):
         stage.raw.script_flush()
         assert isinstance(verb(), (Begun, Renewed, Finished))
@@ -2106,7 +1792,7 @@ def test_a_server_that_takes_no_writes_is_unavailable(start_redis: Callable[...,
     server = start_redis()
     stage = Stage(server.url())
     stage.load()
-    _published(stage)
+    stage.reach("published")
     assert isinstance(stage.begin("A"), Begun)
     assert stage.finish("B") == Stale()
     if why == "replica":
@@ -2145,12 +1831,12 @@ def _keyed_runs(stage: Stage) -> None:
 
 
 def _dead_and_overdue(stage: Stage) -> None:
-    _died(stage)
+    stage.reach("died")
     stage.overdue()
 
 
 def _open_and_overdue(stage: Stage) -> None:
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
 
 
@@ -2160,38 +1846,38 @@ def _heard(stage: Stage) -> None:
 
 #: What a full server still does, with what has to be before it: whatever is there goes on and ends.
 ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any], Any]] = {
-    "load": (_claimed, lambda s: s.load(), Loaded),
-    "load, another beat": (_claimed, lambda s: s.load("beat-2"), Loaded),
-    "claim": (_unseen, lambda s: s.claim(), Claimed),
-    "confirm": (_claimed, lambda s: s.confirm(), Confirmed),
-    "confirm, not published": (_claimed, lambda s: s.confirm(published=False), Confirmed),
+    "load": (STATES["claimed"], lambda s: s.load(), Loaded),
+    "load, another beat": (STATES["claimed"], lambda s: s.load("beat-2"), Loaded),
+    "claim": (STATES["unseen"], lambda s: s.claim(), Claimed),
+    "confirm": (STATES["claimed"], lambda s: s.confirm(), Confirmed),
+    "confirm, not published": (STATES["claimed"], lambda s: s.confirm(published=False), Confirmed),
     "take": (_open_and_overdue, lambda s: s.take(), Taken),
     "take, dead": (_dead_and_overdue, lambda s: s.take(), Taken),
     "put off": (_open_and_overdue, lambda s: s.postpone([])[0], "postponed"),
-    "begin": (_published, lambda s: s.begin("A"), Begun),
-    "begin, sent twice": (_running, lambda s: s.begin("A"), Begun),
-    "begin, its lease ran out": (_died, lambda s: s.begin("A"), Begun),
-    "begin, a copy": (_running, lambda s: s.begin("B"), Busy),
-    "begin, the retry": (_waiting, lambda s: s.begin("B", 1), Begun),
-    "renew": (_running, lambda s: s.renew("A"), Renewed),
-    "renew, its lease ran out": (_died, lambda s: s.renew("A"), Renewed),
+    "begin": (STATES["published"], lambda s: s.begin("A"), Begun),
+    "begin, sent twice": (STATES["running"], lambda s: s.begin("A"), Begun),
+    "begin, its lease ran out": (STATES["died"], lambda s: s.begin("A"), Begun),
+    "begin, a copy": (STATES["running"], lambda s: s.begin("B"), Busy),
+    "begin, the retry": (STATES["waiting"], lambda s: s.begin("B", 1), Begun),
+    "renew": (STATES["running"], lambda s: s.renew("A"), Renewed),
+    "renew, its lease ran out": (STATES["died"], lambda s: s.renew("A"), Renewed),
     "renew a key": (
         _keyed_runs, lambda s: s.store.renew_many([(_keyed(s), "A", s.fences["A"], LEASE, False)])[0], Renewed
     ),
-    "hand over": (_running, lambda s: s.hand_over("A", 1), HandedOver),
+    "hand over": (STATES["running"], lambda s: s.hand_over("A", 1), HandedOver),
     "hand over a key": (
         _keyed_runs, lambda s: s.store.hand_over(_keyed(s), "A", s.fences["A"], 1, 1.0, 1.0), HandedOver
     ),
-    "finish": (_running, lambda s: s.finish("A"), Finished),
-    "finish, failed": (_running, lambda s: s.finish("A", "failed"), Finished),
-    "finish, to run again": (_running, lambda s: s.finish("A", "failed", DELAY), Again),
+    "finish": (STATES["running"], lambda s: s.finish("A"), Finished),
+    "finish, failed": (STATES["running"], lambda s: s.finish("A", "failed"), Finished),
+    "finish, to run again": (STATES["running"], lambda s: s.finish("A", "failed", DELAY), Again),
     "finish a key": (_keyed_runs, lambda s: s.store.finish(_keyed(s), "A", s.fences["A"], "done"), Finished),
     "finish a key, to run again": (
         _keyed_runs, lambda s: s.store.finish(_keyed(s), "A", s.fences["A"], "failed", DELAY), Again
     ),
-    "discard": (_published, lambda s: s.discard("expired"), Closed),
+    "discard": (STATES["published"], lambda s: s.discard("expired"), Closed),
     "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), Heartbeat),
-    "pause": (_claimed, lambda s: s.store.pause(ENTRY), True),
+    "pause": (STATES["claimed"], lambda s: s.store.pause(ENTRY), True),
 }  # fmt: skip
 
 
@@ -2229,7 +1915,7 @@ def test_a_write_that_no_replica_has_is_uncertain(new_stage: Callable[..., Stage
     """What one would act on isn't taken for granted; a refusal is, since nobody acts on it."""
     certain, stage = new_stage(), new_stage(wait_replicas=1)
     certain.load()
-    _closed(certain)  # all scripts are known
+    certain.reach("closed")  # all scripts are known
     certain.raw.delete(*certain.all_keys())
     certain.load()
     assert isinstance(stage.claim(), UncertainWriteError)
@@ -2254,7 +1940,7 @@ def test_what_is_only_read_needs_no_replica(new_stage: Callable[..., Stage]) -> 
     """A beat looks for overdue windows and people read accounts, also while no replica answers."""
     certain, stage = new_stage(), new_stage(wait_replicas=1)
     certain.load()
-    _published(certain)
+    certain.reach("published")
     certain.overdue()
     found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 10)
     assert [key for shard in found.shards for key in shard] == [stage.window]
@@ -2277,13 +1963,13 @@ def test_scripts_are_sent_also_while_no_replica_answers(new_stage: Callable[...,
 #: How each verb that is acted on is sent, and what has to be before it.
 _ACTED_ON: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]]] = {
     "claim": (lambda stage: None, lambda stage: stage.claim()),
-    "take": (lambda stage: (_published(stage), stage.overdue()), lambda stage: stage.take()),
-    "begin": (_published, lambda stage: stage.begin()),
-    "renew": (_running, lambda stage: stage.renew()),
-    "hand_over": (_running, lambda stage: stage.hand_over()),
-    "finish": (_running, lambda stage: stage.finish()),
-    "finish, to run again": (_running, lambda stage: stage.finish(again_after=60.0)),
-    "backfill": (_closed, lambda stage: stage.backfill()),
+    "take": (lambda stage: (stage.reach("published"), stage.overdue()), lambda stage: stage.take()),
+    "begin": (STATES["published"], lambda stage: stage.begin()),
+    "renew": (STATES["running"], lambda stage: stage.renew()),
+    "hand_over": (STATES["running"], lambda stage: stage.hand_over()),
+    "finish": (STATES["running"], lambda stage: stage.finish()),
+    "finish, to run again": (STATES["running"], lambda stage: stage.finish(again_after=60.0)),
+    "backfill": (STATES["closed"], lambda stage: stage.backfill()),
 }
 
 
@@ -2525,14 +2211,14 @@ def test_what_can_not_be_published_fails_after_max_attempts(new_stage: Callable[
 
 def test_a_window_that_was_opened_by_order_has_no_result(stage: Stage) -> None:
     """The result that is there is that of its life before."""
-    _closed(stage)
+    stage.reach("closed")
     assert isinstance(stage.backfill(), Claimed)
     assert stage.store.close_by_result(stage.window, "beat-2", "done") == Unchanged()
 
 
 def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worker_failed(stage: Stage) -> None:
     """Its failure isn't the confirming beat's, which doesn't report it as its own."""
-    _running(stage)
+    stage.reach("running")
     assert stage.finish("A", "failed") == Finished()
     assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [Unchanged()]
 
@@ -2541,7 +2227,7 @@ def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> 
     """A worker's main process doesn't know the fence: it ends what runs, not what died, or what nothing is known of."""
     finish = lambda: stage.store.finish(stage.window, "A", 0, "failed")  # noqa: E731
     assert finish() == Stale(), "nothing is known of it"
-    _died(stage)
+    stage.reach("died")
     assert finish() == Stale()
     assert isinstance(stage.begin("A"), Begun)
     assert finish() == Finished()
@@ -2550,7 +2236,7 @@ def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> 
 @pytest.mark.parametrize(("holder", "ends"), [("A:1", True), ("A", True), ("AB:1", False), ("B:A:1", False)])
 def test_without_its_fence_a_delivery_ends_its_own_execution(stage: Stage, holder: str, ends: bool) -> None:
     """The main process knows the delivery, not what its child called the execution; another's stays untouched."""
-    _published(stage)
+    stage.reach("published")
     assert isinstance(stage.begin(holder), Begun)
     finish = lambda fence: stage.store.finish(stage.window, "A", fence, "failed", 60.0)  # noqa: E731
     if holder != "A":
@@ -2561,7 +2247,7 @@ def test_without_its_fence_a_delivery_ends_its_own_execution(stage: Stage, holde
 
 def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage: Stage) -> None:
     """It doesn't hide what is overdue behind it; once its entry has expired, it goes too."""
-    _published(stage)
+    stage.reach("published")
     assert stage.postpone([]) == ["no"]
     stage.overdue()
     assert stage.postpone([]) == ["postponed"]
@@ -2584,7 +2270,7 @@ def test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing(stage: Stage) -
 def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:
     """In a rolling deploy an old beat leaves the new one's overdue windows alone: recovery isn't delayed by it."""
     stage.load("beat-1")
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     assert stage.postpone(["beat-0", "beat-1"]) == ["no"]
     assert isinstance(stage.take("beat-1"), Taken)
@@ -2596,7 +2282,7 @@ def test_what_a_beat_loaded_meanwhile_is_not_put_off(stage: Stage) -> None:
     """It came after the one that looks had asked who lives: it knows the entry, and takes the window itself."""
     asked_at = stage.store.heartbeat("beat-0").now
     stage.load("beat-1")
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     replies = stage.store.postpone_many("beat-0", [(stage.window, "unknown")], 60.0, ["beat-0"], asked_at)
     assert replies == ["no"]
@@ -2606,7 +2292,7 @@ def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:
     """Deleted at run time: each beat that looks has it no more, and the last of them puts its windows off."""
     stage.load("beat-1")
     stage.load("beat-2")
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     assert stage.postpone(["beat-2"], beat="beat-1") == ["no"], "beat-2 may have it still"
     assert stage.postpone(["beat-1"], beat="beat-2") == ["postponed"]
@@ -2616,7 +2302,7 @@ def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:
 def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> None:
     """The task was an OnceTask when they were claimed; not while another beat may know better, nor while one runs."""
     stage.load("beat-1")
-    _published(stage)
+    stage.reach("published")
     stage.overdue()
     assert stage.postpone(["beat-1"], beat="beat-2", why="untracked") == ["no"]
     begun = stage.begin()

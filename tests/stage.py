@@ -1,0 +1,386 @@
+"""One entry of a store and one window of it: every verb, and every state in which the window can be.
+
+Garbage, rights and the table of states and verbs are tested by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import redis
+from celery.schedules import schedule
+
+from celery_once_beat.errors import (
+    OnceError,
+)
+from celery_once_beat.rules.balance import balance
+from celery_once_beat.settings import Settings
+from celery_once_beat.store.model import (
+    Again,
+    Begun,
+    Claimed,
+    ClaimRequest,
+    Confirmed,
+    Finished,
+    HandedOver,
+    LoadRequest,
+    Published,
+    Taken,
+)
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey, format_instant
+
+__all__ = (
+    "DELAY",
+    "ENTRY",
+    "EVERY_MINUTE",
+    "LEASE",
+    "MARGIN",
+    "MARK",
+    "MINUTE",
+    "PUBLISH",
+    "START",
+    "STATES",
+    "T0",
+    "VERBS",
+    "Stage",
+    "answer_or_error",
+    "in_ms",
+    "nth",
+)
+
+MINUTE = timedelta(minutes=1)
+EVERY_MINUTE = schedule(60)
+#: The first cursor of every entry here: an instant of the grid, long ago, so that nothing hangs on the time of day.
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ENTRY = "nightly"
+MARK = "fingerprint-1"
+
+# Seconds, each of another size, so that a deadline says where it comes from.
+PUBLISH = 10.0
+START = 600.0
+LEASE = 30.0
+DELAY = 60.0
+MARGIN = 1.0
+
+
+def nth(number: int) -> datetime:
+    """The start of the entry's window ``number``, counted from 1 after the first cursor."""
+    return T0 + number * MINUTE
+
+
+def in_ms(instant: datetime) -> int:
+    """An instant as the server counts: whole milliseconds."""
+    return (instant - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+
+
+class Stage:
+    """One entry of one store, and the one window of it that a test speaks of. Verbs go through the store."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        settings = {"key_prefix": "once:", "publish_timeout": PUBLISH, **settings}
+        self.url = url
+        self.store = Store(Settings(redis_url=url, **settings))
+        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.start = nth(1)
+        self.turn = 1
+        self.fences: dict[str, int] = {}
+
+    def close(self) -> None:
+        self.store.close()
+        self.raw.close()
+
+    # -- verbs
+
+    @property
+    def window(self) -> WindowKey:
+        return WindowKey(ENTRY, self.start)
+
+    def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
+        limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
+        return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
+
+    def unload(
+        self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = (), asked_at: datetime | None = None
+    ) -> Any:
+        return self.store.unload_many(beat, [(ENTRY, mark)], alive, asked_at)[0]
+
+    def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
+        return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
+
+    def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
+        window = WindowKey(given.pop("entry", ENTRY), start or self.start)
+        mark = given.pop("mark", MARK)
+        reply = self.store.claim_many(beat, [ClaimRequest(window, since, mark, **given)])[0]
+        if isinstance(reply, Claimed):
+            self.turn = reply.turn
+        return reply
+
+    def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
+        return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
+
+    def astray(self) -> Any:
+        return self.store.confirm_many([(self.window, self.turn, Published.ASTRAY, START)])[0]
+
+    def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
+        reply = self.store.take_many(beat, [(self.window, mark)])[0]
+        if isinstance(reply, Taken):
+            self.turn = reply.turn
+        return reply
+
+    def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
+        reply = self.store.begin(self.window, owner, lease, retry, tracked=tracked)
+        if isinstance(reply, Begun):
+            self.fences[owner] = reply.fence
+        return reply
+
+    def renew(self, owner: str = "A") -> Any:
+        return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
+
+    def hand_over(self, owner: str = "A", retry: int = 1, delay: float = DELAY) -> Any:
+        return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay, START)
+
+    def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None) -> Any:
+        return self.store.finish(self.window, owner, self.fences.get(owner, 1), outcome, again_after)
+
+    def discard(self, outcome: str = "expired", retry: int = 0, owner: str = "P") -> Any:
+        return self.store.close_window(self.window, owner, outcome, retry)
+
+    def backfill(self, beat: str = "cli") -> Any:
+        reply = self.store.backfill(self.window, beat)
+        if isinstance(reply, Claimed):
+            self.turn = reply.turn
+        return reply
+
+    def reach(self, state: str) -> None:
+        """Bring the window into one of the :data:`STATES`."""
+        STATES[state](self)
+
+    # -- what passes by itself
+
+    def lapse(self) -> None:
+        """The window's lease, its wait or its done marker runs out."""
+        assert self.raw.delete(self.run_key) == 1
+
+    def postpone(self, others: Sequence[str], beat: str = "beat-9", why: str = "unknown") -> list[Any]:
+        return self.store.postpone_many(beat, [(self.window, why)], 60.0, others)
+
+    def overdue(self) -> None:
+        """The window's deadline passes, if it has one."""
+        self.raw.zadd(self.open_key, {self.member: self.now() - 1}, xx=True)
+
+    # -- what the server holds
+
+    @property
+    def shard(self) -> str:
+        return self.store.entry_key(ENTRY).partition("}:")[0] + "}:"
+
+    @property
+    def open_key(self) -> str:
+        return self.shard + "open"
+
+    @property
+    def member(self) -> str:
+        return f"{ENTRY}@{format_instant(self.start)}"
+
+    @property
+    def run_key(self) -> str:
+        return f"{self.shard}run:{ENTRY}:{format_instant(self.start)}"
+
+    @property
+    def history_key(self) -> str:
+        return f"{self.shard}history:{ENTRY}"
+
+    @property
+    def entry_key(self) -> str:
+        return self.store.entry_key(ENTRY)
+
+    def all_keys(self) -> list[str]:
+        """All keys of the server."""
+        return sorted(self.raw.scan_iter(count=1000))
+
+    def now(self) -> int:
+        """The server's time, ms."""
+        seconds, micro = self.raw.time()
+        return seconds * 1000 + micro // 1000
+
+    def deadline(self) -> float | None:
+        return self.raw.zscore(self.open_key, self.member)
+
+    def state(self) -> str:
+        """The window's state as anyone may read it: its run key first, then ``open``, then the cursor."""
+        run = self.raw.get(self.run_key)
+        if run is not None and not run.startswith("done:"):
+            kind, first, *_ = run.split(":")
+            return f"running {first}" if kind == "run" else f"waiting {first}"
+        if self.deadline() is not None:
+            return "open" if run is None else "open, done"
+        account = self.store.account(ENTRY)
+        if run is not None or (account and account.born < self.start <= account.cursor):
+            return "closed"
+        return "unseen" if account else "unknown"
+
+    def open_windows(self) -> dict[datetime, bool]:
+        """Start of each open window → whether it is a backfill."""
+        return {start: window.backfill for start, window in self.store.account(ENTRY).open.items()}
+
+    def counts(self) -> dict[str, int]:
+        """Windows by outcome, for the conservation law."""
+        return self.store.account(ENTRY).counts
+
+    def apart(self) -> dict[str, int]:
+        """Outcomes outside the law."""
+        return self.store.account(ENTRY).apart
+
+    def even(self) -> bool:
+        """Whether the conservation law holds."""
+        return balance(ENTRY, EVERY_MINUTE, self.store.account(ENTRY)).even
+
+
+def _unseen(stage: Stage) -> None:
+    pass
+
+
+def _claimed(stage: Stage) -> None:
+    assert isinstance(stage.claim(), Claimed)
+
+
+def _published(stage: Stage) -> None:
+    _claimed(stage)
+    assert stage.confirm() == Confirmed()
+
+
+def _running(stage: Stage) -> None:
+    _published(stage)
+    assert isinstance(stage.begin("A"), Begun)
+
+
+def _died(stage: Stage) -> None:
+    _running(stage)
+    stage.lapse()
+
+
+def _taken(stage: Stage) -> None:
+    _died(stage)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+
+
+def _followed(stage: Stage) -> None:
+    _taken(stage)
+    assert isinstance(stage.begin("B"), Begun)
+
+
+def _waiting(stage: Stage) -> None:
+    _running(stage)
+    assert stage.hand_over("A", 1) == HandedOver()
+
+
+def _due_again(stage: Stage) -> None:
+    _waiting(stage)
+    stage.lapse()
+
+
+def _again(stage: Stage) -> None:
+    _running(stage)
+    assert stage.finish("A", "failed", DELAY) == Again()
+
+
+def _again_taken(stage: Stage) -> None:
+    _again(stage)
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+
+
+def _closed(stage: Stage) -> None:
+    _running(stage)
+    assert stage.finish("A") == Finished()
+
+
+def _closed_long_ago(stage: Stage) -> None:
+    _closed(stage)
+    stage.lapse()
+
+
+def _ahead(stage: Stage) -> None:
+    assert isinstance(stage.begin("A"), Begun)
+
+
+def _before(stage: Stage) -> None:
+    stage.start = T0 - MINUTE
+
+
+def _lost(stage: Stage) -> None:
+    _running(stage)
+    stage.raw.flushall()
+
+
+def _met_done(stage: Stage) -> None:
+    _published(stage)
+    stage.raw.set(stage.run_key, "done:done:A", px=600_000)
+
+
+STATES: dict[str, Callable[[Stage], None]] = {
+    "unseen": _unseen,
+    "claimed": _claimed,
+    "published": _published,
+    "running": _running,  # by A
+    "died": _died,  # begun by A; its lease ran out
+    "taken": _taken,  # begun by A; its lease ran out, and beat-2 published it again
+    "followed": _followed,  # as before, and B runs it now
+    "waiting": _waiting,  # A handed it over to retry 1
+    "due again": _due_again,  # as before, and the wait is over
+    "again": _again,  # A failed; it is to run again later
+    "again, taken": _again_taken,  # as before, and beat-2 published it again
+    "closed": _closed,  # done by A
+    "long closed": _closed_long_ago,  # as before, and the done marker is gone
+    "ahead": _ahead,  # the cursor hasn't come to it, yet A runs it: the store lost its last writes
+    "before": _before,  # at or before the cursor that the entry was born with
+    "lost": _lost,  # A ran it when the store lost everything
+    "met done": _met_done,  # open, though its run key says done
+}
+
+
+def _overdue_take(stage: Stage) -> Any:
+    stage.overdue()
+    return stage.take()
+
+
+VERBS: dict[str, Callable[[Stage], Any]] = {
+    "claim": lambda s: s.claim("beat-1"),
+    "claim, beat-2": lambda s: s.claim("beat-2"),
+    "confirm": lambda s: s.confirm(),
+    "unconfirm": lambda s: s.confirm(published=False),
+    "astray": lambda s: s.astray(),
+    "take": lambda s: s.take(),
+    "take overdue": _overdue_take,
+    "begin A": lambda s: s.begin("A"),
+    "begin B": lambda s: s.begin("B"),
+    "begin B, n=1": lambda s: s.begin("B", 1),
+    "begin B, n=2": lambda s: s.begin("B", 2),
+    "renew A": lambda s: s.renew("A"),
+    "renew B": lambda s: s.renew("B"),
+    "hand over A": lambda s: s.hand_over("A", 1),
+    "hand over A, n=2": lambda s: s.hand_over("A", 2),
+    "hand over B": lambda s: s.hand_over("B", 1),
+    "finish A": lambda s: s.finish("A"),
+    "finish B": lambda s: s.finish("B"),
+    "finish A, again": lambda s: s.finish("A", "failed", DELAY),
+    "revoke A": lambda s: s.finish("A", "revoked"),
+    "expired, n=0": lambda s: s.discard("expired", 0),
+    "expired, n=1": lambda s: s.discard("expired", 1),
+    "unknown, n=0": lambda s: s.store.discarded(s.window, 0),
+    "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
+    "done by result": lambda s: s.store.close_by_result(s.window, "beat-2", "done"),
+    "backfill": lambda s: s.backfill(),
+}
+
+
+def answer_or_error(call: Callable[[], Any]) -> Any:
+    """A call's reply, or the error that it raised."""
+    try:
+        return call()
+    except OnceError as exc:
+        return exc
