@@ -1,6 +1,7 @@
 """Signals about windows. A receiver that raises is logged by Celery and stops nothing.
 
-Each is sent with ``sender`` (the scheduler or the task) and ``window`` (a ``Window``); what more is named beside it.
+Each is sent with ``sender`` (the scheduler, the task, or the ``once`` object of a key) and ``window`` (a ``Window``).
+Whoever wants to hear how each window ends needs ``window_closed`` alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from celery.utils.dispatch import Signal
 __all__ = (
     "window_abandoned",
     "window_claimed",
+    "window_closed",
     "window_failed",
     "window_missed",
     "window_overdue",
@@ -24,26 +26,36 @@ _arguments = ["window"]
 
 #: In beat: this beat won the window.
 window_claimed = Signal(name="window_claimed", providing_args=_arguments)
-#: In beat: its message went to the broker; ``again`` is True where it was recovered.
+#: In beat: the window's message went to the broker; ``again`` is True if the window was recovered.
 window_published = Signal(name="window_published", providing_args=[*_arguments, "again"])
-#: In beat: windows were passed over; ``window`` is the newest of them, ``count`` how many.
-window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count"])
 #: In beat: something that should have happened didn't, and this beat sees to it.
 window_overdue = Signal(name="window_overdue", providing_args=_arguments)
-#: In beat, or in the worker's child at begin: a limit ended it; ``outcome`` is abandoned, dropped, expired or missed.
-#: Not where a worker's main process discards a message that has expired.
-window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
-#: In the worker's child: a copy of the message was refused; ``reason`` is ``closed``, or says who has it:
-#: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to retry n``. Not where a limit ended
-#: the window at begin: that is ``window_abandoned``.
-window_refused = Signal(name="window_refused", providing_args=[*_arguments, "reason"])
 #: In the worker's child: the body starts, with its lease, or without the store (``once_beat_run_without_store``).
 window_started = Signal(name="window_started", providing_args=_arguments)
+#: In the worker's child: a copy of the message was refused. The window stays as it is: ``reason`` is ``closed`` if it
+#: has its outcome, or says who has it: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to
+#: retry n``. Not sent if this delivery's begin itself ends the window: that is ``window_abandoned``.
+window_refused = Signal(name="window_refused", providing_args=[*_arguments, "reason"])
+#: In the worker's child: this execution ended after it had lost its lease to another. Nothing was recorded.
+window_stale = Signal(name="window_stale", providing_args=_arguments)
+
+#: A window has its outcome: sent for each outcome, by the process that records it. ``outcome`` is ``done``, ``failed``,
+#: ``abandoned``, ``dropped``, ``expired``, ``revoked``, ``missed`` or ``skipped``. ``count`` is 1; where a beat passes
+#: over several windows at once it is their number, and ``window`` is the newest of them. In the worker's child: what
+#: the body came to, and what a limit ended at begin. In the worker's main process, from a thread: a message that was
+#: discarded as expired or revoked, and a hard time limit. In beat: what a limit ended, what was passed over, a message
+#: that can't be made, and what the result of a window says that no worker has begun. Not sent for windows that a beat
+#: only counts as untracked, nor by ``celery once resume --from-now``.
+window_closed = Signal(name="window_closed", providing_args=[*_arguments, "outcome", "count"])
 #: In the worker's child: recorded as done; the body returned, raised Ignore or called ``replace()``.
 window_succeeded = Signal(name="window_succeeded", providing_args=_arguments)
-#: In the worker's child: recorded as failed; ``exception`` is what the body raised. Neither where it is retried or
-#: runs again later, nor where the child can't say it: a hard time limit kills it, and the worker's main process
-#: records the failure; a beat records that of a message that can't be made. Both are logged.
+#: In the worker's child: recorded as failed; ``exception`` is what the body raised. Not sent if the window is retried
+#: or runs again later. A failure that has no exception here has only ``window_closed``: a hard time limit kills the
+#: child, and a message that can't be made never reaches a worker.
 window_failed = Signal(name="window_failed", providing_args=[*_arguments, "exception"])
-#: In the worker's child: this execution ended after it had lost its lease to another; nothing was recorded.
-window_stale = Signal(name="window_stale", providing_args=_arguments)
+#: In beat: windows were passed over, by ``catch_up`` or ``grace``; ``window`` is the newest, ``count`` their number.
+window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count"])
+#: A limit ended the window, and it isn't executed: in beat when it looks at what is overdue, or in the worker's child
+#: in place of a begin. ``outcome`` says which limit: ``abandoned`` (``max_attempts``), ``dropped`` (``once_recover``),
+#: ``expired`` (``expires``), ``missed`` (``grace``) or ``skipped`` (``once_overlap``; in the child alone).
+window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])

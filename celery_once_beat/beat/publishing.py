@@ -236,6 +236,9 @@ class Publishing(Scheduler):
                     key.entry,
                     extra=about("window_unpublishable", key),
                 )
+                signals.window_closed.send(
+                    sender=self, window=Window(key.entry, key.start, None), outcome="failed", count=1
+                )
 
     def _send(self, entry: Any, window: Window, job: Job) -> Published:
         """Publish through the base's ``apply_entry``, which logs and swallows a failure. In a batch, SENT: into it."""

@@ -16,6 +16,7 @@ from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
+from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, read_app
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
@@ -166,7 +167,7 @@ class Recovery:
             elif reply == Unchanged("put off"):
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
-                self._ended(window, reply.outcome, "a limit was reached")
+                self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
         if not self._heard:
             return recovered  # which beat has it instead depends on who lives
         try:
@@ -201,10 +202,11 @@ class Recovery:
             window.entry,
             outcome,
             why,
-            extra=about("window_" + outcome, window, owner=self._beat),
+            extra=about(OUTCOMES[outcome].action, window, owner=self._beat),
         )
         ended = Window(window.entry, window.start, None)
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
+        signals.window_closed.send(sender=self._sender, window=ended, outcome=outcome, count=1)
 
     def _say_once(
         self, what: str, error: OnceError | str, extra: dict[str, object], level: int = logging.ERROR

@@ -26,7 +26,7 @@ from celery_once_beat.logs import about
 from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
 from celery_once_beat.store import BeatReport, Closed, Lookup, Published, Store
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import Window, WindowKey, format_instant
 from celery_once_beat.wording import shown
 
 from . import broker
@@ -255,6 +255,9 @@ class OnceSchedulerMixin(Publishing):
                     outcome,
                     extra=about("window_by_result", key, outcome=outcome, owner=self._beat_id),
                 )
+                signals.window_closed.send(
+                    sender=self, window=Window(key.entry, key.start, None), outcome=outcome, count=1
+                )
         return None
 
     def _check(self) -> None:
@@ -319,6 +322,7 @@ class OnceSchedulerMixin(Publishing):
             self._reserve(row)
         for window, count in claims.missed:
             signals.window_missed.send(sender=self, window=window, count=count)
+            signals.window_closed.send(sender=self, window=window, outcome="missed", count=count)
         self._publish(claims.won, claims.sent)
         if claims.away is not None:
             raise claims.away

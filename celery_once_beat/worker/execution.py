@@ -19,6 +19,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.errors import NewerVersionError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name
+from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Stale, Store
 from celery_once_beat.windows import Window, check_retry
 
@@ -85,12 +86,12 @@ class Execution(Turn):
             come_again(self.task, request, self.length)
         if isinstance(reply, Closed) and reply.outcome:
             # A limit ended the window just now.
-            if reply.outcome == "skipped":
-                self.log(logging.INFO, "window_skipped", "is skipped: another window of its entry runs")
-            else:
-                self.log(logging.ERROR, "window_" + reply.outcome, "is %s, a limit was reached", reply.outcome)
-            signals.window_abandoned.send(sender=self.task, window=self.window, outcome=reply.outcome)
-            raise Ignore(f"window is {reply.outcome}")
+            outcome = OUTCOMES[reply.outcome]
+            level = logging.ERROR if outcome.urgency else logging.INFO
+            self.log(level, outcome.action, "is %s: %s", outcome.name, outcome.meaning)
+            signals.window_abandoned.send(sender=self.task, window=self.window, outcome=outcome.name)
+            self.tell_closed(outcome.name)
+            raise Ignore(f"window is {outcome.name}")
         reason = reason_of(reply)
         self.log(logging.INFO, "window_refused", "refused, this copy comes late: %s", reason)
         signals.window_refused.send(sender=self.task, window=self.window, reason=reason)

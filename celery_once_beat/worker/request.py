@@ -13,9 +13,11 @@ from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.request import Request
 
+from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name
 from celery_once_beat.logs import about
+from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import Again, Closed, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_headers, format_instant
 
@@ -59,7 +61,7 @@ class OnceRequest(Request):
         if soft or state.should_terminate or (task.acks_late and not keeps):
             return  # if the broker delivers it again, it is for recovery to run it again
         again = getattr(task, "once_retry_failed_after", None)
-        _end(self.app, self.request_dict, "failed", killed=True, again_after=again)
+        _end(task, self.request_dict, "failed", killed=True, again_after=again)
 
 
 def request_class(task: Any) -> type[OnceRequest]:
@@ -85,7 +87,7 @@ def request_class(task: Any) -> type[OnceRequest]:
 @task_revoked.connect(weak=False)
 def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, **_: Any) -> None:
     if getattr(sender, "once_closes_windows", False):
-        _end(sender.app, vars(request), "expired" if expired else "revoked", killed=terminated)
+        _end(sender, vars(request), "expired" if expired else "revoked", killed=terminated)
 
 
 @task_unknown.connect(weak=False)
@@ -116,7 +118,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
         )
 
 
-def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
+def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
     """Have ``outcome`` of the delivery ``request`` recorded; if the store doesn't answer, recovery sees to it."""
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
@@ -125,11 +127,12 @@ def _end(app: Any, request: dict[str, Any], outcome: str, *, killed: bool, again
 
     def send(store: Store) -> None:
         if delivery.record(store, outcome, killed=killed, again_after=again_after):
-            extra = about("window_" + outcome, window, attempt=window.attempt, owner=delivery.owner)
+            extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
             start = format_instant(window.start)
             logger.info("once: window %s of %r is %s", start, window.entry, outcome, extra=extra)
+            signals.window_closed.send(sender=task, window=window, outcome=outcome, count=1)
 
-    errands_of(app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
+    errands_of(task.app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
 
 
 class _Delivery(NamedTuple):

@@ -189,12 +189,18 @@ class Turn(ABC):
         if self._finish("done"):
             self._recorded = True  # before its signal: a receiver hears it once
             signals.window_succeeded.send(sender=self.sender, window=self.window)
+            self.tell_closed("done")
 
     def fail(self, exc: BaseException, again_after: float | None) -> None:
         """Record that the body failed; with ``again_after`` the window may run again so many seconds later."""
         if self._finish("failed", again_after):
             self._recorded = True
             signals.window_failed.send(sender=self.sender, window=self.window, exception=exc)
+            self.tell_closed("failed")
+
+    def tell_closed(self, outcome: str) -> None:
+        """Signal that the window has ended."""
+        signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
     def _finish(self, outcome: str, again_after: float | None = None) -> bool:
         """Tell the store ``outcome``; returns whether it is recorded and final. Called again, it goes on where it was.

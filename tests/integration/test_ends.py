@@ -174,6 +174,9 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
     window = next(iter(system.account().open))
     control.revoke(task_id("once:", "tick", window), terminate=terminate, signal="SIGKILL")
     wait_until(lambda: system.outcomes() == {"revoked": 1}, "it is revoked", 60)
+    wait_until(
+        lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["revoked"], "a receiver hears it"
+    )
     assert start == format_instant(window)
     assert len(system.ledger.read("start")) == int(terminate)
 
@@ -188,6 +191,9 @@ def test_an_expired_message(system: System) -> None:
     wait_until(lambda: _now() > window.timestamp() + 1, "it expires", 60)
     system.worker().wait_ready()
     wait_until(lambda: system.outcomes() == {"expired": 1}, "it is expired", 60)
+    wait_until(
+        lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["expired"], "a receiver hears it"
+    )
     assert not system.ledger.read("start")
 
 

@@ -452,7 +452,9 @@ def test_a_body_that_ran_without_the_store(
     assert worker.account.counts == ({outcome: 1} if outcome else {})
     with pytest.raises(Ignore, match="refused"):
         worker.deliver(lambda: pytest.fail("its window was executed again"))
-    end = {"done": ["window_succeeded"], "failed": ["window_failed"], None: []}[outcome]
+    end = {"done": ["window_succeeded", "window_closed"], "failed": ["window_failed", "window_closed"], None: []}[
+        outcome
+    ]
     assert [name for name, _ in sent] == ["window_started", *end]
     if how == "retries":
         assert worker.deliver(lambda: "retried", retries=1) == "retried"
@@ -590,7 +592,8 @@ def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCapture
     store_of(worker.app).load_many([request])
     with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
         worker.deliver(lambda: pytest.fail("a window past its grace was executed"))
-    assert [(name, arguments["outcome"]) for name, arguments in sent] == [("window_abandoned", "missed")]
+    names = ["window_abandoned", "window_closed"]
+    assert [(name, arguments["outcome"]) for name, arguments in sent] == [(name, "missed") for name in names]
     actions = [record.action for record in caplog.records if hasattr(record, "action")]
     assert actions == ["window_missed"]
 
@@ -664,7 +667,10 @@ def _throw(exc: Exception) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_each_end_sends_its_signal(worker: Worker, end: str) -> None:
-    """What is recorded as done or failed is signalled, however the body ended; what isn't recorded yet, isn't."""
+    """What is recorded as done or failed is signalled, however the body ended; what isn't recorded yet, isn't.
+
+    ``window_closed`` says it too, for those who want to hear every outcome.
+    """
     run, signal = ENDS[end]
     caught: list[BaseException] = []
     with heard() as sent:
@@ -672,11 +678,14 @@ def test_each_end_sends_its_signal(worker: Worker, end: str) -> None:
             worker.deliver(lambda: run(worker.task))
         except Exception as exc:  # noqa: BLE001  # whatever the end is
             caught.append(exc)
-    assert [name for name, _ in sent] == ["window_started", *([signal] if signal else [])]
+    assert [name for name, _ in sent] == ["window_started", *([signal, "window_closed"] if signal else [])]
     if signal == "window_failed":
-        assert [sent[-1][1]["exception"]] == caught
+        assert [sent[1][1]["exception"]] == caught
     recorded = {"window_succeeded": {"done": 1}, "window_failed": {"failed": 1}, None: {}}
     assert worker.account.counts == recorded[signal]
+    assert {
+        arguments["outcome"]: arguments["count"] for name, arguments in sent if name == "window_closed"
+    } == recorded[signal]
 
 
 def test_a_failure_that_runs_again_is_not_signalled_yet(worker: Worker) -> None:

@@ -154,9 +154,9 @@ def test_windows_of_a_task_that_is_plain_by_now(beat: Beat, heard: list[tuple[st
     account = beat.store.account("a")
     assert account is not None
     assert account.counts == {"dropped": 1}
-    ((name, arguments),) = heard
-    assert (name, arguments["outcome"], arguments["sender"]) == ("window_abandoned", "dropped", beat)
-    assert arguments["window"].start == window.start
+    assert [name for name, _ in heard] == ["window_abandoned", "window_closed"]
+    for _, arguments in heard:
+        assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
 
 
 def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[tuple[str, dict[str, Any]]]) -> None:
@@ -174,7 +174,7 @@ def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[t
     assert isinstance(found.away, UncertainWriteError)
     assert not found.taken
     assert begun.attempt == 1  # type: ignore[union-attr]
-    assert [arguments["outcome"] for _, arguments in heard] == ["abandoned"]
+    assert {arguments["outcome"] for _, arguments in heard} == {"abandoned"}
 
 
 def test_redis_goes_away_after_a_take(
