@@ -520,7 +520,7 @@ def test_a_body_that_ran_on_an_uncertain_begin(
 
 def end_killed(worker: Worker, request: dict[str, Any], outcome: str) -> None:
     """What the main process does for a child that it has killed."""
-    _end(worker.app, request, outcome, killed=True)
+    _end(worker.task, request, outcome, killed=True)
     errands_of(worker.app).finish(60)
 
 
@@ -845,7 +845,7 @@ def test_a_retry_number_that_cant_be_kept(worker: Worker, retries: object, caplo
     with pytest.raises(HeaderError, match=r"message header retries: found .*, expected a whole number from 0"):
         worker.deliver(lambda: pytest.fail("it ran"), retries=retries)
     request = {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": retries}
-    _end(worker.app, request, "revoked", killed=False)
+    _end(worker.task, request, "revoked", killed=False)
     assert [record.action for record in caplog.records] == ["window_unrecorded"]  # type: ignore[attr-defined]
     assert worker.account.open[WINDOW.start].begun is None
     assert worker.deliver(lambda: "ran", retries=10**9) == "ran"
