@@ -18,7 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What the tests need beside the installed package.
-BESIDE = ("tests", "examples", "docs", "README.md", "CHANGELOG.md", "Makefile", "docker-compose.yml", "pyproject.toml")
+BESIDE = (
+    *("tests", "examples", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
+    *("docker-compose.yml", "pyproject.toml"),
+)
 #: Quick ones (not those of windows by the thousand), and those that a wheel could fail: entry points, scripts in Lua,
 #: README as a user follows it.
 TESTS = (

@@ -28,7 +28,7 @@ Serve = Callable[..., Proc]
 
 @pytest.fixture
 def serve(procs: Processes, redis_url: str, tmp_path: Path) -> Serve:
-    """Run a command of the page beside the quickstart app; its first lines are the page's, but for the port."""
+    """Run a command of the page beside the quickstart's app; it prints first what the page shows, but for the port."""
     (tmp_path / "proj.py").write_text((ROOT / "examples" / "quickstart" / "proj.py").read_text())
 
     def start(command: str, **env: str) -> Proc:
