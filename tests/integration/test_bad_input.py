@@ -190,6 +190,17 @@ def test_a_task_with_a_wrong_attribute(system: System, task: dict[str, object], 
         assert not list(client.scan_iter("once:*entry*")), "nothing was loaded"
 
 
+def test_a_request_class_that_cannot_be_combined(system: System) -> None:
+    """A worker whose task has a Request of another kind says so in one line, too; a beat doesn't need it."""
+    system.task = {"Request": "builtins:dict"}
+    system.check_law = False
+    worker = system.worker(pool="solo")
+    assert worker.wait(60) == os.EX_CONFIG
+    (line,) = [line for line in worker.log.splitlines() if "CRITICAL" in line]
+    assert "Request: found <class 'dict'>, expected a subclass of celery.worker.request.Request" in line
+    assert "Traceback" not in worker.log
+
+
 def test_a_wrong_attribute_stops_nobody_else(system: System) -> None:
     """Who only sends tasks, a web process say, goes on; a command of the CLI says what is wrong."""
     system.task = {"once_leese": 5}

@@ -19,11 +19,12 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
+from celery.utils.dispatch import Signal
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat import OnceTask, Window, once
+from celery_once_beat import OnceTask, Window, once, signals
 from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
@@ -297,6 +298,32 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis) -> None:
         assert second.fence >= first.fence
     with turn as window:
         assert window is None, "it is done"
+
+
+def test_its_signals_say_what_a_tasks_say(redis_url: str) -> None:
+    """A failure that may run again isn't signalled as one; a body that runs without Redis has started, too."""
+    heard = []
+
+    def hear(signal: Signal, **_: Any) -> None:
+        heard.append(signal.name)
+
+    for signal in (signals.window_started, signals.window_failed, signals.window_succeeded):
+        signal.connect(hear, weak=False)
+    try:
+        for again, told in ((None, ["window_started", "window_failed"]), (600.0, ["window_started"])):
+            turn = once(f"fails-{again}", **YEARLY, url=redis_url, retry_failed_after=again)
+            with pytest.raises(ZeroDivisionError), turn:
+                _ = 1 / 0
+            assert heard == told
+            heard.clear()
+        app = Celery("away", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
+        app.conf.once_beat_run_without_store = True
+        with once("away", **YEARLY, app=app):
+            assert heard == ["window_started"]
+        assert heard == ["window_started"], "its end is in no record"
+    finally:
+        for signal in (signals.window_started, signals.window_failed, signals.window_succeeded):
+            signal.disconnect(hear)
 
 
 def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis) -> None:
