@@ -41,8 +41,8 @@ __all__ = (
 
 #: Length of an instant's text.
 INSTANT_WIDTH = 27
-#: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a task
-#: that gives its children its own headers doesn't send copies of its window.
+#: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a child
+#: that was given its parent's headers is no copy of the parent's window.
 HEADERS = frozenset(
     {"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_keyed", "once_id", "once_v"}
 )
@@ -234,19 +234,19 @@ def find_headers(*mappings: object) -> dict[str, object]:
     return {}
 
 
-# -- calls that were sent for no window
+# -- calls without a window
 
-#: When such a call was first begun, and its task id: a retry has it. It is no header of a window.
+#: When such a call first began, and its task id. Its retries carry it.
 _CALL = "once_call"
 
 
 def encode_call(call: str, start: datetime) -> dict[str, str]:
-    """Return the message header that tells a retry of ``call``, a task id, when that was first begun."""
+    """Return the message header that tells a retry of ``call``, a task id, when that first began."""
     return {_CALL: f"{format_instant(start)} {call}"}
 
 
 def find_call(call: object, *mappings: object) -> datetime | None:
-    """Return when ``call``, a task id, was first begun, by its header, flat or below ``headers``; else None."""
+    """Return when ``call``, a task id, first began, as its header in one of ``mappings`` says; else None."""
     for mapping in mappings:
         text = mapping.get(_CALL) if isinstance(mapping, Mapping) else None
         if isinstance(text, str) and text[INSTANT_WIDTH:] == f" {call}":
@@ -258,7 +258,7 @@ def find_call(call: object, *mappings: object) -> datetime | None:
 
 
 def check_retry(retries: object) -> int:
-    """Return a message's retry number, which the store keeps; raises HeaderError for one that it can't read again."""
+    """Return a message's retry number; raises HeaderError for one that the store couldn't keep."""
     if retries is None:
         return 0
     if type(retries) is not int or not 0 <= retries <= _MAX_RETRY:

@@ -45,7 +45,6 @@ else:
 #: can't be stored.
 _said: set[str] = set()
 
-#: Checked when a worker or a beat starts: an app is often imported by processes that do neither.
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
     "once_recover": check_choice(True, False),
@@ -85,7 +84,7 @@ class OnceTask(_Task):
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """As Celery's; what the task sets is checked where it counts, see :func:`check_tasks`."""
+        """As Celery's. What the task sets is checked when a worker or a beat starts: :func:`check_tasks`."""
         super().on_bound(app)
         if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
             cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]

@@ -99,7 +99,7 @@ class Turn(ABC):
         self.length = length
         #: The answer to begin; None while there is none.
         self.reply: BeginReply | None = None
-        #: None before begin, and where the body runs without the store.
+        #: None before begin, and while the body runs without the store.
         self.lease: Lease | None = None
         self.without_store = False
         self.handed_over = False
@@ -107,7 +107,7 @@ class Turn(ABC):
         self._begin_until = time.monotonic() + length / 2
         self._late_begins = 0
         self._answer: Finished | Again | Stale | None = None
-        #: True also where the store couldn't be reached.
+        #: True also if the store couldn't be reached.
         self._told = False
         #: Nothing is left to do for the end.
         self._recorded = False
