@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -51,19 +50,7 @@ class Board:
 
 def start_board(system: System, *arguments: str, name: str = "board", port: int = 0, **env: Any) -> Board:
     """Start a board for the system's app; returns once it listens."""
-    command = [
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "apps.once_app",
-        "once",
-        "dashboard",
-        "--port",
-        str(port),
-        *arguments,
-    ]
-    proc = system.procs.start(command, name=name, env=system.env(**env))
+    proc = system.celery("once", "dashboard", "--port", str(port), *arguments, name=name, **env)
     return Board(proc, proc.wait_log(r"the board is at (http://[^\s,]+)").group(1))
 
 

@@ -118,7 +118,7 @@ def _may_be_left_out(item: pytest.Item) -> bool:
 
 
 def _turn(item: pytest.Item) -> tuple[bool, bytes]:
-    """Modules that compute come between those that wait, the same way each time, and at the end what is quick."""
+    """Mix modules that compute with modules that wait, in an order that stays the same; unit tests come last."""
     return "unit" in item.path.parts, hashlib.sha1(item.path.name.encode(), usedforsecurity=False).digest()
 
 
@@ -128,7 +128,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    """Let fixtures know, at teardown, whether the test failed; and the last lines, what it lacked."""
+    """Note that a test failed, for fixtures at teardown, and what it lacked, for the summary."""
     report = yield
     if report.failed:
         item.stash[_FAILED] = True
@@ -143,7 +143,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
-    """At the end, one line that says what this machine left out, and what installs it."""
+    """End with one line that says which tests were left out, and what to install for them."""
     yield
     skipped = terminalreporter.getreports("skipped")
     lacked = Counter(value for report in skipped for name, value in report.user_properties if name == "need")
@@ -241,7 +241,7 @@ def rabbit_url(rabbit_server: RabbitServer) -> str:
 
 # ------------------------------------------------------------------------------------------------- processes
 
-#: The tests whose processes are measured. Those of the others run the same, and would take half as long again.
+#: The tests whose processes are measured. Other tests run the same code, and measured they take half as long again.
 _MEASURED = (
     "board", "contrib", "test_bad_input.py", "test_cli.py", "test_deploys.py", "test_ends.py", "test_keyed.py",
     "test_leases.py", "test_lineup.py", "test_odd_schedules.py", "test_outages.py", "test_overlap.py", "test_pair.py",
@@ -257,7 +257,7 @@ def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def unmeasured() -> Iterator[None]:
-    """Leave out what the test runs: others measure it, and of millions of calls that takes as long as the calls."""
+    """Don't measure this test: others cover the same code, and measuring millions of calls doubles their time."""
     measuring = "coverage" in sys.modules and sys.modules["coverage"].Coverage.current()
     if measuring:
         measuring.stop()

@@ -56,10 +56,9 @@ class Play:
     """What was done, and what came of it; entries are named as in ``apps.ends_app``."""
 
     def __init__(self, server: RedisServer, procs: Processes, directory: Path) -> None:
-        self.procs = procs
         self.ledger = Ledger(directory / "ledger.jsonl")
         self.system = System(procs, self.ledger, server.url(), directory)
-        self.system.queue, self.system.entries = "calm", {}
+        self.system.app, self.system.queue, self.system.entries = "apps.ends_app", "calm", {}
         self.system.settings = SETTINGS
         self.system.result_url = server.url()
         self.app = Celery("ends", broker=server.url(), backend=server.url(), set_as_current=False)
@@ -79,13 +78,13 @@ class Play:
         """All of it; returns once every window has its outcome, or can't be waited for any longer."""
         for name in {self.worker_of(entry) for entry in self.entries} & set(WORKERS):
             pool, concurrency = WORKERS[name]
-            self.workers[name] = self.procs.start_worker(
-                "apps.ends_app", name=name, pool=pool, concurrency=concurrency, extra_args=["-Q", name],
-                env=self.system.env(settings=SETTINGS_OF.get(name, {}), **ENV_OF.get(name, {})),
+            self.workers[name] = self.system.worker(
+                name, pool=pool, concurrency=concurrency, extra_args=["-Q", name],
+                env={"settings": SETTINGS_OF.get(name, {}), **ENV_OF.get(name, {})},
             )  # fmt: skip
         for worker in self.workers.values():
             worker.wait_ready(120)
-        self.procs.start_beat("apps.ends_app", env=self.system.env())
+        self.system.beat()
         left = set(self.entries)
         wait_until(lambda: self._claimed(left), "each entry has one window claimed", 180)
         self._revoke("revoked")

@@ -46,7 +46,7 @@ def wait_until(predicate: Callable[[], T], what: str, timeout: float, every: flo
 # libfaketime before 0.9.11 makes time.sleep() of Python 3.11 and later fail with EINVAL when the monotonic
 # clock stays real. A process with a fake clock gets this as its sitecustomize: the same sleep by another
 # system call.
-_SITECUSTOMIZE = """\
+_SLEEP = """\
 import select, time
 
 try:
@@ -58,6 +58,11 @@ except OSError:
         select.select([], [], [], seconds)
 
     time.sleep = sleep
+"""
+# A host's name of its own, as in a container, which has it in HOSTNAME too.
+_HOST = """\
+import os, socket
+socket.gethostname = lambda: os.environ["HOSTNAME"]
 """
 
 
@@ -75,6 +80,8 @@ class Proc:
         directory: Path,
         env: Mapping[str, str] | None = None,
         faketime: float | str | None = None,
+        cwd: Path | str | None = None,
+        host: str = "",
     ) -> None:
         self.name = name
         self.directory = directory
@@ -85,15 +92,18 @@ class Proc:
         if faketime is not None:
             self.clock = FakeClock(directory, faketime)
             variables.update(self.clock.env)
+        if host:
+            variables["HOSTNAME"] = host
+        if host or self.clock:
             site = directory / "site"
             site.mkdir(exist_ok=True)
-            (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+            (site / "sitecustomize.py").write_text((_SLEEP if self.clock else "") + (_HOST if host else ""))
             variables["PYTHONPATH"] = f"{site}{os.pathsep}{variables['PYTHONPATH']}"
         #: Under coverage.py it ends by itself where it can: killed, it takes what it measured with it.
         self.measured = bool(variables.get("COVERAGE_PROCESS_CONFIG"))
         with self.log_path.open("ab") as log:
             self._popen = subprocess.Popen(
-                list(command), cwd=directory, env=variables, stdin=subprocess.DEVNULL, stdout=log,
+                list(command), cwd=cwd or directory, env=variables, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self.pid = self._popen.pid
@@ -286,9 +296,15 @@ class Processes:
         env: Mapping[str, str] | None = None,
         faketime: float | str | None = None,
         ready: str | None = None,
+        cwd: Path | str | None = None,
+        host: str = "",
     ) -> Proc:
-        """Any command; *ready* is the pattern of its log for :meth:`Proc.wait_ready`."""
-        proc = Proc(command, name=name, directory=self._new_directory(name), env=env, faketime=faketime)
+        """Any command; *ready* is the pattern of its log for :meth:`Proc.wait_ready`.
+
+        It works in *cwd*, or in the directory of its log, and takes *host* for its host's name.
+        """
+        directory = self._new_directory(name)
+        proc = Proc(command, name=name, directory=directory, env=env, faketime=faketime, cwd=cwd, host=host)
         self._live.append(proc)
         if ready is not None:
             proc._ready = re.compile(ready)

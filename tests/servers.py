@@ -30,6 +30,7 @@ __all__ = (
     "PostgresServer",
     "RabbitServer",
     "RedisServer",
+    "SentinelServer",
     "ServerError",
     "find_servers",
     "free_port",
@@ -417,6 +418,18 @@ def without_shard(url: str, shard: int) -> Iterator[str]:
             yield url.replace("redis://", "redis://part:any@")
         finally:
             client.execute_command("ACL", "DELUSER", "part")
+
+
+class SentinelServer(RedisServer):
+    """One of the processes that watch a master. It writes to its configuration, so each has one of its own."""
+
+    def watch(self, conf: str) -> None:
+        """Start with that configuration, in which ``{port}`` stands for its port; returns once it answers."""
+        self.port = free_port()
+        path = self.directory / "sentinel.conf"
+        path.write_text(conf.replace("{port}", str(self.port)))
+        self._spawn([str(self.binary), str(path), "--sentinel"], {})
+        self._wait_until_answers()
 
 
 class RabbitServer(_Server):

@@ -1,8 +1,13 @@
-"""The system under test as a test sees it: beats, workers, what the store knows and what the ledger saw."""
+"""Beats, workers and commands of one app over one store and one broker, and what store and ledger know of them.
+
+Every test that starts Celery starts it here: :class:`System`, or one of its kinds with an app of its own.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -18,7 +23,7 @@ from celery.schedules import schedule
 from crons import cron
 from kombu import Connection
 from ledger import Ledger
-from processes import Proc, Processes, wait_until
+from processes import Proc, Processes, environ, wait_until
 
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
@@ -32,15 +37,20 @@ EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
 
 
 def rare(every: float = 20.0) -> dict[str, Any]:
-    """An interval of which one window comes a few seconds from now, and none while a test acts on that one.
+    """An interval with one window a few seconds from now, and no other while a test acts on that one.
 
-    A beat that comes up later begins with the next: to be waited for longer than ``every``.
+    A beat that starts too late begins with the next one: wait for longer than ``every``.
     """
     return {"every": every, "anchor": format_instant(datetime.now(timezone.utc) + timedelta(seconds=5))}
 
 
 class System:
-    """Any number of beats and workers of ``once_app`` with the same entries, over one store and one broker."""
+    """Any number of beats and workers with the same entries and settings."""
+
+    app = "apps.once_app"
+    scheduler = "once"
+    #: A command that runs theirs, as ``ddtrace-run``.
+    run_by: Sequence[str] = ()
 
     def __init__(self, procs: Processes, ledger: Ledger, store_url: str, directory: Path) -> None:
         self.procs = procs
@@ -52,9 +62,6 @@ class System:
         self.queue = f"once-{uuid.uuid4().hex[:8]}"
         self.entries: dict[str, Any] = EVERY_SECOND
         self.settings: dict[str, Any] = {}
-        self.app = "apps.once_app"
-        #: A command that runs theirs, as ``ddtrace-run``.
-        self.run_by: Sequence[str] = ()
         self.task: dict[str, Any] = {}
         self.kill_point = ""
         self.result_url: str | None = None
@@ -84,12 +91,32 @@ class System:
             env["RESULT_URL"] = self.result_url
         return env
 
-    def beat(self, name: str = "beat", faketime: Any = None, **env: Any) -> Proc:
-        return self.procs.start_beat(self.app, name=name, env=self.env(**env), faketime=faketime, run_by=self.run_by)
+    def beat(
+        self, name: str = "beat", faketime: Any = None, scheduler: str = "", loglevel: str = "INFO", **env: Any
+    ) -> Proc:
+        return self.procs.start_beat(
+            self.app, name=name, env=self.env(**env), scheduler=scheduler or self.scheduler, faketime=faketime,
+            loglevel=loglevel, run_by=self.run_by,
+        )  # fmt: skip
 
     def worker(self, name: str = "worker", *, env: Mapping[str, Any] | None = None, **options: Any) -> Proc:
         options.setdefault("concurrency", 1)
         return self.procs.start_worker(self.app, name=name, env=self.env(**(env or {})), run_by=self.run_by, **options)
+
+    def celery(self, *words: str, name: str = "", **env: Any) -> Proc:
+        """Start another command for the app: ``celery("once", "ping")``."""
+        command = [sys.executable, "-m", "celery", "-A", self.app, *words]
+        return self.procs.start(command, name=name or words[-1], env=self.env(**env))
+
+    def once(self, *words: str, exit_code: int = 0, env: Mapping[str, Any] | None = None) -> str:
+        """Run a command of ``celery once`` to its end; returns what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "celery", "-A", self.app, "once", *words], text=True, timeout=120, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=environ(self.env(**(env or {}))), cwd=self.directory,
+        )  # fmt: skip
+        assert done.returncode == exit_code, done.stdout
+        return done.stdout
 
     def pair(self, **worker: Any) -> tuple[list[Proc], list[Proc]]:
         """Two beats and two workers, all ready."""
@@ -169,8 +196,8 @@ class System:
     def check_each_once(self, entry: str = "tick", *, body_again: int = 0) -> None:
         """Each window that the schedule defines is done, recorded once, and its body came to its end once.
 
-        ``body_again``: so many bodies may have ended twice, or once without learning that their end is recorded, since
-        their process or their store died or slept after the last line.
+        ``body_again``: how many bodies may have ended twice, or without learning that their end is recorded. Their
+        process or their store died or slept after the last line.
         """
         starts = self.starts(entry)
         assert starts, "no window at all"

@@ -57,8 +57,7 @@ def no_law(system: System) -> None:
 
 
 def dashboard(system: System, *arguments: str, **env: Any) -> Proc:
-    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "dashboard", *arguments]
-    return system.procs.start(command, name="dashboard", env=system.env(**env))
+    return system.celery("once", "dashboard", *arguments, name="dashboard", **env)
 
 
 def bearer(token: str) -> dict[str, str]:

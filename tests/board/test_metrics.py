@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -56,8 +55,7 @@ def entries(samples: Samples, name: str) -> set[str]:
 
 
 def metrics(system: System, *arguments: str, name: str = "metrics", **env: Any) -> Proc:
-    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "metrics", *arguments]
-    return system.procs.start(command, name=name, env=system.env(**env))
+    return system.celery("once", "metrics", *arguments, name=name, **env)
 
 
 def test_what_a_pair_did(system: System) -> None:

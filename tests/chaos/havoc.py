@@ -19,19 +19,19 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+from chaos.cast import Cast, Member
 from chaos.faults import Fault
 from chaos.network import Link
-from chaos.stage import Member, Stage
 from servers import RedisServer
 
 __all__ = ("Havoc",)
 
 
 class Havoc:
-    """Carries out a plan of faults on a stage; ``counts`` says how many of each kind."""
+    """Carries out a plan of faults on a cast; ``counts`` says how many of each kind."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, cast: Cast) -> None:
+        self.cast = cast
         self.counts: Counter[str] = Counter()
         self._number = 0
         #: Messages that were seen, to be delivered again later.
@@ -45,10 +45,10 @@ class Havoc:
         while (now := time.monotonic() - begin) < seconds:
             while coming and coming[0].at <= now:
                 self.befall(coming.pop(0))
-            self.stage.tend()
+            self.cast.tend()
             self._watch_messages()
             time.sleep(0.1)
-        self.stage.heal()
+        self.cast.heal()
 
     def befall(self, fault: Fault) -> None:
         """Carry out one fault; one that finds nobody to befall isn't counted."""
@@ -58,7 +58,7 @@ class Havoc:
             self.counts[fault.kind] += 1
 
     def _note(self, fault: Fault, effect: str, of: int | None, **more: Any) -> None:
-        self.stage.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
+        self.cast.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
 
     def _lasts(self, fault: Fault, undo: Callable[[], None]) -> None:
         """Noted before it begins by the caller, and here when it is over."""
@@ -66,12 +66,12 @@ class Havoc:
 
         def over() -> None:
             undo()
-            self.stage.ledger.write("over", number=number)
+            self.cast.ledger.write("over", number=number)
 
-        self.stage.ending.append((time.monotonic() + fault.seconds, over))
+        self.cast.ending.append((time.monotonic() + fault.seconds, over))
 
     def _one(self, kind: str | None = None) -> Member | None:
-        up = [member for member in self.stage.members if member.up and kind in (None, member.kind)]
+        up = [member for member in self.cast.members if member.up and kind in (None, member.kind)]
         return self._rng.choice(up) if up else None
 
     def _kill(self, fault: Fault, kind: str) -> bool:
@@ -80,7 +80,7 @@ class Havoc:
             return False
         member.proc.kill()
         self._note(fault, "death", member.proc.pid)
-        self.stage.gone(member)
+        self.cast.gone(member)
         return True
 
     def _beat_killed(self, fault: Fault) -> bool:
@@ -90,7 +90,7 @@ class Havoc:
         return self._kill(fault, "worker")
 
     def _pool_child_killed(self, fault: Fault) -> bool:
-        member = next((m for m in self.stage.members if m.up and m.kind == "worker" and m.pool == "prefork"), None)
+        member = next((m for m in self.cast.members if m.up and m.kind == "worker" and m.pool == "prefork"), None)
         children = member.proc.children() if member else []
         if not children:
             return False
@@ -137,9 +137,9 @@ class Havoc:
             if proc.alive:
                 proc.kill()
                 self._note(fault, "death", proc.pid)
-            self.stage.gone(member)
+            self.cast.gone(member)
 
-        self.stage.ending.append((time.monotonic() + 5, gone))
+        self.cast.ending.append((time.monotonic() + 5, gone))
         return True
 
     def _beat_ended(self, fault: Fault) -> bool:
@@ -157,10 +157,10 @@ class Havoc:
         return True
 
     def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        return self._restart(fault, self.stage.store, "out")
+        return self._restart(fault, self.cast.store, "out")
 
     def _broker_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        return self._restart(fault, self.stage.broker, "none")
+        return self._restart(fault, self.cast.broker, "none")
 
     def _pause(self, fault: Fault, server: RedisServer, effect: str) -> bool:
         if not _answers(server):
@@ -171,19 +171,19 @@ class Havoc:
         return True
 
     def _store_frozen(self, fault: Fault) -> bool:
-        return self._pause(fault, self.stage.store, "out")
+        return self._pause(fault, self.cast.store, "out")
 
     def _broker_frozen(self, fault: Fault) -> bool:
-        return self._pause(fault, self.stage.broker, "none")
+        return self._pause(fault, self.cast.broker, "none")
 
     def _store_slow(self, fault: Fault) -> bool:
-        if not _answers(self.stage.store):
+        if not _answers(self.cast.store):
             return False
         self._note(fault, "none", None)
         stop = threading.Event()
 
         def stutter() -> None:
-            with self.stage.store.client() as client, contextlib.suppress(redis.RedisError):
+            with self.cast.store.client() as client, contextlib.suppress(redis.RedisError):
                 while not stop.wait(0.2):
                     client.execute_command("CLIENT", "PAUSE", 300, "ALL")
 
@@ -193,10 +193,10 @@ class Havoc:
         return True
 
     def _store_flushed(self, fault: Fault) -> bool:
-        if not _answers(self.stage.store):
+        if not _answers(self.cast.store):
             return False
         try:
-            with self.stage.store.client() as client:
+            with self.cast.store.client() as client:
                 client.flushall()
         except redis.RedisError:
             return False
@@ -233,7 +233,7 @@ class Havoc:
         return self._on_link(fault, "broker", "none", lambda link: setattr(link, "dark", True))
 
     def _clock_jumps(self, fault: Fault) -> bool:
-        clocks = [member for member in self.stage.members if member.clock and member.up]
+        clocks = [member for member in self.cast.members if member.clock and member.up]
         if not clocks:
             return False
         member = self._rng.choice(clocks)
@@ -243,12 +243,12 @@ class Havoc:
 
     def _messages_doubled(self, fault: Fault) -> bool:
         """What waits, what is being executed, and what has been executed before: delivered once more."""
-        if not self._seen or not _answers(self.stage.broker):
+        if not self._seen or not _answers(self.cast.broker):
             return False
         again = self._rng.sample(self._seen, min(10, len(self._seen)))
         try:
             for message in again:
-                self.stage.system.put(message)
+                self.cast.system.put(message)
         except redis.RedisError:
             return False
         self._note(fault, "none", None, messages=len(again))
@@ -260,9 +260,9 @@ class Havoc:
         stop = threading.Event()
 
         def purge() -> None:
-            with self.stage.system._queue_server as client, contextlib.suppress(redis.RedisError):
+            with self.cast.system._queue_server as client, contextlib.suppress(redis.RedisError):
                 while not stop.wait(0.005):
-                    client.delete(self.stage.system.queue)
+                    client.delete(self.cast.system.queue)
 
         threading.Thread(target=purge, daemon=True).start()
         self._lasts(fault, stop.set)
@@ -270,11 +270,11 @@ class Havoc:
 
     def _watch_messages(self) -> None:
         """Remember some of the messages, to deliver them again later."""
-        if not _answers(self.stage.broker):
+        if not _answers(self.cast.broker):
             return
-        with contextlib.suppress(redis.RedisError, ValueError), self.stage.system._queue_server as client:
+        with contextlib.suppress(redis.RedisError, ValueError), self.cast.system._queue_server as client:
             unacked = [json.dumps(json.loads(value)[0]).encode() for value in client.hvals("unacked")]
-            self._seen = [*self._seen, *unacked, *client.lrange(self.stage.system.queue, 0, 5)][-200:]
+            self._seen = [*self._seen, *unacked, *client.lrange(self.cast.system.queue, 0, 5)][-200:]
 
 
 def _answers(server: RedisServer) -> bool:

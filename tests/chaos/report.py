@@ -14,7 +14,7 @@ from chaos.checker import Verdict
 from chaos.entries import LEASE
 
 if TYPE_CHECKING:
-    from chaos.stage import Stage
+    from chaos.cast import Cast
 
 __all__ = ("machine", "write_report")
 
@@ -29,10 +29,10 @@ def machine() -> str:
 
 
 def write_report(
-    folder: str | None, verdict: Verdict, stage: Stage, faults: Counter[str], seed: int, minutes: float
+    folder: str | None, verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes: float
 ) -> None:
     """Print it; with ``folder`` it is written to ``chaos.md`` there."""
-    text = _text(verdict, stage, faults, seed, minutes)
+    text = _text(verdict, cast, faults, seed, minutes)
     print(text)
     if folder:
         path = Path(folder, "chaos.md")
@@ -40,7 +40,7 @@ def write_report(
         path.write_text(text)
 
 
-def _text(verdict: Verdict, stage: Stage, faults: Counter[str], seed: int, minutes: float) -> str:
+def _text(verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes: float) -> str:
     rows = [
         ("windows", verdict.windows),
         ("executions that began", verdict.executions),
@@ -51,14 +51,14 @@ def _text(verdict: Verdict, stage: Stage, faults: Counter[str], seed: int, minut
         ("**overlapped**", len(verdict.overlapped)),
         ("**early**", len(verdict.early)),
         *((f"excused, {excuse}", count) for excuse, count in sorted(verdict.excused.items())),
-        ("beats and workers that ended by themselves", len(stage.ended_alone)),
+        ("beats and workers that ended by themselves", len(cast.ended_alone)),
         ("lateness, p50", f"{verdict.late(0.5):.3f} s"),
         ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
         ("lateness, the most", f"{verdict.late(1):.3f} s"),
     ]
     kinds = [f"| {name} | {count} |" for name, count in sorted(faults.items())]
     about = (
-        f"Two beats, two workers (prefork and threads), store and broker on {stage.store.binary.name}: "
+        f"Two beats, two workers (prefork and threads), store and broker on {cast.store.binary.name}: "
         f"{faults.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
         "recovery_interval 0.3 s, start_timeout 5 s."
     )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from chaos.cast import Cast
 from chaos.checker import judge
 from chaos.entries import ENTRIES, LEASE
 from chaos.faults import plan
 from chaos.havoc import Havoc
 from chaos.report import write_report
-from chaos.stage import Stage
 from processes import wait_until
 
 #: Seconds between two faults, on average.
@@ -27,25 +27,25 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
     seed, minutes = request.config.getoption("seed"), request.config.getoption("minutes")
     seconds = minutes * 60
     faults = plan(seed, seconds, EVERY)
-    with Stage(tmp_path, procs, ledger, lambda: start_redis(appendonly=True)) as stage:
-        stage.tend()
+    with Cast(tmp_path, procs, ledger, lambda: start_redis(appendonly=True)) as cast:
+        cast.tend()
         wait_until(lambda: {e["entry"] for e in ledger.read("finish")} == set(GRIDS), "all entries run", 60)
         begin = time.monotonic()
-        havoc = Havoc(stage)
+        havoc = Havoc(cast)
         havoc.play(faults, seconds)
         end = time.monotonic()
 
         def verdict():
-            stage.tend()
+            cast.tend()
             return judge(ledger.read(), GRIDS, begin, end, LEASE)
 
         calm = wait_until(lambda: not verdict().lost or time.monotonic() > end + 300, "", 400, every=2) and verdict()
         procs.end()
-        write_report(request.config.getoption("report"), calm, stage, havoc.counts, seed, minutes)
-        stage.system.check_conservation()
+        write_report(request.config.getoption("report"), calm, cast, havoc.counts, seed, minutes)
+        cast.system.check_conservation()
     assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
     # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
-    ours = [ended for ended in stage.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]
+    ours = [ended for ended in cast.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]
     assert not ours, "\n".join(ours)
 
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +83,8 @@ class Orm:
 class Shop(System):
     """As :class:`System`, with entries that are rows."""
 
+    app = "apps.dj_shop.celery"
+    scheduler = ONCE
     database: dict[str, Any]
     orm: Orm
     settings_of_django: dict[str, Any]
@@ -104,14 +105,8 @@ class Shop(System):
         )
         return env
 
-    def beat(self, name: str = "beat", faketime: Any = None, scheduler: str = ONCE, **env: Any) -> Proc:
-        return self.procs.start_beat(
-            "apps.dj_shop.celery", name=name, env=self.env(**env), scheduler=scheduler, faketime=faketime
-        )
-
     def worker(self, name: str = "worker", *, env: Any = None, **options: Any) -> Proc:
-        options = {"concurrency": 1, "pool": "solo", **options}
-        return self.procs.start_worker("apps.dj_shop.celery", name=name, env=self.env(**(env or {})), **options)
+        return super().worker(name, env=env, **{"pool": "solo", **options})
 
     def beats(self) -> list[Proc]:
         """Two, both with the rows read."""
@@ -119,16 +114,6 @@ class Shop(System):
         for beat in beats:
             beat.wait_ready()
         return beats
-
-    def once(self, *arguments: str, exit_code: int = 0, env: Mapping[str, Any] | None = None) -> str:
-        """What a command of ``celery once`` prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "apps.dj_shop.celery", "once", *arguments], text=True, timeout=120,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-            env=environ(self.env(**(env or {}))), cwd=self.directory,
-        )  # fmt: skip
-        assert done.returncode == exit_code, done.stdout
-        return done.stdout
 
     def ran(self, entry: str) -> list[str]:
         """The windows that are recorded as done, each as often as it is."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from processes import environ, wait_until
+from processes import wait_until
 from sqlalchemy_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 from sqlalchemy_celery_beat.session import SessionManager
 from sqlalchemy_celery_beat.tzcrontab import TzAwareCrontab
@@ -28,8 +26,7 @@ def uri(tmp_path: Path) -> str:
 
 def test_two_beats_over_another_base(system: System, uri: str, tmp_path: Path) -> None:
     """Windows run once, an edit is seen by both beats and nothing runs early for it; the commands read its rows."""
-    system.entries = {}
-    env = {**system.env(), "DATABASE": uri}
+    system.app, system.scheduler, system.entries = "apps.sa_app", SCHEDULER, {}
     session = SessionManager().session_factory(uri)
     every = {seconds: IntervalSchedule(every=seconds, period="seconds") for seconds in (1, 2)}
     night = CrontabSchedule(minute="30", hour="2", timezone="Europe/Berlin")
@@ -39,8 +36,8 @@ def test_two_beats_over_another_base(system: System, uri: str, tmp_path: Path) -
     session.add_all([tick, PeriodicTask(name="nightly", task="apps.sa_app.work", schedule_model=night)])
     session.commit()
 
-    system.procs.start_worker("apps.sa_app", pool="solo", concurrency=1, env=env).wait_ready()
-    beats = [system.procs.start_beat("apps.sa_app", name=f"beat{n}", scheduler=SCHEDULER, env=env) for n in (1, 2)]
+    system.worker(pool="solo", env={"DATABASE": uri}).wait_ready()
+    beats = [system.beat(f"beat{n}", DATABASE=uri) for n in (1, 2)]
     system.wait_done(3)
     sooner = system.account().since
     tick.schedule_model = every[2]
@@ -58,11 +55,8 @@ def test_two_beats_over_another_base(system: System, uri: str, tmp_path: Path) -
     before = sorted(parse_instant(start) for start in recorded if parse_instant(start) <= since)
     assert before == [before[0] + n * timedelta(seconds=1) for n in range(len(before))]
 
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "apps.sa_app", "once", "audit", "-S", SCHEDULER, "--json"],
-        capture_output=True, text=True, check=True, env=environ(env), cwd=tmp_path,
-    )  # fmt: skip
-    assert {fact["entry"]: fact["verdict"] for fact in json.loads(done.stdout)["entries"]} == {
+    audit = json.loads(system.once("audit", "-S", SCHEDULER, "--json", env={"DATABASE": uri}))
+    assert {fact["entry"]: fact["verdict"] for fact in audit["entries"]} == {
         "nightly": "balances", "tick": "balances",
     }  # fmt: skip
 

@@ -27,7 +27,6 @@ UNITS = ["celery-beat.service", "celery-worker@.service"]
 #: As long as a pod's may be; a container has it as its host's name, and in HOSTNAME.
 POD = "beat-of-a-project-with-a-long-name-in-staging-02-7d4b9c6f5d-x2x"
 assert len(POD) == 63
-_SITECUSTOMIZE = "import os, socket\nsocket.gethostname = lambda: os.environ['HOSTNAME']\n"
 
 APP = """\
 from celery import Celery
@@ -58,19 +57,17 @@ class Machine:
     def __init__(self, procs: Processes, folder: Path, url: str) -> None:
         self.procs = procs
         self.folder = folder
-        site = folder.with_name("site")
-        site.mkdir()
-        (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         self.env = {
             "CELERY_BROKER_URL": url,
-            "HOSTNAME": POD,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{site}{os.pathsep}{folder}",
+            "PYTHONPATH": str(folder),
         }
 
-    def start(self, command: list[str], name: str, **env: str) -> Proc:
+    def start(self, command: list[str], name: str, cwd: str | None = None, **env: str) -> Proc:
         ready = r"beat: Starting| ready\.$"
-        return self.procs.start(command, name=name, env={**self.env, **env}, ready=ready)
+        return self.procs.start(
+            command, name=name, env={**self.env, **env}, ready=ready, cwd=cwd, host=env.get("HOSTNAME", POD)
+        )
 
     def status(self, command: list[str], **env: str) -> int:
         proc = self.start(command, "probe", **env)
@@ -239,8 +236,7 @@ def test_the_units_commands(
         template, _, instance = name.partition("@")
         unit = units[f"{template}{'@' if instance else ''}.service"]["Service"]
         command = shlex.split(unit["ExecStart"].replace("%i", instance).replace("%%", "%"))
-        there = "import os, sys; os.chdir(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
-        procs[name] = machine.start([sys.executable, "-c", there, unit["WorkingDirectory"], *command], name)
+        procs[name] = machine.start(command, name, cwd=unit["WorkingDirectory"])
     beat, one, two = (procs[name].wait_ready() for name in enabled)
     assert f"one@{POD} ready" in one.log
     assert f"two@{POD} ready" in two.log

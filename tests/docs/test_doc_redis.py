@@ -11,7 +11,7 @@ import pytest
 from doc_pages import ROOT, blocks_of, the_block
 from doc_runner import start_with
 from processes import Processes, wait_until
-from servers import RedisServer, free_port
+from servers import RedisServer, SentinelServer
 
 PAGE = "docs/redis.md"
 
@@ -22,14 +22,6 @@ def test_the_user_is_the_one_of_the_list() -> None:
     (rights,) = [block.text.split() for block in blocks_of(PAGE) if block.comment == "acl"]
     assert rights[0] == "~once:*"
     assert line.split() == ["on", ">change-me-once", rights[0], "resetchannels", "-@all", *rights[1:]]
-
-
-class Sentinel(RedisServer):
-    """A sentinel by the page's file, which it writes to: each has its own."""
-
-    def _launch(self) -> None:
-        self._spawn([str(self.binary), str(self.directory / "sentinel.conf"), "--sentinel"], {})
-        self._wait_until_answers()
 
 
 class Watched:
@@ -52,14 +44,12 @@ class Watched:
         return server
 
     def _start_sentinel(self) -> RedisServer:
-        sentinel = Sentinel(self.master.binary)
-        sentinel.port = free_port()
+        sentinel = SentinelServer(self.master.binary)
         conf = the_block(PAGE, "sentinel.conf").text
         assert conf.count("port 26379\n") == conf.count(" 6379 ") == 1
-        conf = conf.replace("port 26379\n", f"port {sentinel.port}\nbind 127.0.0.1\n")
-        (sentinel.directory / "sentinel.conf").write_text(conf.replace(" 6379 ", f" {self.master.port} "))
         self._keep(sentinel)
-        sentinel._launch()
+        conf = conf.replace("port 26379\n", "port {port}\nbind 127.0.0.1\n")
+        sentinel.watch(conf.replace(" 6379 ", f" {self.master.port} "))
         return sentinel
 
     def all_is_well(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 from processes import wait_until
 from redis.exceptions import RedisError
-from servers import RedisServer, free_port
+from servers import RedisServer, SentinelServer, free_port
 
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.verbs import Store
@@ -44,20 +44,13 @@ def follows(replica: RedisServer, master: RedisServer) -> bool:
     return info.get("master_port") == master.port and info.get("master_link_status") == "up"
 
 
-class _Sentinel(RedisServer):
-    """One of the processes that watch a master."""
-
-    def watch(self, master: RedisServer) -> None:
-        self.conf = self.directory / "sentinel.conf"
-        self.port = free_port()
-        self.conf.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\n"
-            f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 2\n"
-            f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\n"
-            f"sentinel failover-timeout {MASTER} 3000\n"
-        )
-        self._spawn([str(self.binary), str(self.conf), "--sentinel"], {})
-        self._wait_until_answers()
+_CONF = f"""\
+port {{port}}
+bind 127.0.0.1
+sentinel monitor {MASTER} 127.0.0.1 {{master}} 2
+sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}
+sentinel failover-timeout {MASTER} 3000
+"""
 
 
 class Topology:
@@ -155,15 +148,15 @@ class SentinelSet(Topology):
     def __init__(self, binary: Path, seed: int, *, replicas: int = 1) -> None:
         super().__init__(binary, seed)
         self.options = {"master_name": MASTER}
-        self.sentinels: list[_Sentinel] = []
+        self.sentinels: list[SentinelServer] = []
         try:
             self.data = [self.start()]
             self.data += [self.start("--replicaof", f"127.0.0.1 {self.data[0].port}") for _ in range(replicas)]
             for _ in range(3):
-                sentinel = _Sentinel(binary)
+                sentinel = SentinelServer(binary)
                 self.servers.append(sentinel)
                 self.sentinels.append(sentinel)
-                sentinel.watch(self.data[0])
+                sentinel.watch(_CONF.replace("{master}", str(self.data[0].port)))
             self._wait_well()
         except BaseException:
             self.__exit__()
@@ -197,7 +190,7 @@ class SentinelSet(Topology):
         except AssertionError as exc:
             raise AssertionError(f"{exc}; they see {[self._state(sentinel) for sentinel in self.sentinels]}") from None
 
-    def _state(self, sentinel: _Sentinel) -> tuple[dict[str, str], list[dict[str, str]]] | None:
+    def _state(self, sentinel: SentinelServer) -> tuple[dict[str, str], list[dict[str, str]]] | None:
         try:
             with redis.Redis(host="127.0.0.1", port=sentinel.port, protocol=2, **_QUIET) as client:
                 client.set_response_callback("SENTINEL MASTER", lambda reply, **_: reply)

@@ -21,6 +21,7 @@ from failover.topology import KINDS, Topology
 from ledger import Ledger
 from processes import Proc, Processes, wait_until
 from servers import RedisServer
+from system import System
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.rules.balance import balance
@@ -114,25 +115,21 @@ class Trial:
         wait_until(lambda: len(self._told_claimed()) > 20, "windows are claimed", 60)
 
     def _start_celery(self, topology: Topology, broker: RedisServer) -> None:
-        env = {
-            "BROKER_URL": broker.url(),
-            "STORE_URL": topology.url,
-            "QUEUE": "failover",
-            "LEDGER": str(self.ledger.path),
-            "ENTRIES": json.dumps(dict.fromkeys(_TICKS, _WORK)),
-            "SETTINGS": json.dumps({
-                "once_beat_redis_options": topology.options,
-                "once_beat_wait_replicas": self.wait,
-                "once_beat_lease": 15.0,
-                "once_beat_publish_timeout": 2.0,
-                "once_beat_start_timeout": 10.0,
-                "once_beat_recovery_interval": 0.5,
-                "broker_connection_timeout": 4.0,
-            }),
-        }  # fmt: skip
-        app = "failover.watched_app"
-        workers = [self.procs.start_worker(app, name=f"worker{n}", env=env, concurrency=4) for n in (1, 2)]
-        beats = [self.procs.start_beat(app, name=f"beat{n}", env=env) for n in (1, 2)]
+        system = System(self.procs, self.ledger, broker.url(), self.directory)
+        system.store.close()
+        system.app, system.store_url = "failover.watched_app", topology.url
+        system.entries = dict.fromkeys(_TICKS, _WORK)
+        system.settings = {
+            "once_beat_redis_options": topology.options,
+            "once_beat_wait_replicas": self.wait,
+            "once_beat_lease": 15.0,
+            "once_beat_publish_timeout": 2.0,
+            "once_beat_start_timeout": 10.0,
+            "once_beat_recovery_interval": 0.5,
+            "broker_connection_timeout": 4.0,
+        }
+        workers = [system.worker(f"worker{n}", concurrency=4) for n in (1, 2)]
+        beats = [system.beat(f"beat{n}") for n in (1, 2)]
         self.living = [*beats, *workers]
 
     def _start_driver(self, topology: Topology, broker: RedisServer) -> None:

@@ -19,11 +19,26 @@ from processes import TESTS, Processes, wait_until
 from servers import RedisServer, keys_without_expiry
 
 STOCK = "celery.beat:Scheduler"
+README = Path(TESTS, "README.md").read_text()
 
 
 @pytest.fixture
 def env(redis_url: str, ledger: Ledger) -> dict[str, str]:
     return {"BROKER_URL": redis_url, "LEDGER": str(ledger.path)}
+
+
+# The test that tests/README.md offers to copy, as it stands there.
+(_TO_COPY,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+exec(_TO_COPY)
+
+
+def test_the_readme_names_what_is_there():
+    """Every folder and module that tests/README.md names is there, and no folder of tests is forgotten."""
+    named = {name.rstrip("/") for name in re.findall(r"`((?:[a-z_]+/)?[a-z_]+\.py|[a-z]+)`", README)}
+    gone = {name for name in named if name.endswith(".py") and not Path(TESTS, name).exists()}
+    assert not gone
+    folders = {path.name for path in Path(TESTS).iterdir() if path.is_dir() and not path.name.startswith(("_", "."))}
+    assert folders - named <= {"apps", "typing"}
 
 
 # ---------------------------------------------------------------------------------------------------- ledger

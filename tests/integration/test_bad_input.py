@@ -62,7 +62,7 @@ def test_an_unknown_key_of_an_entry(system: System) -> None:
 def test_a_stock_beat_is_warned_of(system: System) -> None:
     """Where -S once was forgotten everything would be sent once more: that beat says so at its start, and no other."""
     system.check_law = False
-    stock = system.procs.start_beat("apps.once_app", name="stock", scheduler="celery.beat:Scheduler", env=system.env())
+    stock = system.beat("stock", scheduler="celery.beat:Scheduler")
     embedded = system.worker("embedded", pool="threads", beat=True, scheduler="celery.beat:Scheduler")
     for proc in (stock, embedded):
         proc.wait_log("once: this beat runs Scheduler, which sends each window once more", 60)

@@ -538,7 +538,7 @@ def test_the_shell_completes_commands_and_entries(system: System) -> None:
 def test_watch_shows_the_status_until_it_is_stopped(system: System) -> None:
     """It shows the beat come and Redis' absence, and Ctrl-C ends it quietly."""
     system.check_law = False
-    watch = system.procs.start(command("watch", "--interval", "0.3"), name="watch", env=system.env())
+    watch = system.celery("once", "watch", "--interval", "0.3", name="watch")
     watch.wait_log("No beat lives", 60)
     beat = system.beat()
     watch.wait_log(rf"{HOST}:{beat.pid}", 60)

@@ -28,9 +28,6 @@ COMPOSE = ROOT / "docker-compose.yml"
 BEATS = ["beat-1", "beat-2"]
 WORKERS = ["worker-1", "worker-2"]
 
-# A container has a host name of its own, and Docker puts it into HOSTNAME too. A process gets both by this.
-_SITECUSTOMIZE = "import os, socket\nsocket.gethostname = lambda: os.environ['HOSTNAME']\n"
-
 
 def unescaped(value: Any) -> Any:
     """What Compose makes of the file's texts: ``$$`` is a dollar, and nothing is left to the reader's variables."""
@@ -336,15 +333,12 @@ class Composed:
         self.store = store
         self.broker = broker
         self.workdir, self.image_env = lay_out(services["beat-1"], directory / "image")
-        self.site = directory / "site"
-        self.site.mkdir()
-        (self.site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         self.running: dict[str, Proc] = {}
 
     def env(self, name: str) -> dict[str, str]:
         """The environment that the service has in its container, with the addresses of this machine."""
         service = self.services[name]
-        env = {**self.image_env, **service.get("environment", {}), "HOSTNAME": service.get("hostname", "c0ffee000000")}
+        env = {**self.image_env, **service.get("environment", {})}
         for key, value in env.items():
             url = urlsplit(value)
             if url.hostname == "redis":
@@ -363,13 +357,11 @@ class Composed:
                 RABBITMQ_NODENAME=f"once-{self.broker.port}@localhost",
                 RABBITMQ_CONF_ENV_FILE=str(self.broker.directory / "rabbitmq-env.conf"),
             )
-        return {**env, "PATH": os.pathsep.join(path), "PYTHONPATH": str(self.site)}
+        return {**env, "PATH": os.pathsep.join(path), "PYTHONPATH": ""}
 
     def _start(self, command: list[str], name: str, label: str) -> Proc:
-        # The process becomes the command, in the directory that it has in the image.
-        there = "import os, sys; os.chdir(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
-        here = [sys.executable, "-S", "-c", there, str(self.workdir), *command]
-        return self.procs.start(here, name=label, env=self.env(name))
+        host = self.services[name].get("hostname", "c0ffee000000")
+        return self.procs.start(command, name=label, env=self.env(name), cwd=self.workdir, host=host)
 
     def up(self, name: str) -> Proc:
         """Start a service by its command, once what it depends on is healthy."""

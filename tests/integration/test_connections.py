@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -96,8 +95,7 @@ def runs_windows(system: System) -> None:
 
 
 def ping(system: System) -> Proc:
-    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "ping"]
-    proc = system.procs.start(command, name="ping", env=system.env())
+    proc = system.celery("once", "ping")
     proc.wait()
     return proc
 

@@ -23,7 +23,7 @@ RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_publishe
 
 
 def goes_on(system: System, point: str, action: str) -> None:
-    """Run a pair until one of it stands at the point, and see that the others go on, and it too if it was frozen."""
+    """Let one process of a pair be killed or frozen at the point; the others go on, and a frozen one once it thaws."""
     # Frozen for longer than every timeout: that of the markers too. No bystander loses its lease on a busy machine.
     system.settings = {"once_beat_lease": 4.0, "once_beat_marker_ttl": 2.0, "once_beat_retention": 4.0}
     system.kill_point = f"{point}:{action}"

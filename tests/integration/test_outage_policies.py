@@ -52,8 +52,15 @@ def overdue(beat: Proc, entry: str) -> int:
     return len(said(beat, f"once: window \\S+ of '{entry}' is overdue, to be"))
 
 
-@pytest.mark.parametrize("how", ["refused", "black hole"])
-@pytest.mark.parametrize("away", ["store", "broker"])
+@pytest.mark.parametrize(
+    ("away", "how"),
+    [
+        ("store", "black hole"),
+        ("broker", "refused"),
+        pytest.param("store", "refused", marks=pytest.mark.long),
+        pytest.param("broker", "black hole", marks=pytest.mark.long),
+    ],
+)
 def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away: str, how: str) -> None:
     """One line when it begins and one when it ends, by beat and worker; then what ``catch_up`` says, and no flood.
 
@@ -122,13 +129,15 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     beat.stop()
 
 
-@pytest.mark.parametrize(("publish", "run"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("publish", "run"), [(True, False), (False, True), pytest.param(True, True, marks=pytest.mark.long)]
+)
 def test_an_outage_of_the_store_without_which_they_go_on(
     start_redis: Callable[..., RedisServer], system: System, publish: bool, run: bool
 ) -> None:
-    """By ``publish_without_store`` and ``run_without_store``; after it each window has its one outcome.
+    """With these settings beats publish on and workers run on; afterwards each window has one outcome.
 
-    What ran while nobody could record it runs again: that is what the second of them costs.
+    ``run_without_store`` has its price: what ran while nobody could record it runs again.
     """
     store = start_redis(appendonly=True)
     system.use_store(store.url())
@@ -179,9 +188,9 @@ def test_an_outage_of_the_store_without_which_they_go_on(
 
 
 def test_an_untracked_claim_in_a_long_outage(start_redis: Callable[..., RedisServer], system: System) -> None:
-    """Carried out and never answered, by a store that has forgotten the beat meanwhile: it is published all the same.
+    """A claim that was carried out and never answered is published after the outage: no recovery would bring it back.
 
-    No recovery would bring it back.
+    By then the store has forgotten the beat.
     """
     store = start_redis(faketime=0)
     system.use_store(store.url())

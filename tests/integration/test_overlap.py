@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
 import redis
-from processes import environ, wait_until
+from processes import wait_until
 from system import System
 
 from celery_once_beat.settings import Settings
@@ -266,6 +264,4 @@ def test_an_entry_may_say_never(system: System) -> None:
 
 
 def order(system: System, entry: str = "tick") -> None:
-    """``celery once run``."""
-    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "run", entry]
-    subprocess.run(command, env=environ(system.env()), cwd=system.directory, check=True, capture_output=True)
+    system.once("run", entry)

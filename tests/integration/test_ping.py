@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from typing import Any
 
 from processes import Proc, Processes, wait_until
 from servers import free_port
 from system import System
 
 
-def ping(procs: Processes, *arguments: str, env: dict[str, str]) -> Proc:
-    command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "ping", *arguments]
-    proc = procs.start(command, name="ping", env=env)
+def ping(system: System, *arguments: str, **env: Any) -> Proc:
+    proc = system.celery("once", "ping", *arguments, name="ping", **env)
     proc.wait()
     return proc
 
@@ -21,8 +21,7 @@ def ping(procs: Processes, *arguments: str, env: dict[str, str]) -> Proc:
 def test_a_beat_that_lives_is_found_until_it_ends(system: System) -> None:
     """Exit 0 where a beat lives, any or the one that is named by its ID or its host; 1 where none does."""
     system.check_law = False
-    env, procs = system.env(), system.procs
-    before = ping(procs, env=env)
+    before = ping(system)
     assert (before.exit_code, before.log) == (1, "no beat lives; alive: none\n")
     with system.client() as client:
         assert client.keys() == [], "a probe writes nothing"
@@ -31,23 +30,23 @@ def test_a_beat_that_lives_is_found_until_it_ends(system: System) -> None:
     wait_until(lambda: len(system.store.beats()) == 1, "the beat has said that it lives", 60)
     (name,) = system.store.beats()
     for arguments in ([], ["--beat", name], ["--beat", socket.gethostname()]):
-        found = ping(procs, *arguments, env=env)
+        found = ping(system, *arguments)
         assert (found.exit_code, found.log) == (0, f"{name}\n")
-    other = ping(procs, "--beat", "elsewhere", env=env)
+    other = ping(system, "--beat", "elsewhere")
     assert (other.exit_code, other.log) == (1, f"no beat elsewhere lives; alive: {name}\n")
 
     beat.stop()
-    assert ping(procs, env=env).exit_code == 1, "a beat that ends says so at once"
+    assert ping(system).exit_code == 1, "a beat that ends says so at once"
 
 
 def test_without_redis_it_says_so_in_one_line(system: System) -> None:
     """No answer isn't 'no beat': another status, one line, no traceback."""
     system.check_law = False
-    away = ping(system.procs, env=system.env(STORE_URL=f"redis://127.0.0.1:{free_port()}/0"))
+    away = ping(system, STORE_URL=f"redis://127.0.0.1:{free_port()}/0")
     assert away.exit_code == os.EX_UNAVAILABLE
     assert away.log.startswith("once: Redis: ")
     assert away.log.count("\n") == 1
-    wrong = ping(system.procs, env=system.env(settings={"once_beat_lease": "soon"}))
+    wrong = ping(system, settings={"once_beat_lease": "soon"})
     assert wrong.exit_code == os.EX_CONFIG
     assert wrong.log == "once: once_beat_lease: found 'soon', expected a number of seconds, at least 0.5\n"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from leaks.usage import Sample, look_at
+from ledger import Ledger
 from processes import Processes, wait_until
 from servers import RedisServer
-
-from celery_once_beat.settings import Settings
-from celery_once_beat.store.verbs import Store
+from system import System
 
 __all__ = ("Load",)
 
@@ -22,18 +23,18 @@ class Load:
     """Over a store and a broker of their own, which may be one server."""
 
     def __init__(
-        self, procs: Processes, store: RedisServer, broker: RedisServer, *, entries: int = 200, **env: str
-    ) -> None:
+        self, procs: Processes, directory: Path, store: RedisServer, broker: RedisServer, *, entries: int = 200,
+        **env: str,
+    ) -> None:  # fmt: skip
         self.server, self.broker = store, broker
         self.names = [f"entry-{number:03d}" for number in range(entries)]
         self.clients_before = self.clients()
-        self.store = Store(Settings(redis_url=store.url()))
+        system = System(procs, Ledger(directory / "ledger.jsonl"), store.url(), directory)
+        self.store = system.store
         self.paused = False
-        env = {
-            "BROKER_URL": broker.url(1), "STORE_URL": store.url(), "QUEUE": QUEUE, "ENTRIES": str(entries), **env,
-        }  # fmt: skip
-        self.worker = procs.start_worker("apps.leak_app", env=env, concurrency=1, loglevel="WARNING")
-        self.beat = procs.start_beat("apps.leak_app", env=env, loglevel="WARNING")
+        system.app, system.broker_url, system.queue, system.entries = "apps.leak_app", broker.url(1), QUEUE, entries
+        self.worker = system.worker(env=env, loglevel="WARNING")
+        self.beat = system.beat(loglevel="WARNING", **env)
         wait_until(self.done, "a first window is done", PATIENCE)
 
     def clients(self) -> int:

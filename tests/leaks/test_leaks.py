@@ -40,12 +40,12 @@ def growth(samples: list[Sample]) -> dict[str, float]:
 
 
 def test_windows_leave_nothing_behind(
-    procs: Processes, start_redis: Callable[..., RedisServer], request: pytest.FixtureRequest
+    procs: Processes, start_redis: Callable[..., RedisServer], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Thousands of windows on: the same memory, threads and connections of beat, worker and child, the same keys."""
     windows = request.config.getoption("windows")
     server = start_redis()
-    load = Load(procs, server, server)
+    load = Load(procs, tmp_path, server, server)
     load.run(WARM_UP)
     before = load.rest()
     samples = load.run(windows)
@@ -68,7 +68,7 @@ def test_windows_leave_nothing_behind(
 
 
 def test_a_leak_is_found(
-    procs: Processes, start_redis: Callable[..., RedisServer], request: pytest.FixtureRequest
+    procs: Processes, start_redis: Callable[..., RedisServer], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Where beat and the child keep some bytes for each window, the same check finds these two, and only these.
 
@@ -78,7 +78,7 @@ def test_a_leak_is_found(
     windows = min(request.config.getoption("windows"), 20_000)
     most = limit(windows // 2)
     server = start_redis()
-    load = Load(procs, server, server, LEAK=str(round(4 * most)))
+    load = Load(procs, tmp_path, server, server, LEAK=str(round(4 * most)))
     load.run(WARM_UP)
     grown = growth(load.run(windows))
     found = {name for name, bytes_a_window in grown.items() if bytes_a_window >= most}
@@ -87,7 +87,9 @@ def test_a_leak_is_found(
     load.end()
 
 
-def test_outages_leave_nothing_behind(procs: Processes, start_redis: Callable[..., RedisServer]) -> None:
+def test_outages_leave_nothing_behind(
+    procs: Processes, start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
     """The store is gone sixteen times, killed or silent: no thread, connection or memory is left of it.
 
     Beat and worker have what they had before. The child may have three connections more, however many the outages: one
@@ -95,7 +97,7 @@ def test_outages_leave_nothing_behind(procs: Processes, start_redis: Callable[..
     renewals that were sent beside an end.
     """
     server = start_redis(appendonly=True)
-    load = Load(procs, server, start_redis(), entries=20, COLLECT="1")
+    load = Load(procs, tmp_path, server, start_redis(), entries=20, COLLECT="1")
     before = load.rest()
     connections = load.clients()
     samples = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 from urllib.request import urlopen
 
@@ -21,12 +20,9 @@ class Flower:
 
     def __init__(self, system: System) -> None:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        command = [sys.executable, "-m", "celery", "-A", "apps.once_app", "flower"]
-        env = {**system.env(), "FLOWER_UNAUTHENTICATED_API": "true"}
-        self.proc: Proc = system.procs.start(
-            [*command, "--address=127.0.0.1", f"--port={port}"], name="flower", env=env, ready="Connected to redis"
-        )
-        self.proc.wait_ready()
+        words = ("flower", "--address=127.0.0.1", f"--port={port}")
+        self.proc: Proc = system.celery(*words, name="flower", OBSERVED="", FLOWER_UNAUTHENTICATED_API="true")
+        self.proc.wait_log("Connected to redis")
         with system.client() as client:
             wait_until(client.pubsub_numpat, "it hears the events", 60)
 

@@ -23,7 +23,7 @@ from system import System
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("Member", "Stage")
+__all__ = ("Cast", "Member")
 
 
 @dataclass
@@ -46,18 +46,18 @@ class Member:
         return self.proc is not None and self.proc.alive and not self.busy
 
 
-class Stage:
-    """Two beats and two workers, one of each with a clock that may jump."""
+class Cast:
+    """The system with its two servers: two beats and two workers, one of each with a clock that may jump."""
 
     def __init__(
         self, directory: Path, processes: Processes, ledger: Ledger, servers: Callable[[], RedisServer]
     ) -> None:
         self.ledger = ledger
-        self.processes = processes
         self.store, self.broker = servers(), servers()
         self.network = Network()
         self.network.__enter__()
         self.system = System(processes, ledger, self.store.url(), directory)
+        self.system.app = "chaos.app"
         self.system.entries = {
             entry: {"task": task, "every": every, "args": [seconds]}
             for entry, (task, every, seconds) in ENTRIES.items()
@@ -112,13 +112,11 @@ class Stage:
             "BROKER_URL": f"redis://127.0.0.1:{member.broker.port}/0",
             "STORE_URL": f"redis://127.0.0.1:{member.store.port}/0",
         }
-        environ, faketime = self.system.env(**env), 0 if member.clock else None
+        faketime = 0 if member.clock else None
         if member.kind == "beat":
-            member.proc = self.processes.start_beat("chaos.app", name=member.name, env=environ, faketime=faketime)
+            member.proc = self.system.beat(member.name, faketime, **env)
         else:
-            member.proc = self.processes.start_worker(
-                "chaos.app", name=member.name, env=environ, faketime=faketime, pool=member.pool, concurrency=4
-            )
+            member.proc = self.system.worker(member.name, env=env, faketime=faketime, pool=member.pool, concurrency=4)
         member.again_at = None
 
     def gone(self, member: Member) -> None:
