@@ -73,7 +73,8 @@ def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Li
 
 
 def _entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
-    from_conf = OnceScheduler(app)  # keeps no file, asks nobody
+    from_conf = OnceScheduler(app, lazy=True)
+    Scheduler.setup_schedule(from_conf)  # a beat's own wants a Redis to be set, which isn't asked here
     entries = dict(from_conf.schedule)
     if hasattr(cls, "all_as_schedule"):  # a database's: rows that are there are read, none is made
         stored: Any = cls(app=app, lazy=True)  # by name, as beat does

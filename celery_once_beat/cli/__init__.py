@@ -1,4 +1,4 @@
-"""``celery -A proj once …``: what people ask and order. The store is imported inside a command.
+"""``celery -A proj once …``: what people ask and order. A command is a function of a module here, and a row below.
 
 Exit statuses: 0 as asked; 1 no: nothing lives, an account doesn't balance, a check found something; 2 wrong usage;
 65 a key in Redis isn't ours; 69 Redis or the broker doesn't answer; 78 a wrong setting.
@@ -6,42 +6,72 @@ Exit statuses: 0 as asked; 1 no: nothing lives, an account doesn't balance, a ch
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
 import click
 
-from .audit import audit
-from .context import OnceGroup
-from .doctor import doctor
-from .orders import backfill, pause, resume, run
-from .queries import history, next_windows, ping, status, watch
-from .serve import dashboard, metrics
+from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
 
 __all__ = ("once",)
 
+#: Each command, and where it is. They are imported when one is used: ``celery --help`` doesn't pay for the store.
+_COMMANDS = {
+    "status": "queries",
+    "watch": "queries",
+    "next": "queries",
+    "history": "queries",
+    "audit": "audit",
+    "doctor": "doctor",
+    "ping": "queries",
+    "run": "orders",
+    "backfill": "orders",
+    "pause": "orders",
+    "resume": "orders",
+    "dashboard": "serve",
+    "metrics": "serve",
+}
 
-@click.group(cls=OnceGroup)
+
+class _Commands(click.Group):
+    """Our commands. An error of ours is one line and an exit status, never a traceback."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f".{_COMMANDS[name]}", __name__), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.obj.no_color:
+            ctx.color = False
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # where a name has no place in the terminal's encoding
+        try:
+            return super().invoke(ctx)
+        except OnceError as exc:
+            text = str(exc)
+            click.echo(f"once: {text if text.isprintable() else repr(text)}", err=True)
+            ctx.exit(_status(exc))
+
+
+def _status(error: OnceError) -> int:
+    if isinstance(error, (SettingError, ScheduleError)):
+        return os.EX_CONFIG
+    return os.EX_DATAERR if isinstance(error, (StoreDataError, NewerVersionError)) else os.EX_UNAVAILABLE
+
+
+@click.group(cls=_Commands)
 def once() -> None:
-    r"""Any number of beats side by side, every window once: celery-once-beat.
+    """Look at the windows of the schedule, and order some: celery-once-beat.
 
-    \b
-    Exit statuses: 0 as asked; 1 no (nothing lives, an account doesn't balance,
-    a check found something); 2 wrong usage; 65 a key in Redis isn't ours;
-    69 Redis or the broker doesn't answer; 78 a wrong setting.
+    Exit statuses: 0 as asked; 1 no (nothing lives, an account doesn't balance, a check found something); 2 wrong
+    usage; 65 a key in Redis isn't ours; 69 Redis or the broker doesn't answer; 78 a wrong setting.
     """
-
-
-for command in (
-    status,
-    watch,
-    next_windows,
-    history,
-    audit,
-    doctor,
-    ping,
-    run,
-    backfill,
-    pause,
-    resume,
-    dashboard,
-    metrics,
-):
-    once.add_command(command)

@@ -1,17 +1,19 @@
-"""``audit``: the conservation law, counted again."""
+"""``audit``: count each entry's windows again, and compare."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from .context import Desk, as_json, at_desk, print_json, scheduler_option
-from .output import plain, print_table
+from celery_once_beat.beat import Row
+from celery_once_beat.errors import ScheduleError
+from celery_once_beat.rules import balance
+from celery_once_beat.store import EntrySeen
+from celery_once_beat.windows import format_instant
 
-if TYPE_CHECKING:
-    from celery_once_beat.beat import Row
-    from celery_once_beat.store import EntrySeen
+from .context import Desk, as_json, at_desk, scheduler_option
+from .output import plain, print_json, print_table
 
 __all__ = ("audit",)
 
@@ -48,10 +50,6 @@ def _audit(desk: Desk) -> list[dict[str, Any]]:
 
 
 def _fact(row: Row, seen: EntrySeen) -> dict[str, Any]:
-    from celery_once_beat.errors import ScheduleError
-    from celery_once_beat.rules import balance
-    from celery_once_beat.windows import format_instant
-
     account = seen.account
     if account is None:
         trouble = seen.trouble
@@ -93,4 +91,4 @@ def _print_audit(facts: list[dict[str, Any]], bad: int) -> None:
         ],
     )
     click.echo()
-    click.echo(f"{bad} of {len(facts)} accounts don't balance." if bad else "No account is uneven.")
+    click.echo(f"{bad} of {len(facts)} accounts don't balance." if bad else "Every account balances.")

@@ -1,81 +1,50 @@
-"""What the commands share: the app's store and schedule, errors in one line, how times and names are read."""
+"""What the commands share: the app's store and schedule, and how entries, times and options are read."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone, tzinfo
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
+from celery.app.utils import find_app
 
-from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
+from celery_once_beat.beat import Lineup, Row, line_up
+from celery_once_beat.errors import SettingError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Lookup, Store
 from celery_once_beat.wording import did_you_mean
+from celery_once_beat.worker import check_tasks
 
-from .output import plain
-
-if TYPE_CHECKING:
-    from celery_once_beat.beat import Lineup, Row
-    from celery_once_beat.store import Lookup, Store
-
-__all__ = ("Desk", "OnceGroup", "as_json", "at_desk", "entry_argument", "fail", "print_json", "scheduler_option")
+__all__ = ("Desk", "as_json", "at_desk", "entry_argument", "fail", "scheduler_option")
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class OnceGroup(click.Group):
-    """Our commands: an error of ours is one line and an exit status, never a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """As click's; without colours where Celery's -C or NO_COLOR says so."""
-        if ctx.obj.no_color:
-            ctx.color = False
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # where a name has no place in the terminal's encoding
-        try:
-            return super().invoke(ctx)
-        except OnceError as exc:
-            click.echo(f"once: {plain(str(exc))}", err=True)
-            ctx.exit(_status(exc))
-
-
-def _status(error: OnceError) -> int:
-    if isinstance(error, (SettingError, ScheduleError)):
-        return os.EX_CONFIG
-    return os.EX_DATAERR if isinstance(error, (StoreDataError, NewerVersionError)) else os.EX_UNAVAILABLE
 
 
 class Desk:
     """One command's view of the app. Made before anything is asked; connects when something is."""
 
-    def __init__(self, app: Any, scheduler: str | None = None) -> None:
-        from celery_once_beat.settings import Settings
-        from celery_once_beat.store import Store
-
+    def __init__(self, app: Any, scheduler: str | None = None, *, needs_store: bool = True) -> None:
         self.app = app
-        self.settings = Settings.from_app(app)
-        self.store: Store = Store(self.settings)
+        self.settings = Settings.from_app(app, connects=needs_store)
         self._scheduler = scheduler
+
+    @cached_property
+    def store(self) -> Store:
+        """The app's store."""
+        return Store(self.settings)
 
     @cached_property
     def lookup(self) -> Lookup:
         """What the store knows."""
-        from celery_once_beat.store import Lookup
-
         return Lookup(self.store)
 
     @cached_property
     def lineup(self) -> Lineup:
         """The schedule as a beat would have it."""
-        from celery_once_beat.beat import line_up
-        from celery_once_beat.worker import check_tasks
-
         check_tasks(self.app)
         return line_up(self.app, self.settings, self._scheduler)
 
@@ -128,13 +97,14 @@ def fail(text: str) -> NoReturn:
 
 
 @contextmanager
-def at_desk(ctx: click.Context, scheduler: str | None = None) -> Iterator[Desk]:
+def at_desk(ctx: click.Context, scheduler: str | None = None, *, needs_store: bool = True) -> Iterator[Desk]:
     """Give the command its desk, and the connections back."""
-    desk = Desk(ctx.obj.app, scheduler)
+    desk = Desk(ctx.obj.app, scheduler, needs_store=needs_store)
     try:
         yield desk
     finally:
-        desk.store.close()
+        if "store" in vars(desk):
+            desk.store.close()
 
 
 # -- options and arguments --------------------------------------------------------------------------------------
@@ -155,11 +125,6 @@ def as_json(command: F) -> F:
     return click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")(command)
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
 def entry_argument(**options: Any) -> Callable[[F], F]:
     """``ENTRY``, which the shell completes."""
     return click.argument("entry", shell_complete=_complete_entry, **options)
@@ -167,15 +132,10 @@ def entry_argument(**options: Any) -> Callable[[F], F]:
 
 def _complete_entry(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of entries; none where the app can't be loaded: the shell has no place for an error."""
-    from celery.app.utils import find_app
-
-    from celery_once_beat.beat import line_up
-    from celery_once_beat.settings import Settings
-
     try:
         app: Any = ctx.find_root().params.get("app") or os.environ.get("CELERY_APP")
         app = find_app(app) if isinstance(app, str) else app
-        names = [row.name for row in line_up(app, Settings.from_app(app)).rows]
+        names = [row.name for row in line_up(app, Settings.from_app(app, connects=False)).rows]
     except Exception:  # noqa: BLE001  # whatever a stranger's app raises
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
 
 import click
+from kombu.utils.url import maybe_sanitize_url
 
-from .context import Desk, as_json, at_desk, print_json, scheduler_option
-from .output import plain
+from celery_once_beat.beat import broadcast_entries
+from celery_once_beat.identity import host_of
+from celery_once_beat.rules import Finding, address_findings, checks
+from celery_once_beat.status import make_report
+from celery_once_beat.store import Overview
 
-if TYPE_CHECKING:
-    from celery_once_beat.rules import Finding
+from .context import Desk, as_json, at_desk, scheduler_option
+from .output import plain, print_json
 
 __all__ = ("doctor",)
 
@@ -45,16 +48,13 @@ def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 
 
 def _findings(desk: Desk) -> Iterator[Finding]:
-    from celery_once_beat.beat import broadcast_entries
-    from celery_once_beat.rules import checks
-
     app, settings, lineup = desk.app, desk.settings, desk.lineup
     yield from _versions(desk)
     yield from _meaning(desk)
     overview = desk.lookup.overview([row.name for row in lineup.rows])
     info, trouble = desk.lookup.server()
     if trouble:
-        yield checks.Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
+        yield Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
     else:
         yield from checks.server_findings(info, settings)
     yield from checks.node_findings(desk.lookup.clocks(), settings)
@@ -68,7 +68,7 @@ def _findings(desk: Desk) -> Iterator[Finding]:
     try:
         transport = str(app.connection_for_write().transport_cls)
     except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
-        yield checks.Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
+        yield Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
     else:
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
         everywhere = broadcast_entries(app, (row.entry for row in lineup.rows if row.tracked))
@@ -79,8 +79,6 @@ def _findings(desk: Desk) -> Iterator[Finding]:
 
 
 def _versions(desk: Desk) -> Iterator[Finding]:
-    from celery_once_beat.rules import Finding
-
     names = ("celery-once-beat", "celery", "kombu", "redis")
     found = ", ".join(f"{name} {version(name)}" for name in names)
     yield Finding("versions", "ok", f"{found}, Python {platform.python_version()}, time zone {desk.zone}")
@@ -88,10 +86,6 @@ def _versions(desk: Desk) -> Iterator[Finding]:
 
 def _meaning(desk: Desk) -> Iterator[Finding]:
     """Say what the settings come to, in the units that people at night ask for."""
-    from kombu.utils.url import maybe_sanitize_url
-
-    from celery_once_beat.rules import Finding
-
     s, conf = desk.settings, desk.app.conf
     servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
     yield Finding("store", "ok", f"{servers}, keys {s.key_prefix}…")
@@ -124,9 +118,6 @@ def _lease(desk: Desk, task: str) -> float | None:
 
 
 def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
-    from celery_once_beat.identity import host_of
-    from celery_once_beat.rules import Finding
-
     if not alive:
         yield Finding("beats", "warn", "none lives", "start two: celery -A … beat -S once")
     elif len(alive) == 1:
@@ -150,10 +141,7 @@ def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _entries(desk: Desk, overview: Any) -> Iterator[Finding]:
-    from celery_once_beat.rules import Finding, address_findings
-    from celery_once_beat.status import status_facts
-
+def _entries(desk: Desk, overview: Overview) -> Iterator[Finding]:
     rows = list(desk.lineup.rows)
     yield from address_findings(row.name for row in rows)
     untracked = [row.name for row in rows if not row.tracked and row.policy.tracked is None]
@@ -162,8 +150,8 @@ def _entries(desk: Desk, overview: Any) -> Iterator[Finding]:
             "untracked", "warn", ", ".join(untracked[:10]) + (", …" if len(untracked) > 10 else ""),  # noqa: PLR2004
             "task_cls=OnceTask on the app or base=OnceTask on the task; or accept it: {'once': {'tracked': False}}",
         )  # fmt: skip
-    misfits = [entry for entry in status_facts(overview, desk.lineup)["entries"] if entry["misfit"]]
+    misfits = [entry for entry in make_report(overview, desk.lineup).entries if entry.misfit]
     for entry in misfits:
-        yield Finding(f"entry {plain(entry['entry'])}", "warn", "; ".join(entry["misfit"]))
+        yield Finding(f"entry {plain(entry.entry)}", "warn", "; ".join(entry.misfit))
     if not misfits:
         yield Finding("entries", "ok", f"{len(rows)}, each is claimed")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from .context import Desk, at_desk, entry_argument, fail, scheduler_option
-from .output import plain
+from celery_once_beat.beat import OnceScheduler, Row
+from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.identity import order_name
+from celery_once_beat.store import Claimed, ClaimRequest, Published, Story, Unknown
+from celery_once_beat.windows import WindowKey, format_instant, task_id
 
-if TYPE_CHECKING:
-    from celery_once_beat.beat import OnceScheduler, Row
-    from celery_once_beat.store import Story
+from .context import Desk, as_json, at_desk, entry_argument, fail, scheduler_option
+from .output import plain, print_json
 
 __all__ = ("backfill", "pause", "resume", "run")
 
@@ -32,25 +36,30 @@ _BEGINNING = datetime(1970, 1, 5, tzinfo=timezone.utc)
 @entry_argument()
 @click.option("--window", metavar="TIME", help="The window that starts then; default: the newest that has started.")
 @scheduler_option
+@as_json
 @click.pass_context
-def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | None) -> None:
+def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Run a window of ENTRY now, also one that ran before. Prints its start and its task's id.
 
     It is a backfill of one window: its outcome is counted apart. One that still owes its outcome is left alone.
+    --json prints an object: entry, start, task_id (null if the window is left alone), and published, open, unpublished
+    and unpublishable, of which one is 1.
     """
     with at_desk(ctx, scheduler) as desk:
         row = _tracked(desk, entry)
         start = _newest(row, desk) if window is None else desk.instant(window, "--window")
         if not _is_start(row, start):
-            fail(f"--window: {_said(start, desk)} is no window of {entry!r}; see: once next --from {window} {entry}")
+            there = start.astimezone(desk.zone).isoformat()
+            fail(f"--window: {there} is no window of {entry!r}; see: once next --from {window} {entry}")
         done, ids = _order(desk, row, [start], _publisher(desk))
-        from celery_once_beat.windows import format_instant
-
-        if done["open"]:
-            click.echo(f"once: window {format_instant(start)} of {entry!r} still owes its outcome", err=True)
-            ctx.exit(1)
-        click.echo(f"{format_instant(start)} {ids[-1]}")
-        _end_unpublished(ctx, done)
+    if json_:
+        print_json({"entry": entry, "start": format_instant(start), "task_id": ids[0] if ids else None, **_told(done)})
+    elif ids:
+        click.echo(f"{format_instant(start)} {ids[0]}")
+    if done["open"]:
+        click.echo(f"once: window {format_instant(start)} of {entry!r} still owes its outcome", err=True)
+        ctx.exit(1)
+    _end_unpublished(ctx, done)
 
 
 @click.command()
@@ -61,6 +70,7 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @click.option("--again", is_flag=True, help="Also windows that are done.")
 @scheduler_option
+@as_json
 @click.pass_context
 def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     ctx: click.Context,
@@ -71,26 +81,32 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     yes: bool,  # noqa: FBT001
     again: bool,  # noqa: FBT001
     scheduler: str | None,
+    json_: bool,  # noqa: FBT001
 ) -> None:
     """Run the windows of ENTRY that start from FROM up to TO, both included, once more or for the first time.
 
     What is open or done is skipped; what is counted, apart. Of windows that ended longer ago than the history goes
     (once_beat_history_size) nobody knows their outcome: they run again. How many is shown, and asked.
+    --json asks on stderr, and prints an object: entry, to_run, skipped (how many are open, how many done), and how many
+    became published, open, unpublished and unpublishable.
     """
     with at_desk(ctx, scheduler) as desk:
         row = _tracked(desk, entry)
-        starts, counts = _to_backfill(desk, row, desk.instant(since, "FROM"), desk.instant(until, "TO"), again=again)
-        for words, number in counts.items():
-            click.echo(f"{number:>8} {words}")
-        click.echo(f"{len(starts):>8} to run")
-        if dry_run or not starts:
-            return
-        if not yes:
-            click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True)
-        with click.progressbar(length=len(starts), label=plain(entry)) as bar:
-            done, _ = _order(desk, row, starts, _publisher(desk), bar.update)
+        starts, skipped = _to_backfill(desk, row, desk.instant(since, "FROM"), desk.instant(until, "TO"), again=again)
+        for state, number in skipped.items():
+            click.echo(f"{number:>8} {state}, skipped", err=json_)
+        click.echo(f"{len(starts):>8} to run", err=json_)
+        done: Counter[str] = Counter()
+        if starts and not dry_run:
+            if not yes:
+                click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True, err=json_)
+            with click.progressbar(length=len(starts), label=plain(entry), file=sys.stderr if json_ else None) as bar:
+                done, _ = _order(desk, row, starts, _publisher(desk), bar.update)
+    if json_:
+        print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **_told(done)})
+    elif done:
         click.echo(f"{done['published']} published" + (f", {done['open']} open meanwhile" if done["open"] else ""))
-        _end_unpublished(ctx, done)
+    _end_unpublished(ctx, done)
 
 
 def _tracked(desk: Desk, entry: str) -> Row:
@@ -108,7 +124,7 @@ def _newest(row: Row, desk: Desk) -> datetime:
     now = desk.store.look().now
     back = timedelta(hours=1)
     while True:
-        starts = _starts(row, max(now - back, _BEGINNING), now)
+        starts = list(row.starts(max(now - back, _BEGINNING), now))
         if starts:
             return starts[-1]
         if now - back < _BEGINNING:
@@ -120,14 +136,10 @@ def _is_start(row: Row, start: datetime) -> bool:
     return start in row.starts(start - timedelta(microseconds=1), start)
 
 
-def _starts(row: Row, after: datetime, until: datetime) -> list[datetime]:
-    return list(row.starts(after, until))
-
-
 def _to_backfill(
     desk: Desk, row: Row, since: datetime, until: datetime, *, again: bool
 ) -> tuple[list[datetime], Counter[str]]:
-    """Return the starts to run, and in words how many are not, and why. What hasn't begun yet isn't spoken of."""
+    """Return the starts to run, and how many are left out since they are open, or done. The future isn't counted."""
     now = desk.store.look().now
     if until < since:
         fail("TO lies before FROM")
@@ -138,24 +150,21 @@ def _to_backfill(
     for story in seen.stories:  # of those with one start the newest record comes first
         if story.open is not None or story.start not in known:
             known[story.start] = story
-    counts: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     starts = []
-    for start in _starts(row, since - timedelta(microseconds=1), min(until, now)):
+    for start in row.starts(since - timedelta(microseconds=1), min(until, now)):
         found = known.get(start)
         if found is not None and found.open is not None:
-            counts["open, skipped"] += 1
+            skipped["open"] += 1
         elif found is not None and found.state == "done" and not again:
-            counts["done, skipped"] += 1
+            skipped["done"] += 1
         else:
             starts.append(start)
-    return starts, counts
+    return starts, skipped
 
 
 def _publisher(desk: Desk) -> OnceScheduler:
     """A beat's way of publishing, for an order. It checks the broker before a window is opened."""
-    from celery_once_beat.beat import OnceScheduler
-    from celery_once_beat.errors import SettingError, StoreUnavailableError
-
     _ = desk.lineup  # the app's modules are there
     publisher = OnceScheduler(desk.app)
     try:
@@ -178,10 +187,6 @@ def _order(
 
     Returns how many became what, and the task ids of those that were opened.
     """
-    from celery_once_beat.identity import order_name
-    from celery_once_beat.store import Claimed, Published, Unknown
-    from celery_once_beat.windows import WindowKey, task_id
-
     done: Counter[str] = Counter()
     ids = []
     for start in starts:
@@ -210,8 +215,8 @@ def _end_unpublished(ctx: click.Context, done: Counter[str]) -> None:
         ctx.exit(os.EX_UNAVAILABLE)
 
 
-def _said(start: datetime, desk: Desk) -> str:
-    return start.astimezone(desk.zone).isoformat()
+def _told(done: Counter[str]) -> dict[str, int]:
+    return {became: done[became] for became in ("published", "open", "unpublished", "unpublishable")}
 
 
 # -- pause and resume -------------------------------------------------------------------------------------------
@@ -219,43 +224,69 @@ def _said(start: datetime, desk: Desk) -> str:
 
 @click.command()
 @entry_argument(nargs=-1, required=True)
+@as_json
 @click.pass_context
-def pause(ctx: click.Context, entry: tuple[str, ...]) -> None:
-    """Claim no further windows of ENTRY…; what is open goes on. Holds until resume, over restarts and deploys."""
-    with at_desk(ctx) as desk:
+def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # noqa: FBT001
+    """Claim no further windows of ENTRY…; what is open goes on. Holds until resume, over restarts and deploys.
+
+    --json prints a list with an object for each ENTRY: entry, paused.
+    """
+    paused: list[dict[str, Any]] = []
+    with at_desk(ctx) as desk, _printing(paused, json_):
         for name in entry:
             if not desk.store.pause(name):
                 fail(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
-            click.echo(f"{plain(name)}: paused")
+            paused.append({"entry": name, "paused": True})
+            if not json_:
+                click.echo(f"{plain(name)}: paused")
 
 
 @click.command()
 @entry_argument(nargs=-1, required=True)
 @click.option("--from-now", is_flag=True, help="Record the windows of the pause as missed, instead of catching up.")
 @scheduler_option
+@as_json
 @click.pass_context
-def resume(ctx: click.Context, entry: tuple[str, ...], from_now: bool, scheduler: str | None) -> None:  # noqa: FBT001
-    """Claim the windows of ENTRY… again. Those of the pause are caught up on as after an outage (catch_up)."""
-    with at_desk(ctx, scheduler) as desk:
+def resume(
+    ctx: click.Context,
+    entry: tuple[str, ...],
+    from_now: bool,  # noqa: FBT001
+    scheduler: str | None,
+    json_: bool,  # noqa: FBT001
+) -> None:
+    """Claim the windows of ENTRY… again. Those of the pause are caught up on as after an outage (catch_up).
+
+    --json prints a list with an object for each ENTRY: entry, paused, missed (how many windows were passed over).
+    """
+    resumed: list[dict[str, Any]] = []
+    with at_desk(ctx, scheduler) as desk, _printing(resumed, json_):
         for name in entry:
             passed = _pass_over(desk, name) if from_now else 0
             if not desk.store.resume(name):
                 fail(f"the store has no entry {name!r}")
-            click.echo(f"{plain(name)}: resumed" + (f", {passed} windows missed" if from_now else ""))
+            resumed.append({"entry": name, "paused": False, "missed": passed})
+            if not json_:
+                click.echo(f"{plain(name)}: resumed" + (f", {passed} windows missed" if from_now else ""))
+
+
+@contextmanager
+def _printing(told: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noqa: FBT001
+    """Print what was carried out as JSON, also where a later entry fails."""
+    try:
+        yield
+    finally:
+        if json_:
+            print_json(told)
 
 
 def _pass_over(desk: Desk, name: str) -> int:
     """Count the windows up to now as missed; returns how many."""
-    from celery_once_beat.identity import order_name
-    from celery_once_beat.store import Claimed, ClaimRequest
-    from celery_once_beat.windows import WindowKey
-
     row, account, now = desk.row(name), desk.store.account(name), desk.store.look().now
     if account is None:
         fail(f"the store has no entry {name!r}")
     if not account.paused:
         fail(f"{name!r} isn't paused")
-    starts = _starts(row, account.cursor, now)
+    starts = list(row.starts(account.cursor, now))
     if not starts:
         return 0
     request = ClaimRequest(

@@ -1,32 +1,20 @@
-"""How tables, times and durations look on a terminal. click leaves colours out where there is none."""
+"""How tables, times and spans of time look on a terminal, and JSON. click leaves colours out where there is none."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
+from typing import Any
 
 import click
 
-from celery_once_beat.windows import parse_instant
+from celery_once_beat import wording
+from celery_once_beat.outcomes import STATES
 
-__all__ = ("local", "painted", "plain", "print_table", "span", "told")
-
-_COLOURS = {
-    "done": "green",
-    "running": "cyan",
-    "waiting": "cyan",
-    "published": "cyan",
-    "failed": "red",
-    "abandoned": "red",
-    "dropped": "red",
-    "overdue": "red",
-    "missed": "yellow",
-    "expired": "yellow",
-    "revoked": "yellow",
-    "skipped": "yellow",
-}
+__all__ = ("local", "painted", "plain", "print_json", "print_table", "seconds")
 
 
 def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -45,7 +33,7 @@ def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 def painted(state: str) -> str:
     """A window's outcome or state in its colour."""
-    return click.style(state, fg=_COLOURS[state]) if state in _COLOURS else plain(state)
+    return click.style(state, fg=STATES[state].colour) if state in STATES else plain(state)
 
 
 def plain(text: str | None) -> str:
@@ -55,34 +43,24 @@ def plain(text: str | None) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def span(seconds: float | None) -> str:
-    """A duration: ``0.4 s``, ``3 min 04 s``, ``2 h 05 min``, ``3 d 4 h``."""
-    if seconds is None:
-        return "-"
-    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
-    if seconds < 59.95:  # noqa: PLR2004  # beyond it rounds to a minute
-        return f"{sign}{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:  # noqa: PLR2004
-        return f"{sign}{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:  # noqa: PLR2004
-        return f"{sign}{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{sign}{whole // 86400} d {whole % 86400 // 3600} h"
+def seconds(span: float | None) -> str:
+    """A span of time; ``-`` where it isn't known."""
+    return "-" if span is None else wording.span(span)
 
 
-def local(text: str | None, zone: tzinfo, now: datetime | None = None) -> str:
-    """An instant's text as local time; without the date where that is today's, with the offset where it comes twice."""
-    if text is None:
+def local(instant: datetime | None, zone: tzinfo, now: datetime | None = None) -> str:
+    """An instant as local time; without the date where that is today's, with the offset where it comes twice."""
+    if instant is None:
         return "-"
-    instant = parse_instant(text).astimezone(zone)
-    shown = instant.strftime("%H:%M:%S") + told(instant)
-    if instant.replace(fold=1 - instant.fold).utcoffset() != instant.utcoffset():
-        shown += instant.isoformat()[-6:]
-    if now is not None and instant.date() == now.astimezone(zone).date():
+    there = instant.astimezone(zone)
+    shown = there.strftime("%H:%M:%S") + (f".{there.microsecond:06}".rstrip("0") if there.microsecond else "")
+    if there.replace(fold=1 - there.fold).utcoffset() != there.utcoffset():
+        shown += there.isoformat()[-6:]
+    if now is not None and there.date() == now.astimezone(zone).date():
         return shown
-    return f"{instant:%Y-%m-%d} {shown}"
+    return f"{there:%Y-%m-%d} {shown}"
 
 
-def told(instant: datetime) -> str:
-    """What lies beyond an instant's seconds: ``.5``, or nothing."""
-    return f".{instant.microsecond:06}".rstrip("0") if instant.microsecond else ""
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

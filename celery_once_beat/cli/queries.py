@@ -6,23 +6,27 @@ import contextlib
 import heapq
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from .context import Desk, as_json, at_desk, entry_argument, fail, print_json, scheduler_option
-from .output import local, painted, plain, print_table, span
+from celery_once_beat.beat import Row
+from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError, UndecidedError
+from celery_once_beat.identity import is_of
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, make_report
+from celery_once_beat.status import as_json as to_json
+from celery_once_beat.windows import format_instant
+from celery_once_beat.wording import span
 
-if TYPE_CHECKING:
-    from celery_once_beat.beat import Row
+from .context import Desk, as_json, at_desk, entry_argument, fail, scheduler_option
+from .output import local, painted, plain, print_json, print_table, seconds
+
+__all__ = ("history", "next", "ping", "status", "watch")
 
 #: How far a schedule that can only be asked again and again is asked for its next start.
 _ASKED_FOR = timedelta(days=31)
-
-__all__ = ("history", "next_windows", "ping", "status", "watch")
 
 
 @click.command()
@@ -35,8 +39,6 @@ def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FB
     A beat lives if Redis has heard of it in the last 15 seconds. It is for a beat's own container to ask for
     its own: --beat $HOSTNAME.
     """
-    from celery_once_beat.identity import is_of
-
     with at_desk(ctx) as desk:
         alive = desk.store.beats()
     found = [name for name in alive if beat is None or is_of(name, beat)]
@@ -64,12 +66,12 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
     Exits with 1 where entries stand still, since the Redis server's clock went back.
     """
     with at_desk(ctx, scheduler) as desk:
-        facts = _status(desk)
+        report = _look(desk)
         if json_:
-            print_json(facts)
+            print_json(to_json(report))
         else:
-            _print_status(facts, desk.zone)
-    if facts["behind"]:
+            _print_status(report, desk.zone)
+    if report.behind:
         ctx.exit(1)
 
 
@@ -79,86 +81,68 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 @click.pass_context
 def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
     """Show the status again and again, until Ctrl-C. It goes on when Redis comes back."""
-    from celery_once_beat.errors import StoreUnavailableError
-
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     with at_desk(ctx, scheduler) as desk, contextlib.suppress(KeyboardInterrupt):
         while True:
             desk.read_again()
             try:
-                facts = _status(desk)
+                report = _look(desk)
             except StoreUnavailableError as exc:
                 click.clear()
                 click.secho(f"once: {plain(str(exc))}", fg="red")
             else:
                 click.clear()
-                _print_status(facts, desk.zone)
+                _print_status(report, desk.zone)
             time.sleep(interval)
 
 
-def _status(desk: Desk) -> dict[str, Any]:
-    from celery_once_beat.status import status_facts
-
-    overview = desk.lookup.overview([row.name for row in desk.lineup.rows])
-    return status_facts(overview, desk.lineup)
+def _look(desk: Desk) -> Report:
+    return make_report(desk.lookup.overview([row.name for row in desk.lineup.rows]), desk.lineup)
 
 
-def _print_status(facts: dict[str, Any], zone: tzinfo) -> None:
-    from celery_once_beat.windows import parse_instant
-
-    now = parse_instant(facts["now"])
-    click.echo(f"{local(facts['now'], zone)[:19]} {zone}, Redis answers in {facts['latency'] * 1000:.1f} ms")
-    if facts["behind"]:
-        click.secho(f"The server's clock is {span(facts['behind'])} behind the latest window: it went back.", fg="red")
+def _print_status(report: Report, zone: tzinfo) -> None:
+    click.echo(f"{local(report.now, zone)[:19]} {zone}, Redis answers in {report.latency * 1000:.1f} ms")
+    if report.behind:
+        click.secho(f"The server's clock is {span(report.behind)} behind the latest window: it went back.", fg="red")
     click.echo()
-    _print_beats(facts["beats"])
+    _print_beats(report.beats)
     click.echo()
-    if not facts["entries"]:
+    if not report.entries:
         click.echo("The schedule has no entries.")
         return
-    lines = [_status_line(entry, zone, now) for entry in facts["entries"]]
+    lines = [_status_line(entry, zone, report.now) for entry in report.entries]
     head = ["ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "OVERDUE", "REFUSED", "ATTENTION"]
     print_table(head, lines)
 
 
-def _print_beats(beats: list[dict[str, Any]]) -> None:
+def _print_beats(beats: Sequence[BeatStatus]) -> None:
     if not beats:
         click.secho("No beat lives: start one with -S once.", fg="red")
         return
     print_table(
-        ["BEAT", "HEARD", "LAG", "CLOCK", "ENTRIES", "VERSION"],
-        [
-            [
-                plain(beat["beat"]),
-                f"{span(beat['heard'])} ago",
-                span(beat["lag"]),
-                "-" if beat["offset"] is None else f"{beat['offset']:+.3f} s",
-                "-" if beat["entries"] is None else str(beat["entries"]),
-                plain(beat["version"]),
-            ]
-            for beat in beats
-        ],
+        ["BEAT", "HEARD", *(name.upper() for name in beats[0].says)],
+        [[plain(beat.beat), f"{span(beat.heard)} ago", *map(plain, beat.says.values())] for beat in beats],
     )
-    apps = sorted({beat["app"] for beat in beats} - {None})
+    apps = sorted({beat.app for beat in beats if beat.app is not None})
     if len(apps) > 1:
         click.secho(f"Beats of {len(apps)} apps have the same keys: {plain(', '.join(apps))}; see doctor.", fg="yellow")
     if len(beats) == 1:
         click.secho("One beat lives: if it dies, nothing is published until another one starts.", fg="yellow")
 
 
-def _status_line(entry: dict[str, Any], zone: tzinfo, now: datetime) -> list[str]:
-    last = entry["last"] or {}
-    attention = "; ".join(entry["attention"])
+def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
+    last = entry.last
+    attention = "; ".join(entry.attention)
     return [
-        click.style(plain(entry["entry"]), bold=True) if attention else plain(entry["entry"]),
-        local(last.get("start"), zone, now),
-        painted(last["state"]) if last else "-",
-        plain(last.get("worker") or None),
-        span(last.get("late")),
-        local(entry["next"], zone, now),
-        str(entry["open"]),
-        click.style(str(entry["overdue"]), fg="red") if entry["overdue"] else "0",
-        str(entry["refused"]),
+        click.style(plain(entry.entry), bold=True) if attention else plain(entry.entry),
+        local(last.start if last else None, zone, now),
+        painted(last.state) if last else "-",
+        plain(last.worker or None) if last else "-",
+        seconds(last.late if last else None),
+        local(entry.next, zone, now),
+        str(entry.open),
+        click.style(str(entry.overdue), fg="red") if entry.overdue else "0",
+        str(entry.refused),
         click.style(plain(attention), fg="yellow") if attention else "",
     ]
 
@@ -173,7 +157,7 @@ def _status_line(entry: dict[str, Any], zone: tzinfo, now: datetime) -> list[str
 @scheduler_option
 @as_json
 @click.pass_context
-def next_windows(
+def next(  # noqa: A001  # the command's name
     ctx: click.Context,
     entry: str | None,
     number: int,
@@ -185,51 +169,50 @@ def next_windows(
 
     Days on which the clocks change are marked.
     """
-    from celery_once_beat.windows import format_instant
-
-    with at_desk(ctx, scheduler) as desk:
+    with at_desk(ctx, scheduler, needs_store=False) as desk:
         after = desk.instant(since, "--from")
         rows = list(desk.lineup.rows) if entry is None else [desk.row(entry)]
         for name, why in desk.lineup.rows.wrong.items() if entry is None else ():
             click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
-        found = islice(heapq.merge(*(_coming(row, after) for row in rows)), number)
-        windows: list[dict[str, Any]] = []
-        for start, name in found:
-            row = desk.row(name)
-            zone = _zone(row, desk)
-            there = start.astimezone(zone)
-            windows.append(
+        windows = [
+            (name, start, start.astimezone(_zone(desk.row(name), desk)))
+            for start, name in islice(heapq.merge(*(_coming(row, after) for row in rows)), number)
+        ]
+        if not desk.settings.redis_url:
+            click.echo(
+                "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True
+            )
+    if json_:
+        print_json(
+            [
                 {
                     "entry": name,
                     "start": format_instant(start),
                     "local": there.isoformat(),
-                    "zone": str(zone),
-                    "clocks_change": _clocks_change(there, zone),
+                    "zone": str(there.tzinfo),
+                    "clocks_change": _clocks_change(there),
                 }
-            )
-    if json_:
-        print_json(windows)
-        return
-    if not windows:
-        click.echo("No window will start.")
-        return
-    print_table(
-        ["ENTRY", "LOCAL TIME", "UTC", ""],
-        [
-            [
-                plain(window["entry"]),
-                f"{window['local'][:10]} {window['local'][11:]}",
-                window["start"][11:19] + "Z" if window["start"][:10] == window["local"][:10] else window["start"],
-                click.style("the clocks change", fg="yellow") if window["clocks_change"] else "",
+                for name, start, there in windows
             ]
-            for window in windows
-        ],
-    )
+        )
+    elif not windows:
+        click.echo("No window will start.")
+    else:
+        print_table(
+            ["ENTRY", "LOCAL TIME", "UTC", ""],
+            [
+                [
+                    plain(name),
+                    there.isoformat(" "),
+                    format_instant(start)[11:19] + "Z" if start.date() == there.date() else format_instant(start),
+                    click.style("the clocks change", fg="yellow") if _clocks_change(there) else "",
+                ]
+                for name, start, there in windows
+            ],
+        )
 
 
 def _coming(row: Row, after: datetime) -> Iterator[tuple[datetime, str]]:
-    from celery_once_beat.errors import ScheduleError, UndecidedError
-
     while True:
         try:
             start = row.after(after)
@@ -254,11 +237,10 @@ def _zone(row: Row, desk: Desk) -> tzinfo:
     return zone if isinstance(zone, tzinfo) else desk.zone
 
 
-def _clocks_change(there: datetime, zone: tzinfo) -> bool:
-    """Whether the zone's clocks change on the local day of ``there``."""
-    midnight = datetime(there.year, there.month, there.day, tzinfo=zone)
-    following = midnight + timedelta(days=1)
-    return midnight.utcoffset() != datetime(following.year, following.month, following.day, tzinfo=zone).utcoffset()
+def _clocks_change(there: datetime) -> bool:
+    """Whether its zone's clocks change on its local day."""
+    midnight = datetime(there.year, there.month, there.day, tzinfo=there.tzinfo)
+    return midnight.utcoffset() != (midnight + timedelta(days=1)).utcoffset()  # both are wall clock's: no 24 hours
 
 
 # -- history ----------------------------------------------------------------------------------------------------
@@ -270,40 +252,38 @@ def _clocks_change(there: datetime, zone: tzinfo) -> bool:
 @as_json
 @click.pass_context
 def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  # noqa: FBT001
-    """Show the last windows of ENTRY, newest first: who claimed and who executed each, how late, how long.
+    """Show the last windows of ENTRY, newest first: which beat, which worker, how late, how long.
 
-    It is the store's own record, also of an entry that has left the schedule.
+    BEAT is the one that claimed the window, or took it over last when it was overdue. It is the store's own record,
+    also of an entry that has left the schedule.
     """
-    from celery_once_beat.errors import StoreDataError
-    from celery_once_beat.status import story_facts
-
     with at_desk(ctx) as desk:
         seen = desk.lookup.entry(entry, number)
         if seen.trouble:
             raise StoreDataError(seen.trouble)
         if seen.account is None and not seen.stories:
             fail(f"the store has never heard of an entry {entry!r}, or has forgotten it")
-        stories = [story_facts(story) for story in seen.stories[:number]]
+        windows = [WindowStatus.of(story) for story in seen.stories[:number]]
         zone = desk.zone
     if json_:
-        print_json({"entry": entry, "windows": stories})
+        print_json({"entry": entry, "windows": to_json(windows)})
         return
-    if not stories:
+    if not windows:
         click.echo(f"{plain(entry)}: no window has an outcome yet.")
         return
     print_table(
-        ["WINDOW", "OUTCOME", "CLAIMED BY", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED"],
+        ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED"],
         [
             [
-                local(story["start"], zone),
-                painted(story["state"]) + (f", {story['missed']} windows" if story["missed"] > 1 else ""),
-                plain(story["beat"]),
-                plain(story["worker"] or None),
-                str(story["attempts"]),
-                span(story["late"]),
-                span(story["took"]),
-                str(story["refused"]),
+                local(window.start, zone),
+                painted(window.state) + (f", {window.missed} windows" if window.missed > 1 else ""),
+                plain(window.beat),
+                plain(window.worker or None),
+                str(window.attempts),
+                seconds(window.late),
+                seconds(window.took),
+                str(window.refused),
             ]
-            for story in stories
+            for window in windows
         ],
     )

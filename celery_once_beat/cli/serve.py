@@ -6,6 +6,9 @@ from typing import NoReturn
 
 import click
 
+from celery_once_beat.status import View
+from celery_once_beat.web.loopback import bind
+
 from .context import at_desk, fail, scheduler_option
 
 __all__ = ("dashboard", "metrics")
@@ -37,8 +40,6 @@ def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windo
         from celery_once_beat.web.board.server import listen, serve
     except ModuleNotFoundError as exc:
         _not_installed("dashboard", exc)
-    from celery_once_beat.status import View
-
     with at_desk(ctx, scheduler) as desk:
         view = View(desk.app, desk.settings, scheduler, windows=windows)
         listener = listen(host, port, token)
@@ -60,17 +61,14 @@ def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windo
 def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str | None) -> None:
     """Print what Prometheus reads: windows by outcome, how late, how long, what is overdue, which beats live."""
     try:
-        from celery_once_beat.status import expose
+        from celery_once_beat.status.metrics import expose
         from celery_once_beat.web.exporter import serve
     except ModuleNotFoundError as exc:
         _not_installed("metrics", exc)
-    from celery_once_beat.status import View
-    from celery_once_beat.web.loopback import bind
-
     with at_desk(ctx, scheduler) as desk:
         view = View(desk.app, desk.settings, scheduler)
         if port is None:
-            _, text = expose(view.look().facts, entries=entries)
+            _, text = expose(view.look().report, entries=entries)
             view.close()
             click.echo(text, nl=False)
             return

@@ -1,16 +1,8 @@
-"""How entries, windows and beats stand, for people."""
+"""How entries, windows and beats stand, for people: typed, with datetimes. ``metrics`` needs an extra of its own."""
 
 from __future__ import annotations
 
-from .metrics import expose
 from .poll import Sight, View
-from .report import status_facts, story_facts, window_facts
+from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
-__all__ = (
-    "Sight",
-    "View",
-    "expose",
-    "status_facts",
-    "story_facts",
-    "window_facts",
-)
+__all__ = ("BeatStatus", "EntryStatus", "Report", "Sight", "View", "WindowStatus", "as_json", "make_report")

@@ -1,101 +1,82 @@
-"""What Prometheus is told: the facts of one look, as metrics. Needs the extra ``metrics``.
+"""What Prometheus is told: the report of one look, as metrics. Needs the extra ``metrics``.
 
-Counters are the store's own, so that it doesn't matter which process is asked, or when it was started. Labels are
-bounded: at most ``entries`` entries have series of their own, the others are summed under OTHERS; outcomes are those
-that there are; beats, whose names change with each start, have no label.
+The counters are the store's own: it doesn't matter which process is asked, or when it started. Labels are bounded: at
+most ``entries`` entries have series of their own, the others are summed under OTHERS; outcomes are a fixed set; beats,
+whose names change with each start, have no label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from celery_once_beat.windows import parse_instant
+from celery_once_beat.outcomes import COUNTED, OTHER
+
+from .report import BeatStatus, EntryStatus, Report
 
 __all__ = ("ENTRIES", "OTHERS", "OnceCollector", "expose")
-
-Facts = dict[str, Any]
-Value = float | None
 
 #: Entries with series of their own, unless another number is given.
 ENTRIES = 200
 #: What the label ``entry`` says of all others.
 OTHERS = "(others)"
 
-_OUTCOMES = (
-    "done", "failed", "abandoned", "dropped", "expired", "revoked", "missed", "skipped", "untracked",
-)  # fmt: skip
 _MOST_NAME = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-_GAUGES: tuple[tuple[str, str, Callable[[Facts], Value], Callable[[Iterable[float]], float]], ...] = (
-    (
-        "once_open_windows",
-        "Windows that still owe their outcome.",
-        lambda e: e["open"],
-        sum,
-    ),
-    (
-        "once_running_windows",
-        "Windows that a worker executes.",
-        lambda e: e["running"],
-        sum,
-    ),
+#: Name, help, what it is of one entry, and what of several.
+_GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[Iterable[float]], float]], ...] = (
+    ("once_open_windows", "Windows that still owe their outcome.", lambda e: e.open, sum),
+    ("once_running_windows", "Windows that a worker executes.", lambda e: e.running, sum),
     (
         "once_overdue_windows",
         "Windows past their deadline: something that should have happened didn't.",
-        lambda e: e["overdue"],
+        lambda e: e.overdue,
         sum,
     ),
-    (
-        "once_paused",
-        "1 where the entry is paused.",
-        lambda e: e["paused"],
-        sum,
-    ),
+    ("once_paused", "1 where the entry is paused.", lambda e: e.paused, sum),
     (
         "once_attention",
         "1 where somebody should look at the entry; 'celery once status' says why.",
-        lambda e: bool(e["attention"]),
+        lambda e: bool(e.attention),
         sum,
     ),
     (
         "once_last_window_lateness_seconds",
         "From the start of the last window that ended to the begin of its last execution; of others the largest.",
-        lambda e: e["last"] and e["last"]["late"],
+        lambda e: e.last.late if e.last else None,
         max,
     ),
     (
         "once_last_window_duration_seconds",
         "From the begin of that execution to its end; of others the largest.",
-        lambda e: e["last"] and e["last"]["took"],
+        lambda e: e.last.took if e.last else None,
         max,
     ),
     (
         "once_last_window_start_timestamp_seconds",
         "Start of the last window that ended; of others the oldest.",
-        lambda e: e["last"] and _timestamp(e["last"]["start"]),
+        lambda e: _timestamp(e.last.start) if e.last else None,
         min,
     ),
     (
         "once_next_window_start_timestamp_seconds",
         "Start of the next window; of others the nearest.",
-        lambda e: e["next"] and _timestamp(e["next"]),
+        lambda e: _timestamp(e.next) if e.next else None,
         min,
     ),
 )
 
 
 class OnceCollector(Collector):
-    """Metrics of what ``look`` returns: the facts of one look, or None where Redis can't be read."""
+    """Metrics of what ``look`` returns: the report of one look, or None where Redis can't be read."""
 
-    def __init__(self, look: Callable[[], Facts | None], entries: int = ENTRIES) -> None:
+    def __init__(self, look: Callable[[], Report | None], entries: int = ENTRIES) -> None:
         self._look = look
         self._most = entries
 
@@ -105,47 +86,47 @@ class OnceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Look once, and say what was seen."""
-        facts = self._look()
-        up = facts is not None
+        report = self._look()
+        up = report is not None
         yield _gauge("once_store_up", "1 where Redis could be read, else 0, and then nothing else is told.", up)
-        if facts is None:
+        if report is None:
             return
-        yield _gauge("once_store_latency_seconds", "Seconds of one round trip to Redis.", facts["latency"])
-        yield from _beats(facts["beats"])
-        yield from _entries(facts["entries"], self._most)
+        yield _gauge("once_store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
+        yield from _beats(report.beats)
+        yield from _entries(report.entries, self._most)
 
 
-def expose(facts: Facts | None, accept: str = "", entries: int = ENTRIES) -> tuple[str, bytes]:
+def expose(report: Report | None, accept: str = "", entries: int = ENTRIES) -> tuple[str, bytes]:
     """Return content type and text of the metrics of one look, in the form that ``accept``, an HTTP header, asks for.
 
-    ``facts`` None: Redis couldn't be read.
+    ``report`` None: Redis couldn't be read.
     """
     registry = CollectorRegistry()
-    registry.register(OnceCollector(lambda: facts, entries))
+    registry.register(OnceCollector(lambda: report, entries))
     encode, content_type = choose_encoder(accept)
     text: bytes = encode(registry)
     return content_type, text
 
 
-def _beats(beats: list[Facts]) -> Iterator[Metric]:
+def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
     yield _gauge("once_beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats))
-    lags = [beat["lag"] for beat in beats if beat["lag"] is not None]
+    lags = [beat.lag for beat in beats if beat.lag is not None]
     if lags:
         yield _gauge("once_beat_lag_seconds", "How late the latest beat is with what is due.", max(lags))
-    offsets = [abs(beat["offset"]) for beat in beats if beat["offset"] is not None]
+    offsets = [abs(beat.offset) for beat in beats if beat.offset is not None]
     if offsets:
         help_ = "By how much the clock of a beat's machine is off the server's; of all beats the most."
         yield _gauge("once_beat_clock_offset_seconds", help_, max(offsets))
 
 
-def _entries(entries: list[Facts], most: int) -> Iterator[Metric]:
+def _entries(entries: tuple[EntryStatus, ...], most: int) -> Iterator[Metric]:
     kinds = GaugeMetricFamily(
         "once_entries",
         "Entries of the schedule; those left out, as wrong; strangers: overdue, and not in this schedule.",
         labels=["kind"],
     )
     for kind in ("scheduled", "left out", "stranger"):
-        kinds.add_metric([kind], sum(entry["kind"] == kind for entry in entries))
+        kinds.add_metric([kind], sum(entry.kind == kind for entry in entries))
     yield kinds
     labelled = _labelled(entries, most)
     yield _counted(labelled, "once_windows", "Windows that ended so, under the entry's present definition.", "outcomes")
@@ -159,7 +140,7 @@ def _entries(entries: list[Facts], most: int) -> Iterator[Metric]:
         "once_refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", labels=["entry"]
     )
     for name, group in labelled.items():
-        refused.add_metric([name], sum(entry["refused"] for entry in group))
+        refused.add_metric([name], sum(entry.refused for entry in group))
     yield refused
     for metric, help_, value, together in _GAUGES:
         family = GaugeMetricFamily(metric, help_, labels=["entry"])
@@ -170,17 +151,17 @@ def _entries(entries: list[Facts], most: int) -> Iterator[Metric]:
         yield family
 
 
-def _labelled(entries: list[Facts], most: int) -> dict[str, list[Facts]]:
+def _labelled(entries: Iterable[EntryStatus], most: int) -> dict[str, list[EntryStatus]]:
     """Return the entries that each value of the label stands for.
 
     By name, so that the same ones have series of their own each time. What isn't in the schedule is nobody's to name:
     Redis may hold any number of strangers.
     """
-    labelled: dict[str, list[Facts]] = {}
+    labelled: dict[str, list[EntryStatus]] = {}
     others = []
-    for entry in sorted(entries, key=lambda entry: entry["entry"]):
-        label = _label(entry["entry"])
-        if entry["kind"] != "scheduled" or len(labelled) >= most or label == OTHERS or label in labelled:
+    for entry in sorted(entries, key=lambda entry: entry.entry):
+        label = _label(entry.entry)
+        if entry.kind != "scheduled" or len(labelled) >= most or label == OTHERS or label in labelled:
             others.append(entry)
         else:
             labelled[label] = [entry]
@@ -195,14 +176,14 @@ def _label(name: str) -> str:
     return cut if cut.isprintable() else repr(cut)
 
 
-def _counted(labelled: dict[str, list[Facts]], name: str, help_: str, key: str) -> CounterMetricFamily:
+def _counted(labelled: dict[str, list[EntryStatus]], name: str, help_: str, key: str) -> CounterMetricFamily:
     family = CounterMetricFamily(name, help_, labels=["entry", "outcome"])
     for entry, group in labelled.items():
         # Those that haven't happened yet are told as well: Prometheus sees no increase from nothing to 1.
-        counts = dict.fromkeys(_OUTCOMES, 0) if key == "outcomes" else {}
-        for facts in group:
-            for outcome, number in facts[key].items():
-                known = outcome if outcome in _OUTCOMES else "other"
+        counts = dict.fromkeys(COUNTED, 0) if key == "outcomes" else {}
+        for status in group:
+            for outcome, number in getattr(status, key).items():
+                known = outcome if outcome in COUNTED else OTHER.name
                 counts[known] = counts.get(known, 0) + number
         for outcome, number in counts.items():
             family.add_metric([entry, outcome], number)
@@ -213,5 +194,5 @@ def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, help_, value=float(value))
 
 
-def _timestamp(text: str) -> float:
-    return (parse_instant(text) - _EPOCH) / timedelta(seconds=1)
+def _timestamp(instant: datetime) -> float:
+    return (instant - _EPOCH) / timedelta(seconds=1)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_once_beat.beat import Lineup, line_up
 from celery_once_beat.errors import OnceError
@@ -15,7 +15,7 @@ from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import EntrySeen, Lookup, Store, Story
 
-from .report import status_facts
+from .report import Report, make_report
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -32,15 +32,13 @@ _SCHEDULE_LASTS = 30.0
 class Sight:
     """What one look shows."""
 
-    #: See :func:`~celery_once_beat.status.report.status_facts`.
-    facts: dict[str, Any]
-    #: Of each entry of the schedule its newest windows, newest first, each once; the same object as long as they are
-    #: the same.
+    report: Report
+    #: By entry of the schedule: its newest windows, newest first, each once. The same object while they are the same.
     stories: Mapping[str, Sequence[Story]]
 
 
 class View:
-    """Looks for one thread at a time. Raises SettingError where a setting, or the scheduler's name, is wrong."""
+    """Looks, for one thread at a time. Raises SettingError if a setting, or the scheduler's name, is wrong."""
 
     def __init__(self, app: Celery, settings: Settings, scheduler: str | None = None, *, windows: int = 1) -> None:
         self._app = app
@@ -64,7 +62,7 @@ class View:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         lineup = self._current()
         overview = self._lookup.overview(row.name for row in lineup.rows)
-        # A history is read again only where something has happened: that is all that grows with the windows shown.
+        # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
         if self._windows > 1 and changed:
             again = self._lookup.overview(changed, self._windows).entries
@@ -75,8 +73,7 @@ class View:
         self._seen, self._deep = overview.entries, deep
         # An older window that can't be read is a trouble of its entry too.
         told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
-        facts = status_facts(replace(overview, entries=told), lineup)
-        return Sight(facts, self._stories)
+        return Sight(make_report(replace(overview, entries=told), lineup), self._stories)
 
     def _current(self) -> Lineup:
         if time.monotonic() - self._lined_up >= _SCHEDULE_LASTS:
@@ -96,7 +93,7 @@ class View:
 
 
 def _told_once(seen: EntrySeen) -> Sequence[Story]:
-    """One story a window: that of a backfill counts, not what the window was before."""
+    """One story a window: a backfill's replaces the one before it."""
     told: dict[datetime, Story] = {}
     for story in seen.stories:
         if story.start not in told or story.open is not None:

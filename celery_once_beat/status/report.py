@@ -1,175 +1,245 @@
-"""How entries stand, in words that JSON has: what ``status``, ``history``, the board and the metrics show. Pure.
+"""How beats, entries and windows stand: what ``status``, ``history``, the board and the metrics show. Pure.
 
-Instants are texts like ``2026-11-21T05:36:00.000000Z``, UTC; durations are seconds.
+Instants are aware datetimes in UTC until somebody prints them; durations are seconds. The names of the fields are those
+of ``--json``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from celery_once_beat.beat import CURSOR_AHEAD, Lineup, Row, describe
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.identity import host_of
+from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, OpenWindow, Overview, Past, Story
-from celery_once_beat.windows import format_instant, task_id
-from celery_once_beat.wording import shown
+from celery_once_beat.windows import format_instant
+from celery_once_beat.wording import shown, span
 
-__all__ = ("beat_facts", "entry_facts", "status_facts", "story_facts", "window_facts")
+__all__ = ("BeatStatus", "EntryStatus", "Report", "WindowStatus", "as_json", "make_report")
 
 #: After a start, the time within which a beat that lives has claimed it, or something is wrong.
 _CLAIMED_WITHIN = timedelta(seconds=15)
-#: Outcomes after which somebody should look, and how urgent that is: the larger, the further up an entry stands.
-_WORRYING = {"abandoned": 5, "dropped": 5, "failed": 4, "missed": 3, "expired": 3}
-#: What is said of an entry that no schedule of ours has.
-_NO_ENTRY: dict[str, Any] = {
-    "task": None,
-    "schedule": None,
-    "tracked": None,
-    "paused": False,
-    "last": None,
-    "next": None,
-    "open": 0,
-    "running": 0,
-    "overdue": 0,
-    "refused": 0,
-    "outcomes": {},
-    "backfilled": {},
-}
+
+
+@dataclass(frozen=True, slots=True)
+class BeatStatus:
+    """A beat that lives; what it hasn't said is None."""
+
+    beat: str
+    #: Seconds since the store heard of it.
+    heard: float
+    lag: float | None = None
+    offset: float | None = None
+    entries: int | None = None
+    untracked: int | None = None
+    version: str | None = None
+    #: Of which app it is.
+    app: str | None = None
+
+    @classmethod
+    def of(cls, seen: BeatSeen) -> BeatStatus:
+        """Make it of what the store says."""
+        told = {f.name: getattr(seen.report, f.name) for f in fields(seen.report)} if seen.report else {}
+        return cls(seen.name, round(seen.heard, 3), app=seen.app, **told)
+
+    @property
+    def says(self) -> dict[str, str | None]:
+        """What it says of itself, as people are shown it."""
+        return {
+            "lag": None if self.lag is None else span(self.lag),
+            "clock": None if self.offset is None else f"{self.offset:+.3f} s",
+            "entries": None if self.entries is None else str(self.entries),
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStatus:
+    """One window; what isn't known, or not yet, is None."""
+
+    start: datetime
+    #: A name of ``outcomes.STATES``, or what a newer version wrote.
+    state: str
+    claimed: datetime | None
+    #: The beat that claimed it, or took it over last when it was overdue.
+    beat: str | None
+    begun: datetime | None
+    closed: datetime | None
+    worker: str
+    attempts: int
+    #: From the start to the begin of the last execution.
+    late: float | None
+    #: From there to the end.
+    took: float | None
+    missed: int
+    refused: int
+    backfill: bool | None
+    #: When a person ordered it.
+    ordered: datetime | None = field(metadata={"json": False})
+
+    @classmethod
+    def of(cls, story: Story) -> WindowStatus:
+        """Make it of what the store says."""
+        past, still_open = story.past, story.open
+        known: Past | OpenWindow | None = past or still_open
+        begun = known.begun if known else None
+        by_order = past.ordered if past else still_open is not None and still_open.backfill
+        return cls(
+            start=story.start,
+            state=story.state,
+            claimed=known.claimed if known else None,
+            beat=known.beat if known else None,
+            begun=begun,
+            closed=past.closed if past else None,
+            worker=past.worker if past else host_of(still_open.owner if still_open else ""),
+            attempts=known.attempts if known else 0,
+            late=_seconds(begun - story.start) if begun else None,
+            took=_seconds(past.took) if past and past.took is not None else None,
+            missed=past.missed if past else 0,
+            refused=story.refused,
+            backfill=still_open.backfill if still_open else None,
+            ordered=known.claimed if known and by_order else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStatus:
+    """How one entry stands."""
+
+    entry: str
+    #: ``scheduled``, ``left out`` (as wrong), or ``stranger`` (in no schedule of ours).
+    kind: str
+    task: str | None = None
+    schedule: str | None = None
+    tracked: bool | None = None
+    paused: bool = False
+    #: The last window that ended.
+    last: WindowStatus | None = None
+    #: The next start.
+    next: datetime | None = None
+    open: int = 0
+    running: int = 0
+    overdue: int = 0
+    refused: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    #: Outcomes of backfills, and of windows of earlier definitions.
+    backfilled: Mapping[str, int] = field(default_factory=dict)
+    #: What somebody should look at, in words; the most urgent first.
+    attention: tuple[str, ...] = ()
+    #: What of it is a matter of the set-up.
+    misfit: tuple[str, ...] = ()
+    #: The larger, the further up it stands.
+    urgency: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that one look shows."""
+
+    now: datetime
+    #: Seconds by which the server's clock is behind the latest window that was claimed; 0: it isn't.
+    behind: float
+    #: Seconds of one round trip to Redis.
+    latency: float
+    beats: tuple[BeatStatus, ...]
+    #: Those that need attention come first.
+    entries: tuple[EntryStatus, ...]
+
+
+def as_json(value: Any) -> Any:
+    """Return a part of a report as JSON has it; instants are texts like ``2026-11-21T05:36:00.000000Z``."""
+    if is_dataclass(value):
+        known = (f for f in fields(value) if f.metadata.get("json", True))
+        return {f.name: as_json(getattr(value, f.name)) for f in known}
+    if isinstance(value, (list, tuple)):
+        return [as_json(part) for part in value]
+    return format_instant(value) if isinstance(value, datetime) else value
+
+
+def make_report(overview: Overview, lineup: Lineup) -> Report:
+    """Say how everything stands that one look at the store shows, beside the schedule."""
+    entries = [_entry(row, overview.entries[row.name], overview) for row in lineup.rows]
+    entries += [
+        # What is no name is left out too.
+        EntryStatus(name if isinstance(name, str) else shown(name), "left out", **_attention([_left_out(why)]))
+        for name, why in lineup.rows.wrong.items()
+    ]
+    entries += [
+        EntryStatus(name, "stranger", overdue=number, **_attention([_strange(number)]))
+        for name, number in overview.strangers.items()
+    ]
+    return Report(
+        overview.now,
+        _behind(overview),
+        round(overview.latency, 6),
+        tuple(BeatStatus.of(beat) for beat in overview.beats),
+        tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
+    )
+
+
+def _behind(overview: Overview) -> float:
+    cursors = [seen.account.cursor for seen in overview.entries.values() if seen.account]
+    ahead = max(cursors, default=overview.now) - overview.now
+    return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
+
+
+def _entry(row: Row, seen: EntrySeen, overview: Overview) -> EntryStatus:
+    account = seen.account
+    # A one-off whose window is behind it has no next one.
+    row.since = account.since if account and account.fingerprint == row.fingerprint else None
+    known: dict[str, Any] = {}
+    if account is not None:
+        known = {
+            "paused": account.paused,
+            "open": len(account.open),
+            "refused": account.refused,
+            "outcomes": account.counts,
+            "backfilled": account.apart,
+        }
+    return EntryStatus(
+        row.name,
+        "scheduled",
+        task=row.entry.task,
+        schedule=describe(row.entry.schedule),
+        tracked=row.tracked,
+        last=WindowStatus.of(seen.last) if seen.last else None,
+        next=_after(row, max(overview.now, account.cursor) if account else overview.now),
+        running=sum(story.state == "running" for story in seen.stories),
+        overdue=len(seen.overdue),
+        **known,
+        **_attention(_worries(row, seen, overview)),
+    )
+
+
+# -- what somebody should look at -------------------------------------------------------------------------------
 
 
 class _Worry(NamedTuple):
-    """Something that somebody should look at."""
-
-    #: The larger, the further up the entry stands.
     urgency: int
     words: str
     #: It is set up wrongly; else it ran badly.
     setup: bool = False
 
 
-def status_facts(overview: Overview, lineup: Lineup) -> dict[str, Any]:
-    """Everything that ``celery once status`` shows; entries that need attention come first.
-
-    An entry's ``kind`` is ``scheduled``, ``left out`` (as wrong) or ``stranger`` (in no schedule of ours).
-    """
-    entries = [entry_facts(row, overview.entries[row.name], overview) for row in lineup.rows]
-    entries += [
-        {
-            **_NO_ENTRY,
-            "entry": name if isinstance(name, str) else shown(name),  # what is no name is left out too
-            "kind": "left out",
-            **_attention([_Worry(8, f"left out: {why}", setup=True)]),
-        }
-        for name, why in lineup.rows.wrong.items()
-    ]
-    entries += [
-        {
-            **_NO_ENTRY,
-            "entry": name,
-            "kind": "stranger",
-            "overdue": number,
-            **_attention([_Worry(2, f"{number} overdue, and not in this schedule", setup=True)]),
-        }
-        for name, number in overview.strangers.items()
-    ]
-    return {
-        "now": format_instant(overview.now),
-        "behind": _behind(overview),
-        "latency": round(overview.latency, 6),
-        "beats": [beat_facts(beat) for beat in overview.beats],
-        "entries": sorted(entries, key=lambda entry: (-entry["urgency"], entry["entry"])),
-    }
-
-
-def _behind(overview: Overview) -> float:
-    """Seconds by which the server's clock is behind the latest window that was claimed, 0 where that is none."""
-    cursors = [seen.account.cursor for seen in overview.entries.values() if seen.account]
-    ahead = max(cursors, default=overview.now) - overview.now
-    return round(ahead.total_seconds(), 3) if ahead > CURSOR_AHEAD else 0.0
-
-
 def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
     ordered = sorted(worries, reverse=True)
     return {
-        "attention": [worry.words for worry in ordered],
-        "misfit": [worry.words for worry in ordered if worry.setup],
+        "attention": tuple(worry.words for worry in ordered),
+        "misfit": tuple(worry.words for worry in ordered if worry.setup),
         "urgency": max((worry.urgency for worry in ordered), default=0),
     }
 
 
-def beat_facts(beat: BeatSeen) -> dict[str, Any]:
-    """One beat that lives; what it hasn't said is None."""
-    report = beat.report
-    return {
-        "beat": beat.name,
-        "heard": round(beat.heard, 3),
-        "lag": report and report.lag,
-        "offset": report and report.offset,
-        "entries": report and report.entries,
-        "untracked": report and report.untracked,
-        "version": report and report.version,
-        "app": beat.app,
-    }
+def _left_out(why: str) -> _Worry:
+    return _Worry(8, f"left out: {why}", setup=True)
 
 
-def entry_facts(row: Row, seen: EntrySeen, overview: Overview) -> dict[str, Any]:
-    """How one entry stands.
-
-    ``attention`` says in words what somebody should look at; ``misfit`` what of it is a matter of the set-up.
-    """
-    account = seen.account
-    last = seen.last
-    # A one-off whose window is behind it has no next one.
-    row.since = account.since if account and account.fingerprint == row.fingerprint else None
-    return {
-        "entry": row.name,
-        "kind": "scheduled",
-        "task": row.entry.task,
-        "schedule": describe(row.entry.schedule),
-        "tracked": row.tracked,
-        "paused": bool(account and account.paused),
-        "last": last and story_facts(last),
-        "next": _text(_after(row, max(overview.now, account.cursor) if account else overview.now)),
-        "open": len(account.open) if account else 0,
-        "running": sum(story.state == "running" for story in seen.stories),
-        "overdue": len(seen.overdue),
-        "refused": account.refused if account else 0,
-        "outcomes": dict(account.counts) if account else {},
-        "backfilled": dict(account.apart) if account else {},
-        **_attention(_worries(row, seen, overview)),
-    }
-
-
-def story_facts(story: Story) -> dict[str, Any]:
-    """One window: what is not known, or not yet, is None."""
-    past, still_open = story.past, story.open
-    known: Past | OpenWindow | None = past or still_open
-    begun = known.begun if known else None
-    return {
-        "start": format_instant(story.start),
-        "state": story.state,
-        "claimed": _text(known.claimed if known else None),
-        "beat": known.beat if known else None,
-        "begun": _text(begun),
-        "closed": _text(past.closed if past else None),
-        "worker": past.worker if past else host_of(still_open.owner if still_open else ""),
-        "attempts": known.attempts if known else 0,
-        "late": _seconds(begun - story.start if begun else None),
-        "took": _seconds(past.took if past else None),
-        "missed": past.missed if past else 0,
-        "refused": story.refused,
-        "backfill": still_open.backfill if still_open else None,
-    }
-
-
-def window_facts(prefix: str, entry: str, story: Story) -> dict[str, Any]:
-    """As :func:`story_facts`, and whose window it is; ``task_id`` is that of its task, by ``prefix``, the keys'."""
-    known: Past | OpenWindow | None = story.past or story.open
-    by_order = story.past.ordered if story.past else story.open is not None and story.open.backfill
-    ordered = known.claimed if known and by_order else None
-    return {"entry": entry, **story_facts(story), "task_id": task_id(prefix, entry, story.start, ordered)}
+def _strange(number: int) -> _Worry:
+    return _Worry(2, f"{number} overdue, and not in this schedule", setup=True)
 
 
 def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
@@ -184,8 +254,8 @@ def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
         yield _Worry(6, str(exc), setup=True)
     if seen.overdue:
         yield _Worry(5, f"{len(seen.overdue)} overdue")
-    if last is not None and last.state in _WORRYING:
-        yield _Worry(_WORRYING[last.state], f"the last window is {last.state}")
+    if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
+        yield _Worry(OUTCOMES[last.state].urgency, f"the last window is {last.state}")
     if account is not None:
         yield from _worries_of(account, row, overview.now)
     elif not seen.trouble:
@@ -218,9 +288,5 @@ def _after(row: Row, start: datetime) -> datetime | None:
         return None
 
 
-def _text(instant: datetime | None) -> str | None:
-    return None if instant is None else format_instant(instant)
-
-
-def _seconds(duration: timedelta | None) -> float | None:
-    return None if duration is None else round(duration.total_seconds(), 3)
+def _seconds(duration: timedelta) -> float:
+    return round(duration.total_seconds(), 3)

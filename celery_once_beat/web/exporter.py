@@ -13,15 +13,16 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.status import View, expose
+from celery_once_beat.status import Report, View
+from celery_once_beat.status.metrics import expose
 
 from .loopback import names_this_machine
 
 __all__ = ("serve",)
 
-#: However often it is asked, Redis is read no more than once in so many seconds.
+#: Seconds for which one look at Redis serves everybody who asks.
 _LASTS = 1.0
-#: Seconds in which a client has to say what it wants, and to take the answer.
+#: Seconds that a client has to send its request, and to take the answer.
 _PATIENCE = 10.0
 
 
@@ -35,7 +36,7 @@ class _Handler(WSGIRequestHandler):
     sys_version = ""
 
     def log_message(self, *_: Any) -> None:
-        """As a server that is asked every few seconds should: nothing."""
+        """Log nothing: it is asked every few seconds."""
 
 
 class Exporter:
@@ -46,7 +47,7 @@ class Exporter:
         self._entries = entries
         self._lock = threading.Lock()
         self._due = 0.0
-        self._facts: dict[str, Any] | None = None
+        self._report: Report | None = None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
@@ -65,15 +66,15 @@ class Exporter:
         content_type, text = expose(self._fresh(), environ.get("HTTP_ACCEPT", ""), self._entries)
         return "200 OK", content_type, text
 
-    def _fresh(self) -> dict[str, Any] | None:
+    def _fresh(self) -> Report | None:
         with self._lock:
             if time.monotonic() >= self._due:
                 try:
-                    self._facts = self._view.look().facts
+                    self._report = self._view.look().report
                 except OnceError:
-                    self._facts = None
+                    self._report = None
                 self._due = time.monotonic() + _LASTS
-            return self._facts
+            return self._report
 
 
 def serve(view: View, listener: socket.socket, entries: int) -> None:

@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from promql_parser import Expr, VectorSelector, parse, walk
 from servers import RedisServer, free_port
 from system import System
 
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus
 from celery_once_beat.status.metrics import OTHERS, expose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,30 +201,31 @@ def test_without_redis(system: System, start_redis: Any) -> None:
 # -- labels ---------------------------------------------------------------------------------------------------------
 
 
-def facts(names: list[str], **more: Any) -> dict[str, Any]:
-    return {
-        "now": "2026-11-21T02:00:00.000000Z",
-        "latency": 0.001,
-        "beats": [
-            {"beat": f"host:{n}:x", "heard": 0.1, "lag": lag, "offset": offset, "entries": 1, "version": "1"}
-            for n, (lag, offset) in enumerate([(0.1, -3.0), (0.5, 1.0), (None, None)])
-        ],
-        "entries": [
-            {
-                "entry": name, "kind": "scheduled", "task": "t", "schedule": "s", "tracked": True, "paused": False,
-                "last": {"start": f"2026-11-21T01:00:{n % 60:02}.000000Z", "late": float(n), "took": None},
-                "next": "2026-11-21T03:00:00.000000Z", "open": 1, "running": 0, "overdue": 2, "refused": 3,
-                "outcomes": {"done": 10, "what is this": 1}, "backfilled": {"done": 1}, "attention": ["look"], **more,
-            }
-            for n, name in enumerate(names)
-        ],
-    }  # fmt: skip
+HOUR = datetime(2026, 11, 21, 1, tzinfo=timezone.utc)
+
+
+def report(names: list[str], took: float | None = None) -> Report:
+    lags = [(0.1, -3.0), (0.5, 1.0), (None, None)]
+    beats = [BeatStatus(f"host:{n}:x", 0.1, lag, offset, 1, 0, "1") for n, (lag, offset) in enumerate(lags)]
+    entries = [
+        EntryStatus(
+            name, "scheduled", "t", "s", tracked=True, last=_last(n, took), next=HOUR + timedelta(hours=2), open=1,
+            overdue=2, refused=3, outcomes={"done": 10, "what is this": 1}, backfilled={"done": 1}, attention=("look",),
+        )
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    return Report(HOUR + timedelta(hours=1), 0.0, 0.001, tuple(beats), tuple(entries))
+
+
+def _last(n: int, took: float | None) -> WindowStatus:
+    start = HOUR + timedelta(seconds=n % 60)
+    return WindowStatus(start, "done", start, "b", start, start, "w", 1, float(n), took, 0, 0, None, None)
 
 
 def test_labels_are_bounded() -> None:
     """So many entries have series of their own, the first by name; the others are summed, and the largest is told."""
     names = [f"entry-{n:03}" for n in range(50)]
-    told = read(expose(facts(names), entries=10)[1].decode())
+    told = read(expose(report(names), entries=10)[1].decode())
     assert entries(told, "once_windows_total") == {*names[:10], OTHERS}
     assert value(told, "once_windows_total", entry="entry-003", outcome="done") == 10
     assert value(told, "once_windows_total", entry=OTHERS, outcome="done") == 400
@@ -237,7 +239,7 @@ def test_labels_are_bounded() -> None:
     assert value(told, "once_beat_clock_offset_seconds") == 3, "in either direction"
     assert sum(len(labels) for name, labels in told if name.startswith("once_beat")) == 0, "beats come and go"
     assert len(told) < 600
-    assert len(read(expose(facts([f"entry-{n}" for n in range(5000)]))[1].decode())) < 201 * 30
+    assert len(read(expose(report([f"entry-{n}" for n in range(5000)]))[1].decode())) < 201 * 30
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
@@ -245,7 +247,7 @@ def test_hostile_names(accept: str) -> None:
     """Quotes, newlines, halves of surrogates, our own word for the others: read back, and no series is told twice."""
     names = ['"} 1\nonce_beats_alive 99', "back\\slash", "new\nline", "half\udcff", OTHERS, "'new\\nline'", "x" * 300,
              "x" * 250, "ünï", '{entry="a"}', "a" * 60_000]  # fmt: skip
-    text = expose(facts(names), accept)[1].decode()
+    text = expose(report(names), accept)[1].decode()
     told = read(text) if not accept else None
     if told is None:
         assert list(parse_openmetrics(text))
@@ -280,8 +282,7 @@ def test_every_metric_is_documented() -> None:
     """docs/metrics.md has each with its labels and its help, and no other."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     documented = dict(re.findall(r"^\| (`once_\w+` \|[^|]*)\| (.*) \|$", page, re.MULTILINE))
-    told = facts(["a"])
-    told["entries"][0]["last"]["took"] = 1.0
+    told = report(["a"], took=1.0)
     found = {}
     for family in text_string_to_metric_families(expose(told)[1].decode()):
         labels = ", ".join(f"`{label}`" for label in family.samples[0].labels)
@@ -301,7 +302,7 @@ def alerts() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("rule", list(alerts()), ids=lambda rule: rule["alert"])
 def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
     """Each expression parses, and each metric and label of it is one that is told."""
-    told = read(expose(facts(["a"], kind="scheduled"))[1].decode())
+    told = read(expose(report(["a"]))[1].decode())
     labels: dict[str, set[str]] = {}
     for name, given in told:
         labels.setdefault(name, set()).update(dict(given))

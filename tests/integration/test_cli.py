@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,13 +38,13 @@ Once = Callable[..., Said]
 
 @pytest.fixture
 def once(system: System) -> Once:
-    """Run a command to its end."""
+    """Run a command to its end; ``apart``: what it says on stderr isn't shown."""
 
-    def run(*arguments: str, typed: str | None = None, **env: Any) -> Said:
+    def run(*arguments: str, typed: str | None = None, apart: bool = False, **env: Any) -> Said:
         done = subprocess.run(
             command(*arguments), input=typed or "", stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=60, check=False, env=environ(system.env(**env)),
-            cwd=system.directory,
+            stderr=subprocess.DEVNULL if apart else subprocess.STDOUT, text=True, timeout=60, check=False,
+            env=environ(system.env(**env)), cwd=system.directory,
         )  # fmt: skip
         return Said(done.returncode, done.stdout)
 
@@ -147,7 +148,7 @@ def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> Non
     }
     away = {"STORE_URL": f"redis://127.0.0.1:{free_port()}/0", "settings": {"timezone": "Europe/Berlin"}}
     shown = once("next", "nightly", "-n", "3", "--from", "2027-03-27", **away)
-    assert shown.exit_code == 0
+    assert shown.exit_code == 0, shown.log
     assert [line.rstrip() for line in shown.log.splitlines()] == [
         "ENTRY    LOCAL TIME                 UTC",
         "nightly  2027-03-27 02:30:00+01:00  01:30:00Z",
@@ -169,8 +170,50 @@ def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> Non
     assert wrong.log.startswith("once: --from: found 'soon', expected a time like 2026-11-21T02:00 (Europe/Berlin)")
 
 
+BARE_APP = """
+from datetime import timedelta
+from celery import Celery
+from celery_once_beat import OnceTask
+
+app = Celery("bare_app", broker="amqp://nowhere.example//", task_cls=OnceTask)
+app.conf.beat_schedule = {"hourly": {"task": "bare_app.work", "schedule": timedelta(hours=1)}}
+"""
+
+
+def test_next_without_a_redis(tmp_path: Path) -> None:
+    """On a laptop, with AMQP and no Redis' URL, it says what the schedule says, and that no store was asked."""
+    (tmp_path / "bare_app.py").write_text(BARE_APP)
+
+    def once(*arguments: str) -> Said:
+        line = [sys.executable, "-m", "celery", "-A", "bare_app", "once", *arguments]
+        done = subprocess.run(
+            line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=environ({})
+        )
+        return Said(done.returncode, done.stdout + done.stderr)
+
+    shown = once("next", "-n", "1", "--from", "2027-03-27T02:30Z")
+    assert shown.exit_code == 0, shown.log
+    assert "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked\n" in shown.log
+    assert re.search("^hourly  2027-03-27 03:00:00", shown.log, re.MULTILINE)
+    assert once("status").exit_code == os.EX_CONFIG
+
+
+def test_the_help_of_each_command(system: System, once: Once) -> None:
+    """All are listed with what they do, in words alone: no mark of click's is left in the text."""
+    system.check_law = False
+    listed = once("--help").log
+    assert "\b" not in listed
+    assert "\\b" not in listed
+    names = re.findall(r"^  (\w+) {2,}\S", listed.partition("Commands:")[2], re.MULTILINE)
+    assert {"status", "next", "run", "dashboard", "metrics"} <= set(names)
+    for name in names:
+        told = once(name, "--help")
+        assert told.exit_code == 0
+        assert "\\b" not in told.log
+
+
 def test_the_history_of_an_entry(system: System, once: Once) -> None:
-    """Who claimed, who executed, how often tried, how late, how long, copies refused; what is open stands above."""
+    """Which beat, who executed, how often tried, how late, how long, copies refused; what is open stands above."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 2.0, "args": [0.3]}}
     system.settings = SLOWLY
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
@@ -195,7 +238,7 @@ def test_the_history_of_an_entry(system: System, once: Once) -> None:
     assert sum(window["refused"] for window in told) == 1
     worker.resume()
     table = once("history", "tick", "-n", "1000").log.splitlines()
-    assert table[0].split() == ["WINDOW", "OUTCOME", "CLAIMED", "BY", "RAN", "ON", "TRIES", "LATE", "TOOK", "REFUSED"]
+    assert table[0].split() == ["WINDOW", "OUTCOME", "BEAT", "RAN", "ON", "TRIES", "LATE", "TOOK", "REFUSED"]
     assert re.fullmatch(rf"\S+ \S+ +done +{HOST}:{beat.pid} +\S+ +1 +\S+ s +\S+ s +[01]", table[-1])
     unknown = once("history", "tock")
     assert (unknown.exit_code, unknown.log) == (
@@ -238,6 +281,9 @@ def test_run_and_backfill(system: System, once: Once) -> None:
         ["1", "done, skipped"],
         ["4", "to run"],
     ]
+    counted = json.loads(once("backfill", "hourly", since, "9999-12-31", "--dry-run", "--json", apart=True).log)
+    none = {"published": 0, "open": 0, "unpublished": 0, "unpublishable": 0}
+    assert counted == {"entry": "hourly", "to_run": 4, "skipped": {"done": 1}, **none}
     refused = once("backfill", "hourly", since, newest.isoformat(), typed="n\n")
     assert refused.exit_code == 1
     assert "Run 4 windows of hourly? [y/N]" in refused.log
@@ -253,7 +299,9 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     wait_until(lambda: system.account("hourly").apart == {"done": 10}, "all ran once more", 60)
 
     worker.stop()
-    last = once("run", "hourly").log.split()[1]
+    told = json.loads(once("run", "hourly", "--json").log)
+    last = told.pop("task_id")
+    assert told == {"entry": "hourly", "start": start, **none, "published": 1}
     still = once("run", "hourly")
     assert (still.exit_code, still.log) == (1, f"once: window {start} of 'hourly' still owes its outcome\n")
     system.purge()
@@ -282,6 +330,7 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     """Paused, nothing is claimed, over a restart too; --from-now records what passed as missed, and the law holds."""
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
     system.wait_done(1)
+    assert json.loads(once("pause", "tick", "--json").log) == [{"entry": "tick", "paused": True}]
     assert once("pause", "tick").log == "tick: paused\n"
     wait_until(lambda: not system.account().open, "all is done", 60)
     cursor = system.account().cursor
@@ -299,6 +348,7 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     assert system.account().counts["missed"] == passed
     assert json.loads(once("audit", "--json").log)["balances"]
     assert once("resume", "tick", "--from-now").log == "once: 'tick' isn't paused\n"
+    assert json.loads(once("resume", "tick", "--json").log) == [{"entry": "tick", "paused": False, "missed": 0}]
     assert once("pause", "tock").exit_code == 2
     system.settle([beat])
     worker.stop()
@@ -313,7 +363,7 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
         system.wait_done(2, entry)
     even = once("audit")
     assert even.exit_code == 0
-    assert even.log.endswith("No account is uneven.\n")
+    assert even.log.endswith("Every account balances.\n")
     for entry in system.entries:
         system.store.pause(entry)
         wait_until(lambda entry=entry: not system.account(entry).open, "all is done", 60)

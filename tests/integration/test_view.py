@@ -18,6 +18,7 @@ from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import line_up
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
+from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
 
@@ -100,9 +101,9 @@ def test_an_older_record_that_cant_be_read(app: Celery, views: Any, redis_url: s
     with redis.Redis.from_url(redis_url) as client:
         client.rpush(made._store.history_key("b"), "garbage")
     for _ in range(2):
-        entries = {entry["entry"]: entry for entry in made.look().facts["entries"]}
-        assert [bool(entries[name]["attention"]) for name in "abc"] == [False, True, False]
-        assert "can't be read" in entries["b"]["attention"][0]
+        entries = {entry.entry: entry for entry in made.look().report.entries}
+        assert [bool(entries[name].attention) for name in "abc"] == [False, True, False]
+        assert "can't be read" in entries["b"].attention[0]
 
 
 class FromDatabase(Scheduler):
@@ -123,7 +124,7 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     made = views(scheduler=f"{__name__}:FromDatabase")
 
     def names() -> set[str]:
-        return {entry["entry"] for entry in made.look().facts["entries"]}
+        return {entry.entry for entry in made.look().report.entries}
 
     assert names() == {"a", "b", "c"}
     monkeypatch.setattr(FromDatabase, "entries", {"new"})
@@ -142,7 +143,7 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
 def test_names_that_are_none(app: Celery, views: Any) -> None:
     """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
     app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
-    facts = views().look().facts
+    facts = as_json(views().look().report)
     json.dumps(facts)
     assert {entry["entry"]: entry["kind"] for entry in facts["entries"]} == {
         **dict.fromkeys("abc", "scheduled"),

@@ -9,48 +9,49 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 
 from celery_once_beat.beat.schedule import describe
-from celery_once_beat.cli.output import local, plain, print_table, span
+from celery_once_beat.cli.output import local, plain, print_table, seconds
+from celery_once_beat.windows import parse_instant
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("span", "text"),
     [
         (None, "-"),
         (0, "0.0 s"),
         (1.24, "1.2 s"),
         (-3, "-3.0 s"),
         (59.94, "59.9 s"),
-        (59.96, "1 min 00 s"),
-        (61, "1 min 01 s"),
-        (3599.7, "1 h 00 min"),
-        (7500, "2 h 05 min"),
+        (59.96, "1 min 0 s"),
+        (61, "1 min 1 s"),
+        (3599.7, "1 h 0 min"),
+        (7500, "2 h 5 min"),
         (86399.9, "1 d 0 h"),
         (273600, "3 d 4 h"),
     ],
 )
-def test_a_duration(seconds: float | None, text: str) -> None:
+def test_a_duration(span: float | None, text: str) -> None:
     """In the two units that matter, rounded without a 60 in the smaller one."""
-    assert span(seconds) == text
+    assert seconds(span) == text
 
 
 def test_local_time() -> None:
     """In the zone that is asked for; the date only where it isn't today's there; a fraction where there is one."""
     berlin = ZoneInfo("Europe/Berlin")
     now = datetime(2026, 11, 21, 23, 30, tzinfo=timezone.utc)
-    assert local("2026-11-21T23:00:00.000000Z", berlin, now) == "00:00:00"
-    assert local("2026-11-21T22:59:59.500000Z", berlin, now) == "2026-11-21 23:59:59.5"
-    assert local("2026-11-21T23:00:00.000000Z", berlin) == "2026-11-22 00:00:00"
+    assert local(parse_instant("2026-11-21T23:00:00.000000Z"), berlin, now) == "00:00:00"
+    assert local(parse_instant("2026-11-21T22:59:59.500000Z"), berlin, now) == "2026-11-21 23:59:59.5"
+    assert local(parse_instant("2026-11-21T23:00:00.000000Z"), berlin) == "2026-11-22 00:00:00"
     assert local(None, berlin) == "-"
 
 
 def test_an_hour_that_comes_twice() -> None:
     """When the clocks go back its times carry their offset; no other's do."""
     berlin = ZoneInfo("Europe/Berlin")
-    assert local("2026-10-24T23:59:59.000000Z", berlin) == "2026-10-25 01:59:59"
-    assert local("2026-10-25T00:30:00.000000Z", berlin) == "2026-10-25 02:30:00+02:00"
-    assert local("2026-10-25T01:30:00.000000Z", berlin) == "2026-10-25 02:30:00+01:00"
-    assert local("2026-10-25T02:00:00.000000Z", berlin) == "2026-10-25 03:00:00"
-    assert local("2026-10-25T01:30:00.000000Z", timezone.utc) == "2026-10-25 01:30:00"
+    assert local(parse_instant("2026-10-24T23:59:59.000000Z"), berlin) == "2026-10-25 01:59:59"
+    assert local(parse_instant("2026-10-25T00:30:00.000000Z"), berlin) == "2026-10-25 02:30:00+02:00"
+    assert local(parse_instant("2026-10-25T01:30:00.000000Z"), berlin) == "2026-10-25 02:30:00+01:00"
+    assert local(parse_instant("2026-10-25T02:00:00.000000Z"), berlin) == "2026-10-25 03:00:00"
+    assert local(parse_instant("2026-10-25T01:30:00.000000Z"), timezone.utc) == "2026-10-25 01:30:00"
 
 
 def test_a_name_from_outside_stays_on_its_line() -> None:

@@ -1,7 +1,7 @@
-"""The page as it is now, and news of it for whoever looks. Nothing is looked up while nobody does.
+"""The current page, and its changes for whoever watches. While nobody watches, Redis isn't read.
 
-One look serves all: it is made when somebody wants to know and the last one is older than ``every`` seconds, in a
-thread, since the store's client waits.
+One look serves all viewers. It is made when somebody asks and the last one is older than ``every`` seconds; in a
+thread, since the store's client blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import about
-from celery_once_beat.status import Sight
+from celery_once_beat.status import Report, Sight
 
 from . import words
 from .page import Page, changes, make_page
@@ -28,11 +28,11 @@ __all__ = ("Feed",)
 
 logger = logging.getLogger(__name__)
 
-#: News that are kept for a viewer who was away for a moment; who was away longer reads the page anew.
+#: Changes kept for a viewer who was away for a moment. One who was away longer reads the whole page again.
 _KEPT = 60
-#: Looking takes at most so much of a core: with very many entries the page changes less often.
+#: The share of a core that looking may take; with very many entries the page changes less often.
 _SHARE = 0.2
-#: Seconds between two looks at whether the server is to end.
+#: Seconds between two checks whether the server is stopping.
 _NAP = 0.5
 
 
@@ -43,7 +43,7 @@ class Feed:
         self._look = look
         self._zone = zone
         self._every = every
-        # Numbers of another process say nothing here.
+        # Positions of another process mean nothing here.
         self._era = secrets.token_hex(4)
         self._number = 0
         self._news: deque[tuple[int, str]] = deque(maxlen=_KEPT)
@@ -52,7 +52,7 @@ class Feed:
         self._broken = False
         self.page = Page()
         #: What the last look showed; None where Redis doesn't answer.
-        self.facts: dict[str, Any] | None = None
+        self.report: Report | None = None
         #: How many follow the news.
         self.viewers = 0
 
@@ -62,7 +62,7 @@ class Feed:
         return f"{self._era}-{self._number}"
 
     async def fresh(self) -> Page:
-        """Return a page that is not older than ``every`` seconds, or says why it is."""
+        """Return a page that is at most ``every`` seconds old, or says why it is older."""
         if self._looking is None and time.monotonic() >= self._due:
             self._looking = asyncio.create_task(self._look_once())
         if self._looking is not None:
@@ -70,9 +70,9 @@ class Feed:
         return self.page
 
     async def follow(self, position: str) -> AsyncIterator[str]:
-        """Yield what a viewer of the page at ``position`` has to be told, as it comes; server-sent events.
+        """Yield the changes since the page at ``position`` as server-sent events, as they come.
 
-        Between news it yields '' now and then, for the caller to see whether it is still wanted.
+        Between them it yields '' now and then, so that the caller can check whether to go on.
         """
         era, _, number = position.partition("-")
         seen = int(number) if era == self._era and number.isdecimal() and len(number) < 16 else -1  # noqa: PLR2004
@@ -107,25 +107,25 @@ class Feed:
             self._looking = None
 
     def _look_in_thread(self, old: Page) -> tuple[Page, dict[str, Any] | None, float]:
-        """Return the page, what changed, and how long that kept a core busy; waiting for Redis doesn't count."""
+        """Return the page, what changed, and the seconds of CPU that it took."""
         began = time.thread_time()
         try:
             sight = self._look()
             page = make_page(sight, self._zone, old)
             told = changes(old, page)
         except OnceError as exc:
-            self.facts = None
+            self.report = None
             page = replace(old, trouble=f"Redis can't be read: {words.plain(str(exc).removeprefix('Redis: '))}")
             return page, changes(old, page), 0.0
         except Exception:
-            self.facts = None
+            self.report = None
             if not self._broken:
                 logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
             self._broken = True
             page = replace(old, trouble="The board failed, its log says why")
             return page, changes(old, page), 0.0
         self._broken = False
-        self.facts = sight.facts
+        self.report = sight.report
         return page, told, time.thread_time() - began
 
     def _event(self, number: int, kind: str, data: str) -> str:

@@ -25,7 +25,7 @@ __all__ = ("COOKIE", "HEADERS", "Guard")
 
 COOKIE = "once_board"
 
-#: Of every answer. Nothing is loaded from elsewhere, nothing runs that isn't a file of ours, nothing is kept.
+#: Of every answer: load nothing from elsewhere, run no script but ours, keep nothing.
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "

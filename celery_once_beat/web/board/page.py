@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
 
-from celery_once_beat.status import Sight, story_facts, window_facts
+from celery_once_beat.status import EntryStatus, Report, Sight, WindowStatus
 from celery_once_beat.store import Story
 from celery_once_beat.windows import format_instant
 
@@ -23,7 +23,7 @@ class Cell:
 
     #: The instant's text.
     start: str
-    #: One of ``words.STATES``.
+    #: A name of ``outcomes.STATES``.
     state: str
     label: str
 
@@ -62,52 +62,49 @@ class Page:
     #: What keeps the page from being of this moment.
     trouble: str = ""
 
-    def window(self, line: str, start: str, prefix: str) -> dict[str, Any] | None:
+    def window(self, line: str, start: str) -> WindowStatus | None:
         """Everything that is known of a window; None where it isn't on the page."""
-        shown = self.lines.get(line)
-        for story in shown.stories if shown else ():
-            if shown is not None and format_instant(story.start) == start:
-                return {**window_facts(prefix, shown.entry, story), "task": shown.task}
-        return None
+        stories = self.lines[line].stories if line in self.lines else ()
+        return next((WindowStatus.of(story) for story in stories if format_instant(story.start) == start), None)
 
 
 def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
     """Say what a look shows; what is the same as ``before`` is taken from there."""
-    facts = sight.facts
+    report = sight.report
     lines: dict[str, Line] = {}
-    for entry in facts["entries"]:
-        line = _line(entry, sight.stories.get(entry["entry"], ()), zone, facts["now"], before)
+    for entry in report.entries:
+        line = _line(entry, sight.stories.get(entry.entry, ()), zone, report.now, before)
         lines.setdefault(line.id, line)  # one that is left out may have overdue windows: the more urgent counts
     worries = sum(bool(line.attention) for line in lines.values())
     return Page(
         lines,
-        tuple((words.plain(beat["beat"]), words.beat_words(beat)) for beat in facts["beats"]),
-        _headline(facts, worries),
+        tuple((words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats),
+        _headline(report, worries),
         worries,
-        f"{words.clock(facts['now'], zone)} {zone}",
+        f"{words.clock(report.now, zone)} {zone}",
     )
 
 
-def _line(entry: dict[str, Any], stories: Sequence[Story], zone: tzinfo, now: str, before: Page) -> Line:
-    name, line_id = words.plain(entry["entry"]), _line_id(entry["entry"])
+def _line(entry: EntryStatus, stories: Sequence[Story], zone: tzinfo, now: datetime, before: Page) -> Line:
+    name, line_id = words.plain(entry.entry), _line_id(entry.entry)
     old = before.lines.get(line_id)
     if old is not None and old.stories is stories:
         cells = old.cells
     else:
         known = {story.start: (story, cell) for story, cell in zip(old.stories, old.cells, strict=True)} if old else {}
         cells = tuple(_cell(name, story, zone, known.get(story.start)) for story in stories)
-    about = [words.plain(entry[key]) for key in ("schedule", "task") if entry[key]]
-    if entry["tracked"] is False:
+    about = [words.plain(text) for text in (entry.schedule, entry.task) if text]
+    if entry.tracked is False:
         about.append("untracked: sent, and not followed")
     line = Line(
         line_id,
         name,
         " · ".join(about),
-        f"next {words.day_and_time(entry['next'], zone, now)}" if entry["next"] else "",
-        tuple(words.plain(text) for text in entry["attention"]),
+        f"next {words.day_and_time(entry.next, zone, now)}" if entry.next else "",
+        tuple(words.plain(text) for text in entry.attention),
         cells,
-        entry["entry"],
-        entry["task"],
+        entry.entry,
+        entry.task,
         stories,
     )
     return old if old is not None and old == line and old.cells is cells else line
@@ -116,17 +113,17 @@ def _line(entry: dict[str, Any], stories: Sequence[Story], zone: tzinfo, now: st
 def _cell(name: str, story: Story, zone: tzinfo, known: tuple[Story, Cell] | None) -> Cell:
     if known is not None and known[0] == story:
         return known[1]
-    told = story_facts(story)
-    return Cell(told["start"], words.state_of(told["state"]), words.label(name, told, zone))
+    window = WindowStatus.of(story)
+    return Cell(format_instant(window.start), words.state_of(window.state).name, words.label(name, window, zone))
 
 
 def _line_id(entry: str) -> str:
     return hashlib.blake2b(entry.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _headline(facts: dict[str, Any], worries: int) -> str:
-    entries = facts["entries"]
-    counted = {key: sum(entry[key] for entry in entries) for key in ("running", "open", "overdue")}
+def _headline(report: Report, worries: int) -> str:
+    entries = report.entries
+    counted = {key: sum(getattr(entry, key) for entry in entries) for key in ("running", "open", "overdue")}
     parts = [
         _number(len(entries), "entry", "entries"),
         f"{worries} need attention" if worries != 1 else "1 needs attention",

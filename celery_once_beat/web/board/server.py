@@ -18,7 +18,7 @@ from .feed import Feed
 from .site import make_site
 
 try:
-    from celery_once_beat.status import expose
+    from celery_once_beat.status.metrics import expose
 except ModuleNotFoundError as exc:  # an extra of its own
     if exc.name != "prometheus_client":
         raise

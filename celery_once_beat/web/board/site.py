@@ -19,6 +19,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from celery_once_beat.outcomes import STATES
+from celery_once_beat.status import Report
+from celery_once_beat.windows import task_id
+
 from . import words
 from .feed import Feed
 from .guard import Guard
@@ -26,7 +30,7 @@ from .page import Line
 
 __all__ = ("MOST_VIEWERS", "make_site")
 
-Expose = Callable[[dict[str, Any] | None, str], tuple[str, bytes]]
+Expose = Callable[[Report | None, str], tuple[str, bytes]]
 
 #: Viewers at a time who are told what changes; others see the page as it was when they opened it.
 MOST_VIEWERS = 64
@@ -82,11 +86,13 @@ class _Site:
         self._closing = closing
         self._expose = expose
         templates = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
-        templates.globals.update(title=words.plain(title), states=words.STATES)
+        templates.globals.update(title=words.plain(title), states=STATES)
         self._templates = templates
         self._rows: dict[str, tuple[Line, Markup]] = {}
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
+        shapes = (f".{state.name} {{ --colour: var(--{state.tone}); {state.symbol}; }}\n" for state in STATES.values())
+        self._static["states.css"] = "".join(shapes).encode()
 
     def _html(self, template: str, status: int = 200, **values: Any) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(values), status)
@@ -108,11 +114,17 @@ class _Site:
     async def window(self, request: Request) -> Response:
         page = await self._feed.fresh()
         line, start = request.path_params["line"], request.path_params["start"]
-        window = page.window(line, start, self._prefix)
+        window = page.window(line, start)
         if window is None:
             raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
-        story = list(words.story_words(window, self._zone))
-        return self._html("window.html", root="../../", name=page.lines[line].name, state=window["state"], story=story)
+        shown = page.lines[line]
+        story = [
+            *words.story_words(window, self._zone),
+            ("Task", words.plain(shown.task)),
+            ("Task id", task_id(self._prefix, shown.entry, window.start, window.ordered)),
+        ]
+        state = words.state_of(window.state).name
+        return self._html("window.html", root="../../", name=shown.name, state=state, story=story)
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -127,7 +139,7 @@ class _Site:
         if self._expose is None:
             raise HTTPException(404, "For metrics install celery-once-beat[metrics]")
         await self._feed.fresh()
-        media_type, text = self._expose(self._feed.facts, request.headers.get("accept", ""))
+        media_type, text = self._expose(self._feed.report, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": media_type})
 
     async def static(self, request: Request) -> Response:

@@ -1,0 +1,62 @@
+"""Whoever speaks of outcomes knows all of them: the table, the board, the signals' contracts, the docs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import celery_once_beat
+from celery_once_beat import signals
+from celery_once_beat.outcomes import COUNTED, LIMITS, OUTCOMES, STATES
+
+PACKAGE = Path(celery_once_beat.__file__).parent
+DOCS = PACKAGE.parent / "docs"
+
+
+def contract(signal: str) -> str:
+    """The comment above a signal."""
+    found = re.search(rf"((?:^#:.*\n)+){signal} = ", Path(signals.__file__).read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_is_told_in_words_colour_and_shape(name: str) -> None:
+    """The board has its colour; no other state has its shape."""
+    state = STATES[name]
+    assert state.name == name
+    assert state.meaning
+    assert f"--{state.tone}:" in (PACKAGE / "web/board/static/board.css").read_text()
+    assert [other.name for other in STATES.values() if other.symbol == state.symbol] == [name]
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_an_outcome_is_in_the_signals_contract(name: str) -> None:
+    """``window_closed`` names each outcome, ``window_abandoned`` those that a limit ends with."""
+    assert f"``{name}``" in contract("window_closed")
+    assert (f"``{name}``" in contract("window_abandoned")) == (name in LIMITS)
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_an_outcome_is_in_the_docs(name: str) -> None:
+    """With what is logged of it, and what a metric counts it under."""
+    action = OUTCOMES[name].action
+    assert not action or f"`{action}`" in (DOCS / "logs.md").read_text()
+    assert f"`{name}`" in (DOCS / "metrics.md").read_text()
+
+
+def test_the_words_for_what_is_counted_are_in_the_docs() -> None:
+    """The label's values, and no other."""
+    page = (DOCS / "metrics.md").read_text()
+    (listed,) = re.findall(r"`done`, `failed`[^.]*?`other`", page, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed)) == {*COUNTED, "other"}
+
+
+def test_an_action_of_an_outcome_stands_once() -> None:
+    """Who searches the code for what a log said finds it."""
+    sources = [path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "signals.py"]
+    for outcome in OUTCOMES.values():
+        if outcome.action and outcome.action != "window_missed":  # a beat that passes windows over says it too
+            assert sum(text.count(f'"{outcome.action}"') for text in sources) == 1, outcome.action
