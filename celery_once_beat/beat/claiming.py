@@ -45,6 +45,9 @@ __all__ = ("CHUNK", "Claiming", "Claims")
 
 logger = get_logger(__name__)
 
+#: What is logged where a load tells this beat something new of an entry.
+_NEWS = {"new": "entry_new", "changed": "entry_changed", "back": "entry_back"}
+
 #: Entries that are loaded in one pipeline, and windows that one tick claims, slice by slice.
 CHUNK = 500
 #: Seconds of a tick for finding out what is to be claimed.
@@ -192,9 +195,7 @@ class Claiming:
                 row.name,
                 reply.news,
                 format_instant(reply.cursor),
-                extra=about(
-                    "entry_" + reply.news, entry=row.name, start=format_instant(reply.cursor), owner=self._beat
-                ),
+                extra=about(_NEWS[reply.news], entry=row.name, start=format_instant(reply.cursor), owner=self._beat),
             )
         self._ahead.pop(row.name, None)
         if reply.cursor > now + CURSOR_AHEAD:
