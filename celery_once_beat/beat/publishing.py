@@ -299,7 +299,7 @@ class Publishing(Scheduler):
         if not unbegun:
             return
         try:
-            fences = self._once.read([("HGET", self._once.entry_key(entry), "fence") for entry in unbegun])
+            fences = self._once.fences(unbegun)
         except OnceError:
             return  # who needs the store will say so
         for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):

@@ -94,7 +94,7 @@ class Recovery:
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
-        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report.text, self._app)
+        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report, self._app)
         self.away, heartbeat = found.away, found.heartbeat
         self._heard = isinstance(heartbeat, Heartbeat)
         if isinstance(heartbeat, Heartbeat):

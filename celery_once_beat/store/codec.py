@@ -1,47 +1,38 @@
-"""How the answers of ``replies`` are read from what a script of ``lua/`` returns, or a hash holds.
+"""The wire, both ways: how arguments are written, and how replies, hashes and records are read.
 
-A script's header says what it returns. Each of these raises ValueError, IndexError, KeyError or TypeError for what
+A script's header says what it returns. A ``read_…`` raises ValueError, IndexError, KeyError or TypeError for what
 isn't of that form.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from celery_once_beat.errors import OnceError
+from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
 
 from . import model as r
+from .keys import VERSION, newer
 
-__all__ = (
-    "as_info",
-    "as_mapping",
-    "as_pairs",
-    "read_account",
-    "read_app",
-    "read_backfill",
-    "read_begin",
-    "read_begin_now",
-    "read_claim",
-    "read_close",
-    "read_confirm",
-    "read_finish",
-    "read_hand_over",
-    "read_heartbeat",
-    "read_key_claim",
-    "read_load",
-    "read_members",
-    "read_past",
-    "read_renew",
-    "read_report",
-    "read_spent",
-    "read_take",
-    "read_word",
-)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+#: Seconds, some 3000 years.
+_LONGEST = 1e11
+
+
+def ms(seconds: float) -> int:
+    """Write a span as scripts take it: at most so long that its sum with the time has no more digits than they read."""
+    return round(seconds * 1000) if seconds < _LONGEST else round(_LONGEST * 1000)  # NaN is longest, too
+
+
+def epoch_ms(instant: datetime) -> int:
+    """Write an instant as the server counts."""
+    return (instant - EPOCH) // timedelta(milliseconds=1)
 
 
 def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
@@ -139,7 +130,7 @@ def read_discarded(reply: list[Any]) -> r.Confirmed | r.Unchanged:
 
 
 def read_heartbeat(reply: list[Any]) -> r.Heartbeat:
-    now = _EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
+    now = EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
     return r.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
 
 
@@ -159,29 +150,43 @@ def read_word(reply: list[Any]) -> str:
     return word
 
 
-def read_account(fields: dict[str, str]) -> r.EntryAccount:
-    """Read an entry's hash."""
+def read_account(key: str, reply: Any) -> r.EntryAccount | OnceError | None:
+    """Read an entry's hash, ``key``; None where there is none, an error where it can't be read."""
+    if isinstance(reply, OnceError):
+        return reply
+    values = as_mapping(reply)
+    version = values.get("v", "1")
+    if version != str(VERSION):
+        return newer(key, version) if version.isdecimal() else StoreDataError(f"the key {key!r} has no version")
+    if "cursor" not in values:
+        return None
+    try:
+        return _read_account(values)
+    except (ValueError, IndexError, KeyError, OverflowError) as exc:
+        return StoreDataError(f"the key {key!r} is no account of an entry: {exc}")
 
+
+def _read_account(values: dict[str, str]) -> r.EntryAccount:
     def counted(prefix: str) -> dict[str, int]:
-        return {_outcome(name[2:]): int(value) for name, value in fields.items() if name.startswith(prefix)}
+        return {_outcome(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
 
     return r.EntryAccount(
-        cursor=parse_instant(fields["cursor"]),
-        born=parse_instant(fields["born"]),
-        since=parse_instant(fields["since"]),
-        last_done=parse_instant(fields["last_done"]) if fields.get("last_done") else None,
-        paused=fields.get("paused") == "1",
-        fence=int(fields.get("fence", 0)),
-        refused=int(fields.get("refused", 0)),
+        cursor=parse_instant(values["cursor"]),
+        born=parse_instant(values["born"]),
+        since=parse_instant(values["since"]),
+        last_done=parse_instant(values["last_done"]) if values.get("last_done") else None,
+        paused=values.get("paused") == "1",
+        fence=int(values.get("fence", 0)),
+        refused=int(values.get("refused", 0)),
         counts=counted("c:"),
         apart=counted("x:"),
-        open={parse_instant(name[2:]): _read_open(text) for name, text in fields.items() if name.startswith("w:")},
-        fingerprint=fields.get("fingerprint"),
+        open={parse_instant(name[2:]): _read_open(text) for name, text in values.items() if name.startswith("w:")},
+        fingerprint=values.get("fingerprint"),
     )
 
 
 def _read_open(text: str) -> r.OpenWindow:
-    """Read an open window's account; see NUMBERS in ``lua/prelude.lua``."""
+    """Read an open window's account; see NUMBERS in ``lua/pieces/window.lua``."""
     attempts, fence, retry, _, _, claimed, _, backfill, released, _, owner, beat = text.split(" ")
     return r.OpenWindow(
         claimed=_at(claimed),
@@ -196,7 +201,7 @@ def _read_open(text: str) -> r.OpenWindow:
 
 
 def read_past(text: str) -> r.Past:
-    """Read one record of a history; see ``remember`` in ``lua/prelude.lua``."""
+    """Read one record of a history; see ``remember`` in ``lua/pieces/ends.lua``."""
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
     whole, _, fraction = start.partition(".")
     claimed = _at(claimed_ms)
@@ -234,10 +239,41 @@ def as_info(reply: Any) -> dict[str, Any]:
     return {name: value for name, separator, value in lines if separator}
 
 
-def read_report(text: str) -> r.BeatReport:
-    """Read what a beat says of itself; see :meth:`BeatReport.text`."""
-    offset, lag, entries, untracked, version = text.split(" ")
-    return r.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
+def write_report(report: r.BeatReport, app: str) -> tuple[str, str]:
+    """Write what a beat says of itself: for versions that read five words only, and as JSON with ``app``.
+
+    A field that is added stands in the JSON alone, and whoever doesn't know it passes over it.
+    """
+    words = f"{report.offset * 1000:.0f} {report.lag * 1000:.0f} {report.entries} {report.untracked} {report.version}"
+    return words, json.dumps({**json.loads(app or "{}"), **asdict(report)})
+
+
+def read_report(words: str | None, told: str | None) -> r.BeatReport | None:
+    """Read what a beat says of itself: from the JSON, or the words of an earlier version. None: nothing readable."""
+    try:
+        said = json.loads(told or "")
+        return r.BeatReport(
+            **{field.name: _told(said[field.name], field.type) for field in _TOLD if field.name in said}
+        )
+    except (ValueError, TypeError, RecursionError):
+        pass
+    try:
+        offset, lag, entries, untracked, version = (words or "").split(" ")
+        return r.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
+    except ValueError:
+        return None
+
+
+_TOLD = fields(r.BeatReport)
+
+
+def _told(value: object, kind: object) -> Any:
+    """Return a value of a report's JSON, which is of the type that its field names."""
+    if kind == "str" and isinstance(value, str):
+        return value[:64]
+    if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
+        return int(value) if kind == "int" else float(value)
+    raise ValueError(f"found {value!r:.40}, expected {kind}")
 
 
 def read_app(text: str | None) -> str | None:
@@ -275,7 +311,7 @@ def _outcome(text: str) -> str:
 
 
 def _at(ms: str | int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=int(ms))
+    return EPOCH + timedelta(milliseconds=int(ms))
 
 
 def _instant(ms: str | int) -> datetime | None:

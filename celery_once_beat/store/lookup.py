@@ -8,15 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.windows import format_instant
 
 from . import codec
+from .keys import SHARDS, shard_of
 from .model import BeatReport, EntryAccount, OpenWindow, Past
-from .verbs import SHARDS, Store
+from .verbs import Store
 
 __all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "Story")
 
@@ -24,7 +25,6 @@ __all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "Story")
 _CHUNK = 500
 #: Overdue windows read of each shard: what lies beyond is no longer looked at one by one by anybody.
 _MOST_OVERDUE = 10_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Lookup:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._trip = store._trip  # noqa: SLF001  # of the same box
+        self._keys = store.keys
 
     def overview(self, entries: Iterable[str], windows: int = 1) -> Overview:
         """Look at the beats and at ``entries``, each with up to ``windows`` of its history."""
@@ -102,10 +104,10 @@ class Lookup:
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
-            replies = self._store.read([command for name in chunk for command in self._commands(name, windows)])
+            replies = self._trip.read([command for name in chunk for command in self._commands(name, windows)])
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
                 late = overdue.pop(name, {})
-                seen[name] = self._entry(name, reply, late, trouble.get(self._store.shard_of(name), ""))
+                seen[name] = self._entry(name, reply, late, trouble.get(shard_of(name), ""))
         return Overview(now, latency, beats, seen, {name: len(windows) for name, windows in overdue.items()})
 
     def entry(self, name: str, windows: int) -> EntrySeen:
@@ -115,7 +117,7 @@ class Lookup:
     def server(self) -> tuple[dict[str, Any], str]:
         """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
         try:
-            (reply,) = self._store.read([("INFO", "everything")])
+            (reply,) = self._trip.read([("INFO", "everything")])
         except OnceError as exc:
             return {}, str(exc)
         return codec.as_info(reply), ""
@@ -127,23 +129,32 @@ class Lookup:
     # -- beats ------------------------------------------------------------------------------------------------
 
     def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:
-        living, reports, _ = self._store.beats_keys
-        scores, texts = self._store.read([("ZRANGE", living, 0, -1, "WITHSCORES"), ("HGETALL", reports)])
+        keys = self._keys.of_beats
+        scores, words, told = self._trip.read(
+            [
+                ("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"),
+                ("HGETALL", keys["reports"]),
+                ("HGETALL", keys["apps"]),
+            ]
+        )
         sent = time.monotonic()
         heartbeat = self._store.look()
         latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
-        for reply in (scores, texts):
+        for reply in (scores, words):
             if isinstance(reply, OnceError):
                 raise reply
-        heard, texts = dict(codec.as_pairs(scores)), codec.as_mapping(texts)
-        apps = self._store.apps(heartbeat.beats)
-        now_ms = (heartbeat.now - _EPOCH) / timedelta(milliseconds=1)
+        heard, words = dict(codec.as_pairs(scores)), codec.as_mapping(words)
+        told = {} if isinstance(told, OnceError) else codec.as_mapping(told)
+        now_ms = (heartbeat.now - codec.EPOCH) / timedelta(milliseconds=1)
         return (
             heartbeat.now,
             latency,
             [
                 BeatSeen(
-                    name, max(now_ms - heard.get(name, now_ms), 0.0) / 1000, _read_report(texts.get(name)), apps[name]
+                    name,
+                    max(now_ms - heard.get(name, now_ms), 0.0) / 1000,
+                    codec.read_report(words.get(name), told.get(name)),
+                    codec.read_app(told.get(name)),
                 )
                 for name in sorted(heartbeat.beats)
             ],
@@ -153,10 +164,10 @@ class Lookup:
 
     def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int, str]]:
         """Return overdue windows by entry, and by shard why it can't be read."""
-        until = (now - _EPOCH) // timedelta(milliseconds=1)
-        replies = self._store.read(
+        until = codec.epoch_ms(now)
+        replies = self._trip.read(
             [
-                ("ZRANGEBYSCORE", self._store.open_key(shard), "-inf", until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE)
+                ("ZRANGEBYSCORE", self._keys.open(shard), "-inf", until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE)
                 for shard in range(SHARDS)
             ]
         )
@@ -172,30 +183,30 @@ class Lookup:
             for window, (_, deadline) in zip(windows, pairs, strict=True):
                 if window is not None:
                     late = found.setdefault(window.entry, {})
-                    late[window.start] = _EPOCH + timedelta(milliseconds=deadline)
+                    late[window.start] = codec.EPOCH + timedelta(milliseconds=deadline)
         return found, trouble
 
     def _commands(self, name: str, windows: int) -> list[tuple[Any, ...]]:
         return [
-            ("HGETALL", self._store.entry_key(name)),
-            ("LRANGE", self._store.history_key(name), 0, windows - 1),
-            ("HGETALL", self._store.refused_key(name)),
+            ("HGETALL", self._keys.of_entry("entry", name)),
+            ("LRANGE", self._keys.of_entry("history", name), 0, windows - 1),
+            ("HGETALL", self._keys.of_entry("refused", name)),
         ]
 
     def _entry(self, name: str, replies: Sequence[Any], overdue: dict[datetime, datetime], trouble: str) -> EntrySeen:
         account_reply, history, refused_reply = replies
+        read = codec.read_account(self._keys.of_entry("entry", name), account_reply)
         account, past, refused = None, [], {}
-        try:
-            for reply in replies:
-                if isinstance(reply, OnceError):
-                    raise reply
-            account = self._store.read_account(name, account_reply)
-            refused = {start: int(count) for start, count in codec.as_mapping(refused_reply).items()}
-        except OnceError as exc:
-            trouble = str(exc)
+        errors = [reply for reply in (read, history, refused_reply) if isinstance(reply, OnceError)]
+        if errors:
+            trouble = str(errors[0])
             history = [] if isinstance(history, OnceError) else history
-        except (ValueError, OverflowError) as exc:
-            trouble = f"the refused copies of {name!r} can't be read: {exc}"
+        else:
+            account = read if isinstance(read, EntryAccount) else None
+            try:
+                refused = {start: int(count) for start, count in codec.as_mapping(refused_reply).items()}
+            except (ValueError, OverflowError) as exc:
+                trouble = f"the refused copies of {name!r} can't be read: {exc}"
         for text in history:
             try:
                 past.append(codec.read_past(text))
@@ -219,10 +230,3 @@ def _state(window: OpenWindow, *, overdue: bool) -> str:
     if window.given_back:
         return "waiting"
     return "published" if window.begun is None else "running"
-
-
-def _read_report(text: str | None) -> BeatReport | None:
-    try:
-        return codec.read_report(text or "")
-    except ValueError:
-        return None

@@ -307,11 +307,6 @@ class BeatReport:
     untracked: int
     version: str
 
-    @property
-    def text(self) -> str:
-        """As it stands in the store."""
-        return f"{self.offset * 1000:.0f} {self.lag * 1000:.0f} {self.entries} {self.untracked} {self.version}"
-
 
 @dataclass(frozen=True)
 class Overdue:

@@ -1,11 +1,10 @@
-"""The verbs: what each is asked and answers. ``roundtrip`` sends them, ``lua/`` decides."""
+"""The verbs as methods: what each is asked and answers. ``scripts`` declares them, ``lua/`` decides."""
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -14,40 +13,41 @@ from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableE
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 
-from . import codec
+from . import codec, scripts
 from . import model as r
+from .keys import SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, LoadRequest, Renewal
 from .nodes import Command
-from .roundtrip import Call, RoundTrip, newer
+from .roundtrip import RoundTrip
+from .scripts import Call, Verb
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("SHARDS", "Store", "store_of")
+__all__ = ("Store", "store_of")
 
 T = TypeVar("T")
+#: A call that hasn't been told yet who lives.
+_Unsent = Callable[..., Call[T]]
 
-SHARDS = 16
-#: Seconds, some 3000 years.
-_LONGEST = 1e11
 #: Beats of which each load says whether they live, though nobody has asked yet.
 _MOST_MET = 16
-#: More often no script asks who lives: each time it is told.
+#: How often one call may ask who lives. Each time it is told more.
 _MOST_QUESTIONS = 5
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Store:
     """The verbs, for one app's settings. Safe to use from several threads.
 
     Every verb raises :class:`StoreUnavailableError` where Redis doesn't answer, :class:`StoreDataError` where a
-    key isn't ours, and :class:`NewerVersionError` where a newer version wrote it.
+    key isn't ours, and :class:`NewerVersionError` where a newer version wrote it. A method that takes many
+    returns the error that concerns one of them in its place.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
         self.settings = settings
-        self._lifetimes = (_ms(settings.marker_ttl), _ms(settings.retention), settings.history_size)
-        self._trip = RoundTrip(settings, client)
+        self.keys = Keys(settings.key_prefix)
+        self._trip = RoundTrip(settings, self.keys, client)
         #: Beats for which scripts asked last.
         self._met: tuple[str, ...] = ()
 
@@ -55,128 +55,114 @@ class Store:
         """Give the connections back; the next verb connects again."""
         self._trip.close()
 
-    # -- keys -------------------------------------------------------------------------------------------------
-
-    def _shard(self, entry: str) -> str:
-        return f"{self.settings.key_prefix}{{{self.shard_of(entry)}}}:"
-
     def entry_key(self, entry: str) -> str:
         """Name of the hash of ``entry``."""
-        return f"{self._shard(entry)}entry:{entry}"
+        return self.keys.of_entry("entry", entry)
 
-    def history_key(self, entry: str) -> str:
-        """Name of the list of ended windows of ``entry``."""
-        return f"{self._shard(entry)}history:{entry}"
-
-    def refused_key(self, entry: str) -> str:
-        """Name of the hash of refused copies of ``entry``, by window."""
-        return f"{self._shard(entry)}refused:{entry}"
-
-    def open_key(self, shard: int) -> str:
-        """Name of the zset of a shard's open windows."""
-        return f"{self.settings.key_prefix}{{{shard}}}:open"
-
-    @property
-    def beats_keys(self) -> list[str]:
-        """Names of the zset of live beats, and of the hashes of their reports and apps: in one slot of a cluster."""
-        beats = f"{self.settings.key_prefix}beats"
-        return [beats, *(f"{self.settings.key_prefix}{{{beats}}}:{what}" for what in ("reports", "apps"))]
+    def shard_of(self, entry: str) -> int:
+        """Number of the shard in which ``entry`` lives."""
+        return shard_of(entry)
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
     def load_many(self, requests: Iterable[LoadRequest]) -> list[r.Loaded | r.Superseded | OnceError]:
-        """Say which definitions of entries this beat has; see ``lua/load.lua``.
-
-        Returns for each :class:`Loaded`, :class:`Superseded`, or the error that concerns that entry alone.
-        """
+        """Say which definitions of entries this beat has."""
         asked = list(requests)
-        return self._ask_with_beats([self._load(q) for q in asked], [(q.alive, q.asked_at) for q in asked])
+        return self._ask_with_beats([(self._load(q), q.alive, q.asked_at) for q in asked])
 
-    def _load(self, q: LoadRequest) -> Call[r.Loaded | r.Superseded]:
-        instants = ["" if at is None else format_instant(at) for at in (q.known, q.counts_from, q.absent_at)]
-        limits: list[object] = [q.max_attempts, int(q.recover), -1 if q.grace is None else _ms(q.grace)]
-        back = _ms(BEAT_TTL + 2 * self.settings.recovery_interval)
-        limits += [-1 if q.retry_failed_after is None else _ms(q.retry_failed_after), q.overlap or "-"]
-        arguments = [q.beat, q.fingerprint, q.loaded_at, _ms(q.ttl), back, *limits, *instants]
-        return Call("load", [self.entry_key(q.entry)], arguments, codec.read_load)
+    def _load(self, q: LoadRequest) -> _Unsent[r.Loaded | r.Superseded]:
+        return partial(
+            scripts.LOAD.call,
+            {"entry": self.entry_key(q.entry)},
+            beat=q.beat,
+            fingerprint=q.fingerprint,
+            loaded_at=q.loaded_at,
+            ttl=q.ttl,
+            go_back=BEAT_TTL + 2 * self.settings.recovery_interval,
+            max_attempts=q.max_attempts,
+            recover=q.recover,
+            grace=q.grace,
+            again=q.retry_failed_after,
+            overlap=q.overlap or "-",
+            known=q.known,
+            counts_from=q.counts_from,
+            absent_at=q.absent_at,
+        )
 
     def unload_many(
         self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
     ) -> list[str | OnceError]:
-        """Say that entries have left the beat's schedule, as (entry, fingerprint); see ``lua/unload.lua``.
+        """Say that entries have left the beat's schedule, as (entry, fingerprint).
 
         ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). Returns for each ``unloaded``,
-        ``kept``, ``unknown`` or an error.
+        ``kept`` or ``unknown``.
         """
         calls = [
-            Call("unload", [self.entry_key(entry)], [beat, fingerprint], codec.read_word) for entry, fingerprint in left
+            partial(scripts.UNLOAD.call, {"entry": self.entry_key(entry)}, beat=beat, fingerprint=fingerprint)
+            for entry, fingerprint in left
         ]
-        return self._ask_with_beats(calls, [(alive, asked_at)] * len(calls))
+        return self._ask_with_beats([(call, alive, asked_at) for call in calls])
 
     def spent(
         self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
     ) -> r.Spent | r.Unknown:
-        """Say that a one-off has had its window, and that it is being ``disabled``; see ``lua/spent.lua``.
+        """Say that a one-off has had its window, and that it is being ``disabled``.
 
         ``edited`` is when its row was, as the beat knows it, ``now`` from where it counts if it was enabled again.
-        Returns :class:`Spent`, or :class:`Unknown`: load it again.
+        Returns :class:`Unknown` where it has to be loaded again.
         """
-        arguments = [format_instant(since), format_instant(edited), int(disabled), format_instant(now)]
-        return self._trip.one(Call("spent", [self.entry_key(entry)], arguments, codec.read_spent))
+        keys = {"entry": self.entry_key(entry)}
+        return self._trip.one(scripts.SPENT.call(keys, since=since, edited=edited, disabled=disabled, from_now=now))
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[r.ClaimReply | OnceError]:
-        """Claim windows in one pipeline; see ``lua/claim.lua``.
-
-        Returns for each :class:`Claimed`, :class:`Moved`, :class:`Paused`, :class:`Superseded`,
-        :class:`Unknown`, or the error that concerns that entry alone.
-        """
+        """Claim windows in one pipeline."""
         return self._trip.run([self._claim(beat, request) for request in requests])
 
     def _claim(self, beat: str, q: ClaimRequest) -> Call[r.ClaimReply]:
-        starts = [format_instant(start) for start in q.missed]
-        return self._about(
-            "claim",
+        return self._of_window(
+            scripts.CLAIM,
             q.window,
-            [
-                format_instant(q.from_cursor),
-                beat,
-                q.fingerprint,
-                q.mode,
-                _ms(self.settings.publish_timeout),
-                # A message that expires at once is still one that expires.
-                0 if q.expires is None else max(_ms(q.expires), 1),
-                max(q.missed_count, len(starts)),
-                *starts,
-            ],
-            codec.read_claim,
-            starts,
+            more_keys=[self.keys.of_window(WindowKey(q.window.entry, start))["run"] for start in q.missed],
+            from_cursor=q.from_cursor,
+            beat=beat,
+            fingerprint=q.fingerprint,
+            mode=q.mode,
+            publish_timeout=self.settings.publish_timeout,
+            # A message that expires at once is still one that expires.
+            expires=None if q.expires is None else max(q.expires, 0.001),
+            missed_count=max(q.missed_count, len(q.missed)),
+            missed=[format_instant(start) for start in q.missed],
         )
 
     def confirm_many(
         self, confirmations: Iterable[Confirmation]
     ) -> list[r.Confirmed | r.Closed | r.Unchanged | OnceError]:
-        """Say of each window whether its message went out; see ``lua/confirm.lua``.
-
-        Returns for each :class:`Confirmed`, :class:`Closed`, :class:`Unchanged` or an error.
-        """
-        publish_timeout = _ms(self.settings.publish_timeout)
+        """Say of each window what became of its message."""
         return self._trip.run(
             [
-                self._about("confirm", window, [turn, int(published), _ms(wait), publish_timeout], codec.read_confirm)
-                for window, turn, published, wait in confirmations
+                self._of_window(
+                    scripts.CONFIRM,
+                    window,
+                    turn=turn,
+                    published=published,
+                    start_timeout=start_timeout,
+                    publish_timeout=self.settings.publish_timeout,
+                )
+                for window, turn, published, start_timeout in confirmations
             ]
         )
 
     def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[r.TakeReply | OnceError]:
-        """Take overdue (window, fingerprint) pairs; see ``lua/take.lua``.
-
-        Returns for each :class:`Taken`, :class:`Closed` (a limit was reached), :class:`Unchanged` or an error.
-        """
-        publish_timeout = _ms(self.settings.publish_timeout)
+        """Take overdue (window, fingerprint) pairs."""
         return self._trip.run(
             [
-                self._about(
-                    "take", window, [beat, fingerprint, publish_timeout, _epoch_ms(window.start)], codec.read_take
+                self._of_window(
+                    scripts.TAKE,
+                    window,
+                    beat=beat,
+                    fingerprint=fingerprint,
+                    publish_timeout=self.settings.publish_timeout,
+                    starts_at=window.start,
                 )
                 for window, fingerprint in windows
             ]
@@ -192,27 +178,31 @@ class Store:
     ) -> list[str | OnceError]:
         """Put off overdue windows that this beat can't take, and none of ``others`` (alive at ``asked_at``) can.
 
-        Each with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
-        ``postponed``, ``forgotten``, ``closed``, ``no`` (it isn't overdue, or another's) or an error; see
-        ``lua/postpone.lua``.
+        Each comes with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
+        ``postponed``, ``forgotten``, ``closed``, or ``no`` (it isn't overdue, or is another's).
         """
-        calls = [self._about("postpone", window, [_ms(seconds), beat, why], codec.read_word) for window, why in windows]
-        return self._ask_with_beats(calls, [(others, asked_at)] * len(calls))
+        calls = [
+            partial(self._of_window, scripts.POSTPONE, window, delay=seconds, beat=beat, why=why)
+            for window, why in windows
+        ]
+        return self._ask_with_beats([(call, others, asked_at) for call in calls])
 
     def _ask_with_beats(
-        self, calls: Sequence[Call[T]], known: Sequence[tuple[Collection[str], datetime | None]]
+        self, calls: Sequence[tuple[_Unsent[T], Collection[str], datetime | None]]
     ) -> list[T | OnceError]:
-        """Send calls whose answers depend on which beats live: of each, who did and when that was asked.
+        """Send calls whose answers depend on which beats live; each with who did, and when that was asked.
 
         A script asks for the beats that matter; the few that were asked for last are told from the start. So what is
         sent doesn't grow with the number of beats.
         """
         answers: dict[int, T | OnceError] = {}
         told = dict.fromkeys(range(len(calls)), self._met)
+        sent: dict[int, Call[T | r.Who]] = {}
         for _ in range(_MOST_QUESTIONS):
-            replies = self._trip.run([_telling(calls[number], told[number], *known[number]) for number in told])
+            sent = {number: _telling(*calls[number], told[number]) for number in told}
             questions = {}
-            for number, reply in zip(told, replies, strict=True):
+            replies = self._trip.run(list(sent.values()))
+            for number, reply in zip(sent, replies, strict=True):
                 if isinstance(reply, r.Who):
                     questions[number] = reply.beats
                 else:
@@ -223,12 +213,8 @@ class Store:
             if not told:
                 break
         for number in told:
-            answers[number] = StoreDataError(f"{calls[number].keys[0]!r}, field loaders: found beats without a name")
+            answers[number] = StoreDataError(f"{sent[number].keys[0]!r}, field loaders: found beats without a name")
         return [answers[number] for number in range(len(calls))]
-
-    def shard_of(self, entry: str) -> int:
-        """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
-        return zlib.crc32(entry.encode()) % SHARDS
 
     def overdue(
         self,
@@ -236,7 +222,7 @@ class Store:
         now: datetime,
         most: int,
         skip: Mapping[int, int] = MappingProxyType({}),
-        report: str = "",
+        report: r.BeatReport | None = None,
         app: str = "",
     ) -> r.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
@@ -245,10 +231,11 @@ class Store:
         shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself, ``app``
         of which app it is.
         """
-        calls = [self._heartbeat(beat, report=report, app=app)]
-        until = _epoch_ms(now)
-        commands: list[tuple[Any, ...]] = [
-            ("ZRANGEBYSCORE", self.open_key(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
+        words, told = ("", "") if report is None else codec.write_report(report, app)
+        calls = [self._heartbeat(beat, report=words, told=told)]
+        until = codec.epoch_ms(now)
+        commands: list[Command] = [
+            ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
             for shard in range(SHARDS)
         ]
         (heartbeat,), shards = self._trip.run_with(calls, commands)
@@ -277,65 +264,82 @@ class Store:
         """Return of which app each of ``beats`` is; None where it hasn't said, or what can't be understood."""
         if not beats:
             return {}
-        (texts,) = self.read([("HMGET", self.beats_keys[2], *beats)])
-        if isinstance(texts, OnceError):  # for people only: whatever else may be in its place
+        (texts,) = self._trip.read([("HMGET", self.keys.of_beats["apps"], *beats)])
+        if isinstance(texts, OnceError):  # display only: whatever else may be in its place
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
-    def _heartbeat(self, beat: str, what: str = "lives", report: str = "", app: str = "") -> Call[r.Heartbeat]:
-        return Call("heartbeat", self.beats_keys, [beat, _ms(BEAT_TTL), what, report, app], codec.read_heartbeat)
+    def _heartbeat(self, beat: str, what: str = "lives", report: str = "", told: str = "") -> Call[r.Heartbeat]:
+        return scripts.HEARTBEAT.call(
+            self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, report=report, told=told
+        )
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
-        """Open a window once more, by order of ``beat``; see ``lua/backfill.lua``.
-
-        Returns :class:`Claimed` (publish it, and confirm), :class:`Open` (it still owes its outcome) or
-        :class:`Unknown` (no such entry).
-        """
-        arguments = [beat, _ms(self.settings.publish_timeout)]
-        return self._trip.one(self._about("backfill", window, arguments, codec.read_backfill, ()))
+        """Open a window once more, by order of ``beat``: a beat's name, or one that is used for this order alone."""
+        return self._trip.one(
+            self._of_window(scripts.BACKFILL, window, beat=beat, publish_timeout=self.settings.publish_timeout)
+        )
 
     def pause(self, entry: str) -> bool:
         """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry."""
-        return self._pause(entry, 1)
+        return self._pause(entry, paused=True)
 
     def resume(self, entry: str) -> bool:
         """Go on claiming the entry's windows. Returns False where there is no such entry."""
-        return self._pause(entry, 0)
+        return self._pause(entry, paused=False)
 
-    def _pause(self, entry: str, paused: int) -> bool:
-        return self._trip.one(Call("pause", [self.entry_key(entry)], [paused], codec.read_word)) == "done"
+    def _pause(self, entry: str, *, paused: bool) -> bool:
+        return self._trip.one(scripts.PAUSE.call({"entry": self.entry_key(entry)}, paused=paused)) == "done"
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
     def begin(
         self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True, skip: bool = False
     ) -> r.Begun | r.Busy | r.Closed:
-        """Take the right to execute ``window`` for ``lease`` seconds; see ``lua/begin.lua``.
+        """Take the right to execute ``window`` for ``lease`` seconds.
 
         ``retry`` is the message's retry number, ``tracked`` what its headers say; ``skip``: not while another window of
-        its entry runs, unless the entry says otherwise. Returns :class:`Begun`,
-        :class:`Busy` (another has it), or :class:`Closed`: with its outcome where a limit ended it just now, with
-        none where it was closed before.
+        its entry runs, unless the entry says otherwise.
         """
-        kind = _kind(window, tracked=tracked)
-        arguments = [owner, _ms(lease), retry, kind, _epoch_ms(window.start), "skip" if skip else "allow"]
-        return self._trip.one(self._about("begin", window, arguments, codec.read_begin, refused=True))
+        return self._trip.one(
+            self._of_window(
+                scripts.BEGIN,
+                window,
+                owner=owner,
+                lease=lease,
+                retry=retry,
+                tracked=tracked and not isinstance(window, KeyedWindow),
+                keyed=isinstance(window, KeyedWindow),
+                overlap="skip" if skip else "allow",
+                now_only=False,
+                starts_at=window.start,
+                ends_at=None,
+            )
+        )
 
     def begin_now(self, window: KeyedWindow, owner: str, lease: float) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
         """As :meth:`begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
-        end = 0 if window.end is None else _epoch_ms(window.end)
-        arguments = [owner, _ms(lease), 0, "keyed", _epoch_ms(window.start), "allow", end]
-        return self._trip.one(self._about("begin", window, arguments, codec.read_begin_now, refused=True))
+        return self._trip.one(
+            self._of_window(
+                scripts.BEGIN_NOW,
+                window,
+                owner=owner,
+                lease=lease,
+                retry=0,
+                tracked=False,
+                keyed=True,
+                overlap="allow",
+                now_only=True,
+                starts_at=window.start,
+                ends_at=window.end,
+            )
+        )
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[r.Renewed | r.Stale | OnceError]:
-        """Renew leases, each for its own ``lease`` seconds from now; see ``lua/renew.lua``.
-
-        Returns for each :class:`Renewed`, :class:`Stale` (another began since, it was handed over, or it is closed)
-        or the error that concerns it alone.
-        """
+        """Renew leases, each for its own ``lease`` seconds from now."""
         return self._trip.run(
             [
-                self._about("renew", window, [owner, fence, _ms(lease), int(tracked)], codec.read_renew)
+                self._of_window(scripts.RENEW, window, owner=owner, fence=fence, lease=lease, tracked=tracked)
                 for window, owner, fence, lease, tracked in renewals
             ]
         )
@@ -351,14 +355,23 @@ class Store:
         *,
         tracked: bool = True,
     ) -> r.HandedOver | r.Stale:
-        """Give the window to retry number ``retry``, before that is published; see ``lua/hand_over.lua``.
+        """Give the window to retry number ``retry``, before that is published.
 
         It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's, or 0
-        where the owner doesn't know it: then only the run key counts. Returns :class:`HandedOver` or
-        :class:`Stale`.
+        where the owner doesn't know it: then only the run key counts.
         """
-        arguments = [owner, fence, retry, _ms(delay), _ms(start_timeout), int(tracked)]
-        return self._trip.one(self._about("hand_over", window, arguments, codec.read_hand_over))
+        return self._trip.one(
+            self._of_window(
+                scripts.HAND_OVER,
+                window,
+                owner=owner,
+                fence=fence,
+                retry=retry,
+                delay=delay,
+                start_timeout=start_timeout,
+                tracked=tracked,
+            )
+        )
 
     def finish(
         self,
@@ -370,146 +383,137 @@ class Store:
         *,
         tracked: bool = True,
     ) -> r.Finished | r.Again | r.Stale:
-        """Record ``outcome``: done, failed or revoked; see ``lua/finish.lua``.
+        """Record ``outcome``: done, failed or revoked.
 
         With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
-        begin's, or 0 where the caller doesn't know it: then only the run key counts. Returns :class:`Finished`,
-        :class:`Again`, or :class:`Stale`: nothing is recorded, since another began, closed it, or it was handed over
-        (then only revoked ends it).
+        begin's, or 0 where the caller doesn't know it: then only the run key counts.
         """
-        again = 0 if again_after is None else max(_ms(again_after), 1)
         return self._trip.one(
-            self._about(
-                "finish", window, [owner, fence, outcome, again, _kind(window, tracked=tracked)], codec.read_finish
+            self._of_window(
+                scripts.FINISH,
+                window,
+                owner=owner,
+                fence=fence,
+                outcome=outcome,
+                again=0.0 if again_after is None else max(again_after, 0.001),
+                tracked=tracked and not isinstance(window, KeyedWindow),
+                keyed=isinstance(window, KeyedWindow),
             )
         )
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
-        """Record that a message was discarded before its task could see it; see ``lua/close.lua``.
+        """Record that a message was discarded before its task could see it: expired or revoked.
 
-        ``outcome`` is expired or revoked, ``retry`` the message's retry number. Returns :class:`Closed`, or
-        :class:`Unchanged` where it runs, waits for another retry, is closed already, or is for recovery.
+        ``retry`` is the message's retry number. Returns :class:`Unchanged` where the window runs, waits for another
+        retry, is closed already, or is for recovery.
         """
-        return self._trip.one(self._about("close", window, [owner, outcome, retry], codec.read_close))
-
-    def discarded(self, window: WindowKey, retry: int) -> r.Confirmed | r.Unchanged:
-        """Say that a message was discarded by a worker that doesn't know its task; see ``lua/close.lua``.
-
-        ``retry`` is the message's retry number. Returns :class:`Confirmed`, the window is published again soon, or
-        :class:`Unchanged`.
-        """
-        arguments = ["-", "unknown", retry, _ms(self.settings.publish_timeout)]
-        return self._trip.one(self._about("close", window, arguments, codec.read_discarded))
+        return self._close(scripts.CLOSE, window, owner, outcome, retry)
 
     def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> r.Closed | r.Unchanged:
         """Record what the result of a window says that never began: done, failed or revoked.
 
-        Returns :class:`Closed`, or :class:`Unchanged` where it has begun, is closed already, or was opened by order.
+        Returns :class:`Unchanged` where it has begun, is closed already, or was opened by order.
         """
-        return self._trip.one(self._about("close", window, [beat, outcome, 0, 1], codec.read_close))
+        return self._close(scripts.CLOSE, window, beat, outcome, by_result=True)
+
+    def discarded(self, window: WindowKey, retry: int) -> r.Confirmed | r.Unchanged:
+        """Say that a message was discarded by a worker that doesn't know its task; ``retry`` is its retry number.
+
+        Returns :class:`Confirmed` where the window is published again soon.
+        """
+        return self._close(scripts.DISCARDED, window, "-", "unknown", retry)
+
+    def _close(
+        self, verb: Verb[T], window: WindowKey, owner: str, outcome: str, retry: int = 0, *, by_result: bool = False
+    ) -> T:
+        timeout = self.settings.publish_timeout
+        return self._trip.one(
+            self._of_window(
+                verb,
+                window,
+                owner=owner,
+                outcome=outcome,
+                retry=retry,
+                publish_timeout=timeout,
+                by_result=by_result,
+            )
+        )
 
     # -- keys of the user's own -------------------------------------------------------------------------------
 
     def claim_key(
         self, window: KeyedWindow, claimant: str, *, now: bool = False
     ) -> r.Claimed | r.Unchanged | r.Elsewhen:
-        """Take the right to publish the message of ``window``; see ``lua/key_claim.lua``.
+        """Take the right to publish the message of ``window``; ``claimant`` is a name used for this claim alone.
 
-        ``claimant`` is a name used for this claim alone. Returns :class:`Claimed` (publish it, and confirm),
-        :class:`Unchanged` (it is out), or with ``now`` :class:`Elsewhen` where the server's time lies outside of it.
+        Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
+        time lies outside of the window.
         """
-        keys = [self._key_of(window, "claim"), self._key_of(window, "run")]
-        arguments: list[object] = [claimant, _ms(self.settings.publish_timeout)]
-        if now:
-            arguments += [_epoch_ms(window.start), 0 if window.end is None else _epoch_ms(window.end)]
-        return self._trip.one(Call("key_claim", keys, arguments, codec.read_key_claim))
+        return self._trip.one(
+            scripts.KEY_CLAIM.call(
+                self.keys.of_window(window),
+                claimant=claimant,
+                publish_timeout=self.settings.publish_timeout,
+                now_only=now,
+                starts_at=window.start,
+                ends_at=window.end,
+            )
+        )
 
     def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
         """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
 
-        What didn't go out isn't where another has claimed it since. See ``lua/key_confirm.lua``.
+        It isn't where the message didn't go out and another has claimed the window since.
         """
-        arguments = [claimant, int(published), self._remembered(window)]
-        call = Call("key_confirm", [self._key_of(window, "claim")], arguments, codec.read_word)
+        call = scripts.KEY_CONFIRM.call(
+            self.keys.of_window(window), claimant=claimant, published=published, remembered=self._remembered(window)
+        )
         return self._trip.one(call) == "confirmed"
 
-    def _key_of(self, window: KeyedWindow, what: str) -> str:
-        return f"{self._shard_for(window)}{what}:{window.entry}:{format_instant(window.start)}"
-
-    def _shard_for(self, window: WindowKey) -> str:
-        if isinstance(window, KeyedWindow):
-            tag = hashlib.blake2b(window.entry.encode(), digest_size=6).hexdigest()
-            return f"{self.settings.key_prefix}key:{{{tag}}}:"
-        return self._shard(window.entry)
-
-    def _remembered(self, window: KeyedWindow) -> int:
-        """For how many ms the window of a key is remembered: not less than it lasts."""
+    def _remembered(self, window: KeyedWindow) -> float:
+        """For how many seconds the window of a key is remembered: not less than it lasts."""
         lasts = (window.end - window.start).total_seconds() if window.end else 0.0
-        return _ms(max(self.settings.retention, lasts))
+        return max(self.settings.retention, lasts)
 
     # -- reading ----------------------------------------------------------------------------------------------
 
     def account(self, entry: str) -> r.EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
-        fields = self.read([("HGETALL", self.entry_key(entry))])[0]
-        if isinstance(fields, OnceError):
-            raise fields
-        return self.read_account(entry, fields)
+        (account,) = self.accounts([entry])
+        if isinstance(account, OnceError):
+            raise account
+        return account
 
-    def read(self, commands: Sequence[Command]) -> list[Any]:
-        """Send plain commands (name, key, …) in one pipeline: for ``lookup``, so none that writes.
+    def accounts(self, entries: Sequence[str]) -> list[r.EntryAccount | OnceError | None]:
+        """Return what the store knows of each of ``entries``, None where nothing; changes nothing."""
+        keys = [self.entry_key(entry) for entry in entries]
+        replies = self._trip.read([("HGETALL", key) for key in keys])
+        return [codec.read_account(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
-        An error that concerns one command stands in the place of its reply.
-        """
-        replies = self._trip.run_with([], commands)[1]
-        for reply in replies:
-            if isinstance(reply, StoreUnavailableError):
-                raise reply
-        return replies
+    def fences(self, entries: Iterable[str]) -> list[str | OnceError | None]:
+        """Return the last fence of each of ``entries``: it changes with every begin."""
+        return self._trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
 
     def clocks(self) -> dict[str, float]:
         """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
         return self._trip.clocks()
 
-    def read_account(self, entry: str, reply: Any) -> r.EntryAccount | None:
-        """Read the hash of ``entry``; None where there is none. Raises StoreDataError and NewerVersionError."""
-        key, fields = self.entry_key(entry), codec.as_mapping(reply)
-        version = fields.get("v", "1")
-        if version != "1":
-            raise newer(key, version) if version.isdecimal() else StoreDataError(f"the key {key!r} has no version")
-        if "cursor" not in fields:
-            return None
-        try:
-            return codec.read_account(fields)
-        except (ValueError, IndexError, KeyError, OverflowError) as exc:
-            raise StoreDataError(f"the key {key!r} is no account of an entry: {exc}") from exc
-
-    # -- the round trip ---------------------------------------------------------------------------------------
-
-    def _about(
-        self,
-        verb: str,
-        window: WindowKey,
-        arguments: Sequence[Any],
-        read: Callable[[list[Any]], T],
-        passed_over: Sequence[str] | None = None,
-        *,
-        refused: bool = False,
-    ) -> Call[T]:
-        """One call about a window.
-
-        ``passed_over`` are the starts of others, for a verb that has a claim key too; ``refused``: it counts copies.
-        """
-        entry, start, shard = window.entry, format_instant(window.start), self._shard_for(window)
-        lifetimes = self._lifetimes
+    def _of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
+        """One call about a window, with those of its keys and lifetimes that the verb has."""
+        lifetimes: tuple[float, float, int] = (
+            self.settings.marker_ttl,
+            self.settings.retention,
+            self.settings.history_size,
+        )
         if isinstance(window, KeyedWindow):
-            lifetimes = (self._remembered(window),) * 2 + (0,)
-        keys = [f"{shard}entry:{entry}", f"{shard}open", f"{shard}history:{entry}", f"{shard}run:{entry}:{start}"]
-        if passed_over is not None:
-            keys += [f"{shard}claim:{entry}:{start}", *(f"{shard}run:{entry}:{other}" for other in passed_over)]
-        if refused:
-            keys.append(f"{shard}refused:{entry}")
-        return Call(verb, keys, [start, f"{entry}@{start}", *lifetimes, *arguments], read)
+            lifetimes = (self._remembered(window), self._remembered(window), 0)
+        about = {
+            "start": window.start,
+            "member": f"{window.entry}@{format_instant(window.start)}",
+            **dict(zip(("marker_ttl", "retention", "history_size"), lifetimes, strict=True)),
+        }
+        about = {name: value for name, value in about.items() if name in verb.arguments}
+        return verb.call(self.keys.of_window(window), more_keys, **about, **arguments)
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
@@ -525,29 +529,18 @@ def store_of(app: Celery) -> Store:
     return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
 
 
-def _telling(call: Call[T], beats: Iterable[str], alive: Collection[str], asked_at: datetime | None) -> Call[T | r.Who]:
-    """As ``call``, which says of ``beats`` whether they live; see ``lua/loaders.lua``."""
-    living = [beat for beat in beats if beat in alive]
-    gone = [beat for beat in beats if beat not in alive]
+def _telling(
+    call: _Unsent[T], alive: Collection[str], asked_at: datetime | None, beats: Iterable[str]
+) -> Call[T | r.Who]:
+    """Make a call that says of ``beats`` whether they live, and whose answer may ask for more."""
+    beats = [*beats]
+    made = call(
+        asked_at=asked_at,
+        living=[beat for beat in beats if beat in alive],
+        gone=[beat for beat in beats if beat not in alive],
+    )
 
     def read(reply: list[Any]) -> T | r.Who:
-        return r.Who(reply[1:]) if reply[0] == "who" else call.read(reply)
+        return r.Who(reply[1:]) if reply[0] == "who" else made.read(reply)
 
-    return Call(call.verb, call.keys, [*call.arguments, _asked(asked_at), len(living), *living, *gone], read)
-
-
-def _kind(window: WindowKey, *, tracked: bool) -> int | str:
-    return "keyed" if isinstance(window, KeyedWindow) else int(tracked)
-
-
-def _ms(seconds: float) -> int:
-    """As scripts take it: never so long that what they add to it, the time say, has more digits than they read."""
-    return round(seconds * 1000) if seconds < _LONGEST else round(_LONGEST * 1000)  # not a number is longest, too
-
-
-def _asked(at: datetime | None) -> int | str:
-    return "" if at is None else _epoch_ms(at)
-
-
-def _epoch_ms(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(milliseconds=1)
+    return Call(made.verb, made.keys, made.arguments, read)

@@ -113,16 +113,19 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
         client.delete(store.entry_key("typed"))
         client.set(store.entry_key("typed"), "not ours", ex=600)
         client.hset(store.entry_key("fields"), "cursor", "<b>yesterday</b>")
-        client.lpush(store.history_key("past"), b'\xff\xfe"><script>alert(1)</script> done 1 2 3 4 x y')
-        client.lpush(store.history_key("past"), "2026-11-21T02:00:00 <script>alert(1)</script> 1 2 3 4 x:y z")
+        client.lpush(store.keys.of_entry("history", "past"), b'\xff\xfe"><script>alert(1)</script> done 1 2 3 4 x y')
         client.lpush(
-            store.history_key("ancient"), "0001-01-01T00:00:00 postponed 1 2 3 4 x:<script>alert(1)</script> z"
+            store.keys.of_entry("history", "past"), "2026-11-21T02:00:00 <script>alert(1)</script> 1 2 3 4 x:y z"
+        )
+        client.lpush(
+            store.keys.of_entry("history", "ancient"),
+            "0001-01-01T00:00:00 postponed 1 2 3 4 x:<script>alert(1)</script> z",
         )
         client.zadd(
-            store.open_key(3), {b"no member": 1, b"\xff<script>alert(1)</script>@2026-11-21T02:00:00.000000Z": 1}
+            store.keys.open(3), {b"no member": 1, b"\xff<script>alert(1)</script>@2026-11-21T02:00:00.000000Z": 1}
         )
-        client.hset(store.refused_key("good"), "<script>", "many")
-        for key in (store.open_key(3), store.refused_key("good")):
+        client.hset(store.keys.of_entry("refused", "good"), "<script>", "many")
+        for key in (store.keys.open(3), store.keys.of_entry("refused", "good")):
             client.expire(key, 600)
     there = board("--windows", "10")
     page = visit(there.url)

@@ -267,9 +267,9 @@ def test_strangers_have_no_label(system: System) -> None:
     with system.client() as client:
         for n in range(300):
             name = f"stranger-{n}"
-            client.zadd(system.store.open_key(system.store.shard_of(name)), {f"{name}@2026-11-21T02:00:00.000000Z": 1})
+            client.zadd(system.store.keys.open(system.store.shard_of(name)), {f"{name}@2026-11-21T02:00:00.000000Z": 1})
         for shard in range(16):
-            client.expire(system.store.open_key(shard), 600)
+            client.expire(system.store.keys.open(shard), 600)
     proc = metrics(system)
     assert proc.wait() == 0
     told = read(proc.log)

@@ -141,7 +141,7 @@ def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
     system.use_store(cluster.url)
     system.check_law = False
     system.entries = {entry: {"task": "apps.once_app.work", "every": 1.0} for entry in ENTRIES}
-    beats_slot = key_slot(system.store.beats_keys[0].encode())
+    beats_slot = key_slot(system.store.keys.of_beats["beats"].encode())
     node = next(m for m in cluster.masters() if (beats_slot in slots_of(m)) == (which == "with the beats"))
     others = sorted(set(ENTRIES) - lives_on(system.store, node))
     replica = cluster.replica_of(node)

@@ -538,8 +538,8 @@ def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once)
     with system.client() as client:
         client.zadd("once:beats", {"a\x1b[2J:1:b": 1e15})
         client.expire("once:beats", 600)
-        client.lpush(system.store.history_key("tick"), "2026-11-21T00:00:00 do\x1b[2Jne 1 0 0 1 a:1 b")
-        client.expire(system.store.history_key("tick"), 600)
+        client.lpush(system.store.keys.of_entry("history", "tick"), "2026-11-21T00:00:00 do\x1b[2Jne 1 0 0 1 a:1 b")
+        client.expire(system.store.keys.of_entry("history", "tick"), 600)
         for command in (["ping"], ["status"], ["history", "tick"], ["audit"], ["ping", "--json"]):
             assert "\x1b" not in once(*command).log, command
         assert json.loads(once("ping", "--json").log)["alive"]

@@ -126,13 +126,13 @@ def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
     seen = teller.seen()
     assert [(story.start, story.refused) for story in seen.stories] == [(windows[3].start, 4), (windows[2].start, 3)]
     assert seen.account.refused == 10
-    assert teller.raw.hlen(teller.store.refused_key("nightly")) == 2
-    assert teller.raw.ttl(teller.store.refused_key("nightly")) > 0
+    assert teller.raw.hlen(teller.store.keys.of_entry("refused", "nightly")) == 2
+    assert teller.raw.ttl(teller.store.keys.of_entry("refused", "nightly")) > 0
     none = Teller(redis_url, history_size=0, key_prefix="none:")
     window = none.claim()
     none.run(window)
     none.store.begin(window, "late:1:1", 30.0)
-    assert not none.raw.exists(none.store.refused_key("nightly"))
+    assert not none.raw.exists(none.store.keys.of_entry("refused", "nightly"))
     assert none.seen().account.refused == 1
 
 
@@ -155,7 +155,7 @@ def test_beats_and_what_they_say(teller: Teller) -> None:
 def test_what_is_only_for_people_stops_no_beat_and_no_begin(teller: Teller) -> None:
     """A foreign key in the place of reports or of refused copies: verbs go on."""
     teller.raw.set(teller.store.beats_keys[1], "mine", ex=60)
-    teller.raw.set(teller.store.refused_key("nightly"), "mine", ex=60)
+    teller.raw.set(teller.store.keys.of_entry("refused", "nightly"), "mine", ex=60)
     report = BeatReport(0.0, 0.0, 1, 0, "1").text
     assert teller.store.overdue("one:1:a", teller.now(), 10, report=report).heartbeat.beats == ("one:1:a",)
     teller.store.leave("one:1:a")
@@ -174,9 +174,9 @@ def test_a_foreign_key_is_trouble_of_its_entry_alone(teller: Teller, what: str) 
     store = teller.store
     key = {
         "entry": store.entry_key("nightly"),
-        "history": store.history_key("nightly"),
-        "record": store.history_key("nightly"),
-        "open": store.open_key(store.shard_of("nightly")),
+        "history": store.keys.of_entry("history", "nightly"),
+        "record": store.keys.of_entry("history", "nightly"),
+        "open": store.keys.open(store.shard_of("nightly")),
     }[what]
     if what == "record":
         teller.raw.lpush(key, "no record at all")
@@ -196,7 +196,7 @@ def test_overdue_windows_of_no_entry_of_ours(teller: Teller) -> None:
     """They are counted: their entry has left the schedule, or is another app's."""
     store = teller.store
     member = "gone@2026-01-01T00:00:00.000000Z"
-    key = store.open_key(store.shard_of("gone"))
+    key = store.keys.open(store.shard_of("gone"))
     teller.raw.zadd(key, {member: 1.0, "no member of ours": 1.0})
     teller.raw.expire(key, 60)
     assert teller.lookup.overview(["nightly"]).strangers == {"gone": 1}

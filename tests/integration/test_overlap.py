@@ -90,7 +90,7 @@ def test_who_counts_as_running(redis_url: str) -> None:
     fence = begin(first, "A", 1).fence
     with redis.Redis.from_url(redis_url) as client:
         now = client.time()[0] * 1000
-        client.zadd(store.open_key(store.shard_of("tick")), {f"tick@{format_instant(first.start)}": now})
+        client.zadd(store.keys.open(store.shard_of("tick")), {f"tick@{format_instant(first.start)}": now})
     assert begin(fourth, "D") == Closed("skipped"), "the first is overdue: it may be dead, and goes first"
     store.finish(first, "A", fence, "failed", 60.0)
     assert isinstance(begin(fifth, "E"), Begun), "the first runs again in a minute"
@@ -106,7 +106,7 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     first, second, third = (WindowKey("tick", start + timedelta(minutes=n)) for n in (1, 2, 3))
     for before, window in itertools.pairwise([WindowKey("tick", start), first, second, third]):
         store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
-    key, member = store.open_key(store.shard_of("tick")), f"tick@{format_instant(first.start)}"
+    key, member = store.keys.open(store.shard_of("tick")), f"tick@{format_instant(first.start)}"
     with redis.Redis.from_url(redis_url) as client:
         fence = store.begin(first, "A", 30.0, skip=True).fence
         client.delete(*client.keys("once:*run:tick:*"))  # its lease runs out
@@ -165,7 +165,7 @@ def die(store: Store, client: redis.Redis, window: WindowKey, seconds_ago: float
     """Its lease has run out, and its deadline has passed."""
     client.delete(*client.keys(f"once:*run:tick:{format_instant(window.start)}"))
     now = client.time()[0] * 1000 - seconds_ago * 1000
-    client.zadd(store.open_key(store.shard_of("tick")), {f"tick@{format_instant(window.start)}": now}, xx=True)
+    client.zadd(store.keys.open(store.shard_of("tick")), {f"tick@{format_instant(window.start)}": now}, xx=True)
 
 
 def overdue(store: Store) -> set[WindowKey]:

@@ -44,6 +44,7 @@ from celery_once_beat.errors import (
     UncertainWriteError,
 )
 from celery_once_beat.rules.balance import balance
+from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.store.model import (
     Again,
     Begun,
@@ -68,7 +69,6 @@ from celery_once_beat.store.model import (
     Unchanged,
     Unknown,
 )
-from celery_once_beat.store.verbs import SHARDS
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 
 
@@ -1157,7 +1157,7 @@ def test_a_first_load_is_the_latest_whatever_the_clock_says(stage: Stage) -> Non
 
 def test_a_beat_heard_of_in_the_future_is_gone_as_soon_as_any(stage: Stage) -> None:
     """The server's clock went back: who doesn't live isn't taken for alive until the old time is reached."""
-    beats, *_ = stage.store.beats_keys
+    beats = stage.store.keys.of_beats["beats"]
     stage.raw.zadd(beats, {"killed": stage.now() + 3_600_000})
     assert stage.store.heartbeat("beat-1").beats == ("beat-1", "killed")
     assert stage.raw.zscore(beats, "killed") <= stage.now()

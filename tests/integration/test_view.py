@@ -99,7 +99,7 @@ def test_an_older_record_that_cant_be_read(app: Celery, views: Any, redis_url: s
     made = views(windows=10)
     fill(app, made, 2)
     with redis.Redis.from_url(redis_url) as client:
-        client.rpush(made._store.history_key("b"), "garbage")
+        client.rpush(made._store.keys.of_entry("history", "b"), "garbage")
     for _ in range(2):
         entries = {entry.entry: entry for entry in made.look().report.entries}
         assert [bool(entries[name].attention) for name in "abc"] == [False, True, False]

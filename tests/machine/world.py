@@ -17,6 +17,7 @@ import redis
 from celery.schedules import schedule
 from servers import RedisServer, keys_without_expiry
 
+from celery_once_beat.errors import OnceError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import model as r
@@ -227,7 +228,9 @@ class World:
             raw = pipe.execute()
         accounts, open_windows = {}, set()
         for entry, fields, members in zip(ENTRIES, raw[::2], raw[1::2], strict=True):
-            accounts[entry] = read_account(fields) if "cursor" in fields else None
+            account = read_account(entry, fields)
+            assert not isinstance(account, OnceError), account
+            accounts[entry] = account
             for member in members:
                 name, _, start = member.rpartition("@")
                 assert name == entry, member
@@ -235,7 +238,7 @@ class World:
         return Books(accounts, open_windows)
 
     def open_key(self, entry: str) -> str:
-        return self.store.entry_key(entry).rpartition("entry:")[0] + "open"
+        return self.store.keys.open(self.store.shard_of(entry))
 
     def deadlines(self) -> list[float]:
         """Of all open windows, server seconds."""

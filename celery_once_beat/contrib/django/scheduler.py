@@ -264,11 +264,10 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def _disable(self, rows: list[Row]) -> None:
         """Disable one-offs whose window has its outcome. Until then their rows are needed: it may be to recover."""
         assert self._database is not None
-        replies = self._once.read([("HGETALL", self._once.entry_key(row.name)) for row in rows])
-        for row, reply in zip(rows, replies, strict=True):
+        accounts = self._once.accounts([row.name for row in rows])
+        for row, account in zip(rows, accounts, strict=True):
             try:
-                account = None if isinstance(reply, OnceError) else self._once.read_account(row.name, reply)
-                if account is not None and not account.open:
+                if isinstance(account, EntryAccount) and not account.open:
                     self._spend(row, account.since)
             except StoreUnavailableError:
                 raise

@@ -1,22 +1,14 @@
--- claim: a beat takes the right to publish a window. A compare-and-set on the entry's cursor; the windows that
--- it passes over are accounted for in the same step.
+-- claim: a beat takes the right to publish a window. A compare-and-set on the entry's cursor; the windows that it passes
+-- over are accounted for in the same step. Sent again by the same beat, it answers as it did, with missed 0.
 --
--- KEYS[1..4] the window (prelude)   KEYS[5] claim key   KEYS[6...] run keys of windows that are passed over
--- ARGV[1..5] the window (prelude)
--- ARGV[6] the cursor that the beat knows   ARGV[7] beat   ARGV[8] fingerprint
--- ARGV[9] 'run' | 'untracked' (no worker may close it: claimed and closed in one step) | 'pass' (itself missed, also
---         while the entry is paused)
--- ARGV[10] publish_timeout ms   ARGV[11] expires: ms from now, 0 for never
--- ARGV[12] how many windows are passed over, those beyond KEYS included   ARGV[13...] the starts of KEYS[6...]
+-- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or 'pass' (the window itself is
+-- missed, also while the entry is paused).
 --
--- returns {'claimed', turn, expires, missed}   publish it, unless it was passed: turn is 0 where nothing is to be
---                                 confirmed, expires the server's epoch ms, 0 for never; missed says how many windows
---                                 were counted as that, 0 where the reply to the first such claim was lost
+-- returns {'claimed', turn, expires, missed}   publish it, unless it was passed. turn is 0 where nothing is to be
+--                                 confirmed; expires is server ms, 0 for never; missed says how many windows were counted
+--                                 as that
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
---         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)   {'newer', version}
-
-local FROM, BEAT, FINGERPRINT, MODE = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-local CLAIM = KEYS[5]
+--         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
 
 if not entry.cursor then
   return {'unknown'}
@@ -32,7 +24,7 @@ if entry.fingerprint ~= FINGERPRINT then
   end
   return {'superseded', right}
 end
-if entry.cursor ~= FROM then
+if entry.cursor ~= FROM_CURSOR then
   if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
     -- The reply to this beat's claim was lost; others may have claimed since.
     if MODE ~= 'run' then
@@ -45,12 +37,12 @@ if entry.cursor ~= FROM then
   end
   return {'moved', entry.cursor, 0}
 end
-if START <= FROM then
-  return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM)
+if START <= FROM_CURSOR then
+  return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM_CURSOR)
 end
 
 -- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
--- store lost its last writes, or the beats published without it), or a backfill opened it before its time.
+-- store lost its last writes, or beats published without it), or a backfill opened it before its time.
 -- All are looked at before the first write. Returns what to write, nil for a window that was missed.
 local function look_at(run_key, start, member)
   local deadline = redis.call('ZSCORE', OPEN, member)
@@ -86,21 +78,17 @@ local function take_over(found)
   end
 end
 
-local entry_name = string.sub(MEMBER, 1, -(#START + 1))
-local listed = #ARGV - 12
-local missed = tonumber(ARGV[12]) - listed
-local known = {}
-for position = 1, listed do
-  local start = ARGV[12 + position]
-  local found = look_at(KEYS[5 + position], start, entry_name .. start)
+local place, missed, newest_missed, known = 0, MISSED_COUNT, START, {}
+for start in string.gmatch(MISSED, '%S+') do
+  place, newest_missed = place + 1, start
+  local found = look_at(MISSED_RUNS[place], start, member_of(start))
   if found then
     known[#known + 1] = found
-  else
-    missed = missed + 1
+    missed = missed - 1
   end
 end
 local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
-look_at_history() -- a window whose end can't be remembered isn't to begin, again and again
+look_at_history() -- validate now: if the outcome couldn't be remembered, the window would restart for ever
 if missed > 0 then
   look_at_count('c:missed')
 end
@@ -108,7 +96,7 @@ if MODE == 'untracked' then
   look_at_count('c:untracked')
 end
 if missed > 0 then
-  remember(listed > 0 and ARGV[#ARGV] or START, 'missed', NOW, 0, 0, missed, BEAT, '-')
+  remember(newest_missed, 'missed', NOW, 0, 0, missed, BEAT, '-')
   count('c:missed', missed)
 end
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
@@ -116,9 +104,8 @@ for _, found in ipairs(known) do
   take_over(found)
 end
 if MODE == 'run' and not itself then
-  local expires = tonumber(ARGV[11])
-  local window = new_window(BEAT, expires > 0 and NOW + expires or 0)
-  write_window(window, NOW + ARGV[10], 'cursor', START)
+  local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
+  write_window(window, NOW + PUBLISH_TIMEOUT, 'cursor', START)
   if not mine then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
     return {'moved', START, missed}

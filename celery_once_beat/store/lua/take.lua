@@ -1,27 +1,22 @@
--- take: a beat takes an overdue window to publish it again. It looks at deadline and run key again itself;
--- the deadline that it moves is the mutex between beats.
---
--- KEYS[1..4], ARGV[1..5] the window (prelude)
--- ARGV[6] beat   ARGV[7] fingerprint   ARGV[8] publish_timeout ms   ARGV[9] start, server ms
+-- take: a beat takes an overdue window to publish it again. The deadline that it moves is the mutex between beats. Sent
+-- again by the same beat, it answers as it did the first time.
 --
 -- returns {'taken', turn, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
 --                                 says when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, this beat's definition isn't in force, or 'another
---                                 window of its entry runs': where they don't overlap, one that has begun before waits
---         {'no', 'put off'}       it was published and never began, and others of its entry are tried again before it: it
---                                 asks again later
---         {'newer', version}
+--                                 window of its entry runs': without overlap, one that has begun before waits
+--         {'no', 'put off'}       it asks again later, since others of its entry are tried before it; see unconsumed.lua
 
 local kind, owner, number = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
 if not deadline then
-  if kind == 'done' and owner == ARGV[6] then
+  if kind == 'done' and owner == BEAT then
     return {'closed', number} -- the reply to this beat's take was lost
   end
   return {'no', 'closed'}
 end
-if entry.fingerprint ~= ARGV[7] then
+if entry.fingerprint ~= FINGERPRINT then
   return {'no', 'superseded'}
 end
 local window = read_window()
@@ -30,7 +25,7 @@ local function taken()
     window.backfill == 1 and int(window.claimed) or '0'}
 end
 if tonumber(deadline) > NOW then
-  if window.taken == 1 and window.beat == ARGV[6] and not kind then
+  if window.taken == 1 and window.beat == BEAT and not kind then
     touch_entry()
     return taken() -- the reply to this beat's take was lost
   end
@@ -43,26 +38,26 @@ local function try_again()
   -- pcall: an account that can't be read is its own window's trouble.
   local readable, tried = pcall(another, start)
   if not readable or not tried or tried.fence > 0 then
-    redis.call('HSET', ENTRY, 'trying', trying(START, more or 0, last or 0))
+    write_trying(START, more or 0, last or 0)
     return true
   end
   if more > 0 then
-    redis.call('HSET', ENTRY, 'trying', trying(start, more - 1, last))
+    write_trying(start, more - 1, last)
     return true
   end
   local later = math.max(asks_again(window), math.min(last, NOW + DAY) + 50)
-  redis.call('HSET', ENTRY, 'trying', trying(start, 0, later))
+  write_trying(start, 0, later)
   return false, later
 end
 
 touch_entry()
 if kind then
-  redis.call('ZADD', OPEN, int(NOW + redis.call('PTTL', RUN) + MARGIN), MEMBER)
+  set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
   return {'no', 'held'}
 end
-local outcome = limit_reached(window) or too_late(window, tonumber(ARGV[9]))
+local outcome = limit_reached(window) or too_late(window)
 if outcome then
-  close_window(window, outcome, ARGV[6])
+  close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
 local began = last_that_began() and (window.fence > 0 or window.backfill == 1)
@@ -78,15 +73,15 @@ end
 if window.fence == 0 and window.backfill == 0 and window.taken == SENT then
   local now, later = try_again()
   if not now then
-    redis.call('ZADD', OPEN, int(later), MEMBER)
+    set_deadline(later)
     return {'no', 'put off'}
   end
 end
-window.turn, window.taken, window.beat = window.turn + 1, 1, ARGV[6]
+window.turn, window.taken, window.beat = window.turn + 1, 1, BEAT
 window.publishes = window.publishes + 1
 if window.released == TO_RUN_AGAIN then
   window.released = RUN_AGAIN_DUE
 end
-write_window(window, NOW + ARGV[8])
+write_window(window, NOW + PUBLISH_TIMEOUT)
 keep_open()
 return taken()

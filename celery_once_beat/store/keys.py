@@ -1,0 +1,104 @@
+"""The keys: what each is called, what it holds, when it expires, and which version of the protocol this is.
+
+Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's keys share a slot of a cluster::
+
+    {7}:entry:<name>            cursor, definition, counters, open windows' accounts (fields: ``lua/pieces/entry.lua``);
+                                30 days or three intervals from a beat's last contact
+    {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
+    {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
+    {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
+                                done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
+    {7}:history:<name>          the last windows' outcomes; as the entry
+    {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
+    key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
+    key:{<hash>}:claim|run:<key>:<start>
+                                the same for a window of a user's key; the retention, or as long as the window, if that
+                                is longer
+    beats                       live beats → last seen, server ms; BEAT_TTL
+    {once:beats}:reports        live beats → what each says of itself, for people; BEAT_TTL
+    {once:beats}:apps           live beats → the same and of which app each is, JSON, for people; BEAT_TTL
+
+Every key expires by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+
+from celery_once_beat.errors import NewerVersionError
+from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
+
+__all__ = ("SHARDS", "VERSION", "Keys", "newer", "shard_of")
+
+#: Of the protocol: what the keys hold, and how.
+VERSION = 1
+SHARDS = 16
+
+_TYPES = {
+    "entry": "hash",
+    "open": "zset",
+    "claim": "string",
+    "run": "string",
+    "history": "list",
+    "refused": "hash",
+    "beats": "zset",
+    "reports": "hash",
+    "apps": "hash",
+}
+
+
+def shard_of(entry: str) -> int:
+    """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
+    return zlib.crc32(entry.encode()) % SHARDS
+
+
+def newer(key: str, version: object) -> NewerVersionError:
+    """Make the error for a key of a newer protocol."""
+    return NewerVersionError(
+        f"{key!r} was written by version {version!s:.20} of the protocol, this is {VERSION}; upgrade this process"
+    )
+
+
+class Keys:
+    """The names of keys below one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        beats = f"{prefix}beats"
+        #: In one slot of a cluster.
+        self.of_beats = {
+            "beats": beats,
+            "reports": f"{prefix}{{{beats}}}:reports",
+            "apps": f"{prefix}{{{beats}}}:apps",
+        }
+
+    def of_entry(self, what: str, entry: str) -> str:
+        """Name a key of an entry: its ``entry``, ``history`` or ``refused``."""
+        return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
+
+    def open(self, shard: int) -> str:
+        """Name the zset of a shard's open windows."""
+        return f"{self._prefix}{{{shard}}}:open"
+
+    def of_window(self, window: WindowKey) -> dict[str, str]:
+        """Name the keys that a verb of ``window`` may have."""
+        entry, start = window.entry, format_instant(window.start)
+        if isinstance(window, KeyedWindow):
+            shard = f"{self._prefix}key:{{{hashlib.blake2b(entry.encode(), digest_size=6).hexdigest()}}}:"
+        else:
+            shard = f"{self._prefix}{{{shard_of(entry)}}}:"
+        return {
+            "entry": f"{shard}entry:{entry}",
+            "open": f"{shard}open",
+            "claim": f"{shard}claim:{entry}:{start}",
+            "run": f"{shard}run:{entry}:{start}",
+            "history": f"{shard}history:{entry}",
+            "refused": f"{shard}refused:{entry}",
+        }
+
+    def type_of(self, key: str) -> str:
+        """Return the type that a key of this name has."""
+        what = re.sub(r"^(key:)?\{[^}]*\}:", "", key.removeprefix(self._prefix)).partition(":")[0]
+        return _TYPES.get(what, "string")

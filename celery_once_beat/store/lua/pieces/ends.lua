@@ -1,0 +1,86 @@
+-- The end of a window: limits, counters, history.
+
+-- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
+local function look_at_history()
+  if HISTORY_SIZE > 0 then
+    redis.call('LLEN', HISTORY)
+  end
+end
+
+local function look_at_count(name)
+  counted[name] = counted[name] or number_field(name, redis.call('HGET', ENTRY, name), 0)
+end
+
+-- The conservation law counts windows of the present definition (c:). All others are counted apart (x:).
+local function count(name, number, ...)
+  counted[name] = counted[name] + number
+  redis.call('HSET', ENTRY, name, int(counted[name]), ...)
+  keep_entry()
+end
+
+-- A record is short, since there are many: start without its trailing zeros; outcome; when it was claimed; ms after that
+-- when its last execution began (0: none, or at once) and when it was closed; attempts, or how many windows were missed;
+-- host and process of the beat, host:order for a window that was ordered; host of the last owner.
+local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
+  if HISTORY_SIZE > 0 then
+    local text = string.format('%s %s %.0f %.0f %.0f %.0f %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
+      math.max(begun, 0), math.max(closed, 0), number, string.match(beat, '^[^:]*:?[^:]*'), string.match(owner, '^[^:/]*'))
+    if redis.call('LPUSH', HISTORY, text) > HISTORY_SIZE then
+      redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 1)
+    end
+    redis.call('PEXPIRE', HISTORY, entry.ttl)
+  end
+end
+
+local function close_window(window, outcome, owner)
+  local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
+  local name = (apart and 'x:' or 'c:') .. outcome
+  look_at_history()
+  look_at_count(name)
+  redis.call('ZREM', OPEN, MEMBER) -- first what frees memory, for a full server
+  redis.call('HDEL', ENTRY, 'w:' .. START)
+  mark_done(owner, outcome, not passed())
+  if outcome == 'done' and START > (entry.last_done or '') then
+    count(name, 1, 'last_done', START)
+  else
+    count(name, 1)
+  end
+  local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
+  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
+    owner)
+end
+
+-- The run key may say done for a window that is open; any verb that meets it closes it. Returns the run state.
+local function settle()
+  local kind, owner, number = run_state()
+  if kind == 'done' and is_open() then
+    close_window(read_window(), number, owner)
+  end
+  return kind, owner, number
+end
+
+-- The outcome of an open window that nobody runs, if a limit ends it; else nil.
+local function limit_reached(window)
+  if window.attempts >= entry.max_attempts then
+    return 'abandoned'
+  end
+  if window.attempts >= 1 and entry.recover == '0' and window.released == HELD then
+    return 'dropped'
+  end
+  if window.expires > 0 and NOW > window.expires then
+    return 'expired'
+  end
+  return nil
+end
+
+-- A window that never began is missed once the entry's grace has passed: a weekend's queue doesn't all run on Monday.
+local function too_late(window)
+  if not entry.grace or entry.grace == '-1' then
+    return nil
+  end
+  local grace = number_field('grace', entry.grace)
+  if window.fence == 0 and window.backfill == 0 and NOW > STARTS_AT + grace then
+    return 'missed'
+  end
+  return nil
+end

@@ -1,0 +1,67 @@
+-- The run key of a window: run:<owner>:<fence>, wait:<retry>:<owner> or done:<outcome>:<owner>.
+
+-- The retry number of a key's window that is to run again. No message has it.
+local NO_RETRY = 999999999999999
+
+-- Its kind (nil, 'run', 'wait' or 'done'), the owner, and the fence, retry number or outcome.
+local function run_state(key)
+  local value = redis.call('GET', key or RUN)
+  if not value then
+    return nil
+  end
+  local owner, fence = string.match(value, '^run:(.*):(%d+)$')
+  if owner and whole(fence) then
+    return 'run', owner, tonumber(fence)
+  end
+  local retry
+  retry, owner = string.match(value, '^wait:(%d+):(.*)$')
+  if retry and whole(retry) then
+    return 'wait', owner, tonumber(retry)
+  end
+  local outcome
+  outcome, owner = string.match(value, '^done:(%a+):(.*)$')
+  if outcome then
+    return 'done', owner, outcome
+  end
+  error('BADDATA ' .. (key or RUN) .. ' is neither run:, wait: nor done:')
+end
+
+local function set_running(fence)
+  redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
+end
+
+-- The marker lives for the retention where it alone decides, beside the cursor for the marker_ttl.
+local function mark_done(owner, outcome, alone)
+  redis.call('DEL', RUN) -- frees memory first
+  redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
+end
+
+-- A caller that doesn't know the fence, '0', may be the delivery of which the holder is an execution.
+local function is_owner(holder)
+  return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
+end
+
+-- Whether OWNER still has the window, from what run_state() said: 'run', 'wait' if it handed the window to a retry, nil
+-- if it is stale. After its lease ran out it has the window again, unless somebody began since: this window or, without
+-- overlap, another of its entry. A caller that doesn't know the fence can only go by the run key.
+local function hold(kind, holder)
+  if kind == 'run' or kind == 'wait' then
+    return is_owner(holder) and kind or nil
+  end
+  if kind == 'done' then
+    return nil
+  end
+  if is_open() then
+    local window = read_window()
+    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.released ~= HELD or another_runs() then
+      return nil
+    end
+    if redis.call('HGET', ENTRY, 'running') then
+      touch_entry()
+      redis.call('HSET', ENTRY, 'running', START) -- it may not be the last that began
+    end
+    return 'run'
+  end
+  -- Nobody has it. Where the run key alone decides, its last owner has it again.
+  return FENCE ~= '0' and (not TRACKED or not passed()) and 'run' or nil
+end

@@ -1,0 +1,93 @@
+"""What stands between Python and Lua: names of arguments and keys, outcomes, the form of a beat's report."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import celery_once_beat
+from celery_once_beat.outcomes import COUNTED, LIMITS
+from celery_once_beat.store import codec, scripts
+from celery_once_beat.store.model import BeatReport
+
+PACKAGE = Path(celery_once_beat.__file__).parent
+LUA = PACKAGE / "store" / "lua"
+VERBS = {name: verb for name, verb in vars(scripts).items() if isinstance(verb, scripts.Verb)}
+REPORT = BeatReport(offset=0.25, lag=1.5, entries=3, untracked=1, version="1.0")
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\w+", re.sub(r"'[^']*'", "", text)))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_each_name_is_declared_and_used(name: str) -> None:
+    """A key or argument that the Lua doesn't use, or uses and isn't given, is a mistake."""
+    verb = VERBS[name]
+    given = [*verb.keys.split(), *verb.arguments, *filter(None, [verb.more_keys])]
+    declared = {given_name.upper() for given_name in given}
+    assert len(given) == len(declared)
+    code = "\n".join(line for line in verb.script.splitlines() if not re.search(r"\b(KEYS|ARGV)\b", line))
+    assert declared <= names(code)
+    constants = {made for line in re.findall(r"^local ([A-Z][A-Z_, ]+) =", code, re.MULTILINE) for made in names(line)}
+    assert {found for found in names(code) if found.isupper()} <= declared | constants
+    assert not re.search(r"\b(KEYS|ARGV)\b", (LUA / f"{verb.name}.lua").read_text())
+
+
+def test_each_file_is_a_verbs_and_each_piece_is_used() -> None:
+    """What no verb needs is deleted."""
+    assert {path.stem for path in LUA.glob("*.lua")} == {verb.name for verb in VERBS.values()}
+    used = "\n".join(verb.script for verb in VERBS.values())
+    assert not [name for name, piece in scripts._PIECES.items() if piece not in used]
+
+
+@pytest.mark.parametrize("given", [{}, {"paused": True, "until": 5}, {"until": 5}])
+def test_arguments_are_given_by_name(given: dict[str, Any]) -> None:
+    """A missing or an unknown one is an error, not another's place."""
+    with pytest.raises(TypeError, match="pause: found the arguments"):
+        scripts.PAUSE.call({"entry": "once:{1}:entry:a"}, **given)
+
+
+def test_lua_and_python_know_the_same_outcomes() -> None:
+    """Each outcome is recorded by a script, and each that a script records is one that people are shown."""
+    lua = "\n".join(scripts._code(path.read_text()) for path in LUA.rglob("*.lua"))
+    assert set(COUNTED) <= set(re.findall(r"'(?:c:)?([a-z]+)'", lua))
+    recorded = r"(?:close_window\([^\n]*, |\boutcome = |\bOUTCOME [=~]= |end_as == |c:)'?([a-z]+)'"
+    assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED)
+    limits = scripts._PIECES["limit_reached"] + scripts._PIECES["too_late"]
+    assert set(re.findall(r"return '([a-z]+)'", limits)) | {"skipped"} == LIMITS
+
+
+def test_a_report_is_read_by_versions_that_know_five_words() -> None:
+    """What an earlier version splits is five words, and what it reads of the JSON is where it was."""
+    words, told = codec.write_report(REPORT, json.dumps({"app": "proj", "apart": "/"}))
+    offset, lag, entries, untracked, version = words.split(" ")
+    assert (offset, lag, entries, untracked, version) == ("250", "1500", "3", "1", "1.0")
+    assert {"app": "proj", "apart": "/"}.items() <= json.loads(told).items()
+
+
+def test_a_report_may_gain_a_field() -> None:
+    """Of a newer version's report this one reads what it knows; of an older one's, the words."""
+    words, told = codec.write_report(REPORT, "")
+    newer = json.dumps({**json.loads(told), "mood": [1, 2]})
+    assert codec.read_report(None, newer) == codec.read_report(words, newer) == REPORT
+    assert codec.read_report(words, json.dumps({"app": "proj"})) == codec.read_report(words, None) == REPORT
+
+
+@pytest.mark.parametrize("wrong", [{"lag": "soon"}, {"entries": float("inf")}, {"version": 7}, {"offset": None}])
+def test_a_report_that_is_no_report(wrong: dict[str, Any]) -> None:
+    """What a stranger wrote is nothing, and no error."""
+    told = json.dumps({**asdict(REPORT), **wrong})
+    assert codec.read_report(None, told) is codec.read_report("1 2 3", "[" * 9999) is None
+
+
+def test_the_store_has_one_door() -> None:
+    """Other boxes import from the store itself, whose names take no raw command."""
+    inside = re.compile(r"celery_once_beat\.store\.\w|from celery_once_beat import store\b|import redis\b")
+    others = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "store" not in path.parents]
+    assert not [str(path) for path in others if re.search(inside, path.read_text())]
