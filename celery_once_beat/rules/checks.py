@@ -1,12 +1,12 @@
-"""What can be set up so that the promise doesn't hold, or holds only by luck. Pure: told what was found, it judges.
+"""Setups in which the promise doesn't hold, or holds only by luck. Pure: it judges what it is told.
 
-A beat says at its start what of this is wrong; ``celery once doctor`` says all of it.
+A beat warns of them at its start; ``celery once doctor`` shows every check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
@@ -49,54 +49,51 @@ def server_findings(info: Mapping[str, Any], settings: Settings) -> Iterator[Fin
     name = (
         f"{info['server_name']} {info.get('valkey_version', version)}" if "server_name" in info else f"Redis {version}"
     )
-    if number < _OLDEST_SERVER:
-        yield Finding("server", "warn", name, "use Redis 6.2 or later, or Valkey")
-    else:
-        yield Finding("server", "ok", name)
+    yield _finding("server", number < _OLDEST_SERVER and name, "use Redis 6.2 or later, or Valkey", name)
     yield from _memory(info)
-    if info.get("aof_enabled") in (1, "1"):
-        yield Finding("persistence", "ok", "append-only file")
-    else:
-        yield Finding(
-            "persistence",
-            "warn",
-            "no append-only file: a restart loses what was written since the last snapshot",
-            "set 'appendonly yes' in redis.conf",
-        )
+    yield _finding(
+        "persistence",
+        info.get("aof_enabled") not in (1, "1")
+        and "no append-only file: a restart loses what was written since the last snapshot",
+        "set 'appendonly yes' in redis.conf",
+        "append-only file",
+    )
     yield from _replicas(int(info.get("connected_slaves", 0)), settings.wait_replicas)
+
+
+def _finding(check: str, wrong: str | Literal[False], advice: str, right: str) -> Finding:
+    """Return a warning of what is ``wrong``, if something is; else that all is ``right``."""
+    return Finding(check, "warn", wrong, advice) if wrong else Finding(check, "ok", right)
 
 
 def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
     policy, limit = info.get("maxmemory_policy", "?"), int(info.get("maxmemory", 0))
     evicted = int(info.get("evicted_keys", 0))
-    if policy != "noeviction" and limit:
-        found = f"maxmemory-policy is {policy} with a maxmemory of {limit:,} bytes"
-        yield Finding(
-            "eviction", "warn", found + (f", {evicted:,} keys evicted so far" if evicted else ""),
-            "set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
-        )  # fmt: skip
-    elif policy != "noeviction":
-        yield Finding(
-            "eviction", "note", f"maxmemory-policy is {policy}, and no maxmemory",
-            "set 'maxmemory-policy noeviction' before a maxmemory is",
-        )  # fmt: skip
-    else:
-        yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
+    if policy != "noeviction" and not limit:
+        advice = "set 'maxmemory-policy noeviction' before a maxmemory is"
+        yield Finding("eviction", "note", f"maxmemory-policy is {policy}, and no maxmemory", advice)
+        return
+    found = f"maxmemory-policy is {policy} with a maxmemory of {limit:,} bytes"
+    found += f", {evicted:,} keys evicted so far" if evicted else ""
+    yield _finding(
+        "eviction",
+        policy != "noeviction" and found,
+        "set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
+        "maxmemory-policy is noeviction",
+    )
 
 
 def _replicas(connected: int, wanted: int) -> Iterator[Finding]:
-    if wanted > connected:
-        yield Finding(
-            "replicas", "warn", f"once_beat_wait_replicas = {wanted}, connected: {connected}; nothing runs",
-            "connect the replicas, or lower once_beat_wait_replicas",
-        )  # fmt: skip
-    elif connected and not wanted:
-        yield Finding(
-            "replicas", "note", f"{connected} connected, and none is waited for: a failover may lose the last writes",
-            "once_beat_wait_replicas = 1 waits for one",
-        )  # fmt: skip
-    else:
-        yield Finding("replicas", "ok", f"{connected} connected, {wanted} waited for")
+    if connected and not wanted:
+        found = f"{connected} connected, and none is waited for: a failover may lose the last writes"
+        yield Finding("replicas", "note", found, "once_beat_wait_replicas = 1 waits for one")
+        return
+    yield _finding(
+        "replicas",
+        wanted > connected and f"once_beat_wait_replicas = {wanted}, connected: {connected}; nothing runs",
+        "connect the replicas, or lower once_beat_wait_replicas",
+        f"{connected} connected, {wanted} waited for",
+    )
 
 
 def lease_findings(
@@ -104,38 +101,36 @@ def lease_findings(
 ) -> Iterator[Finding]:
     """Judge leases and countdowns (whose, seconds) against the broker's visibility timeout.
 
-    A message that comes again while its window's lease still runs after a death is refused, and then the window waits
-    for recovery alone; one whose countdown is longer comes to one worker after the other before it is due. One that
-    comes again during a long execution is only noise.
+    A message that is redelivered while its window's lease still runs after a death is refused, so that the window waits
+    for recovery alone. One whose countdown is longer goes to one worker after the other before it is due. A redelivery
+    during a long execution is only noise.
     """
     visibility = options.get("visibility_timeout", _VISIBILITY.get(transport))
     if not isinstance(visibility, (int, float)):
         yield Finding("visibility timeout", "ok", f"none with {transport}")
         return
     longer = [f"{whose} ({length:g} s)" for whose, length in lengths if length >= visibility]
-    if longer:
-        yield Finding(
-            "visibility timeout", "warn", f"{visibility:g} s, not more than {', '.join(longer)}",
-            "raise broker_transport_options['visibility_timeout'], or lower these",
-        )  # fmt: skip
-    else:
-        yield Finding("visibility timeout", "ok", f"{visibility:g} s, longer than every lease and countdown")
+    yield _finding(
+        "visibility timeout",
+        bool(longer) and f"{visibility:g} s, not more than {', '.join(longer)}",
+        "raise broker_transport_options['visibility_timeout'], or lower these",
+        f"{visibility:g} s, longer than every lease and countdown",
+    )
 
 
 def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[Finding]:
-    """Judge by how much the clocks of Redis' servers (name → seconds) differ: one may follow the other."""
+    """Judge by how much the clocks of Redis' servers (name → seconds) differ: a replica may become the master."""
     if len(clocks) < 2:  # noqa: PLR2004  # one differs from nothing
         return
     apart = max(clocks.values()) - min(clocks.values())
-    if apart <= MOST_APART:
-        yield Finding("servers' clocks", "ok", f"{len(clocks)}, within {MOST_APART:g} s of each other")
-        return
     ahead = ", ".join(f"{name} {clock - min(clocks.values()):+.1f} s" for name, clock in clocks.items())
     also = "" if settings.wait_replicas else "; with once_beat_wait_replicas = 0 a fence can go back"
-    yield Finding(
-        "servers' clocks", "warn", f"{apart:.1f} s apart: {ahead}",
+    yield _finding(
+        "servers' clocks",
+        apart > MOST_APART and f"{apart:.1f} s apart: {ahead}",
         f"run NTP on these machines: a failover moves leases and deadlines by it{also}",
-    )  # fmt: skip
+        f"{len(clocks)}, within {MOST_APART:g} s of each other",
+    )
 
 
 def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Finding]:
@@ -178,7 +173,5 @@ def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) ->
 def clock_findings(offsets: Iterable[tuple[str, float]]) -> Iterator[Finding]:
     """Judge by how much the clocks of beats (name, seconds ahead) differ from the server's."""
     apart = [f"{beat} {offset:+.1f} s" for beat, offset in offsets if abs(offset) > MOST_APART]
-    if apart:
-        yield Finding("clocks", "warn", "from the server's: " + ", ".join(apart), "run NTP on these machines")
-    else:
-        yield Finding("clocks", "ok", f"within {MOST_APART:g} s of the server's")
+    found = bool(apart) and "from the server's: " + ", ".join(apart)
+    yield _finding("clocks", found, "run NTP on these machines", f"within {MOST_APART:g} s of the server's")

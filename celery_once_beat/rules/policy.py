@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
@@ -41,11 +41,11 @@ class EntryPolicy:
     start_timeout: float
     max_attempts: int
     #: False: a window whose execution died is dropped (``once_recover`` of the task).
-    recover: bool
+    recover: bool = True
     #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
-    anchor: datetime | None
+    anchor: datetime | None = None
     #: Whether workers close the entry's windows; None: as the task says.
-    tracked: bool | None
+    tracked: bool | None = None
     #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
     retry_failed_after: float | None = None
     #: ``allow`` or ``skip``; None: as its task says, in the worker.
@@ -70,24 +70,15 @@ class EntryPolicy:
                     f"beat entry {entry!r}, option 'once': unknown key {key!r:.80}{hint}, "
                     f"expected one of {', '.join(_CHECKS)}"
                 )
-        of_task = {
-            "max_attempts": getattr(task, "once_max_attempts", None),
-            "recover": getattr(task, "once_recover", None),
-        }
-        values: dict[str, Any] = {
-            "anchor": None,
-            "tracked": None,
-            "recover": True,
-            "retry_failed_after": None,
-            "overlap": None,
-            "spread": 0.0,
-        }
-        for name in (f.name for f in fields(cls)):
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            name = field.name
+            of_task = getattr(task, f"once_{name}", None) if name in ("max_attempts", "recover") else None
             if name in once:
                 values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
-            elif of_task.get(name) is not None:
-                values[name] = of_task[name]
-            elif name not in values:
+            elif of_task is not None:
+                values[name] = of_task
+            elif field.default is MISSING:
                 values[name] = getattr(settings, name)
         return cls(**values)
 
