@@ -1,4 +1,4 @@
-"""One message on its way to the broker: whether it still carries its window's headers, and which queue it goes to."""
+"""One message on its way to the broker: whether it still carries its window's headers, and its queue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ("Departure",)
 
 
 class Departure:
-    """Watches for the message with one task id, and puts a window's headers back where a task's own code lost them.
+    """Watches for the message with one task id, and restores a window's headers if a task's own code dropped them.
 
-    An ``apply_async`` that sets ``options["headers"]`` has dropped them, and nothing else would ever show it: what a
-    worker runs without them is a plain task.
+    An ``apply_async`` that sets ``options["headers"]`` does so, and nothing else would show it: without them a worker
+    runs a plain task.
     """
 
     def __init__(self, task_id: str, headers: Mapping[str, Any]) -> None:
@@ -28,7 +28,7 @@ class Departure:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch publishes within the block. This receiver runs after all others."""
+        """Watch publishes during the block, after all other receivers."""
         before_task_publish.connect(self._before, weak=False)
         try:
             yield
@@ -43,7 +43,7 @@ class Departure:
 
     @property
     def lost(self) -> str:
-        """Why the window's worker won't know it; '' where it will."""
+        """Why a worker can't tell that the message belongs to a window; '' if it can."""
         if self._seen is None:
             return "no message with its task id went out"
         if any(self._seen.get(name) != value for name, value in self.headers.items()):

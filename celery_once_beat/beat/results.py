@@ -1,7 +1,7 @@
-"""What the result backend knows of windows that were published more than once, and that no worker began.
+"""What the result backend knows of windows that were published more than once and that no worker began.
 
-Workers that were rolled back to plain tasks execute them, and know no windows: their result is the only trace. It is
-asked for by a thread of its own, so that a backend that is slow or away holds up nothing.
+Workers that were rolled back to plain tasks execute them, and know no windows: the result is the only trace. A thread
+asks for it, so a backend that is slow or away holds up nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = get_logger(__name__)
 
 #: At most this many windows are asked for, the latest.
 _MOST = 100
-#: Seconds until the first question, and the longest between two. Each wait is twice the last.
+#: Seconds until the first question, and at most between two. Each wait is twice the last.
 _STEPS = (1.0, 300.0)
-#: What Celery stores as a failure, or this package raises, of a message whose body didn't run, or whose process died. A
-#: time limit, too, may end a task while it waits for its begin.
+#: Failures of messages whose body didn't run or whose process died, stored by Celery or raised by this package. A time
+#: limit may end a task while it waits for its begin, too.
 _DID_NOT_RUN = {
     "NotRegistered", "WorkerLostError", "WorkerShutdown", "WorkerTerminate", "Terminated", "SoftTimeLimitExceeded",
     "TimeLimitExceeded", "HeaderError", "NewerVersionError", "SettingError", "StoreDataError", "StoreUnavailableError",

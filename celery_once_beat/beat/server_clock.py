@@ -1,7 +1,7 @@
 """The server's time, as far as this process knows it, and the clock that carries it on.
 
-The server's time is measured in a round trip that is made anyway, so that a wall clock that is wrong or jumps moves no
-window. Between two of them ``steady`` counts.
+The server's time is measured in a round trip that is made anyway. Between two of them ``steady`` counts. So a wall
+clock that is wrong, or jumps, moves no window.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ("CURSOR_AHEAD", "ServerClock")
 
 logger = get_logger(__name__)
 
-#: A cursor is the start of a claimed window. If it lies further ahead than clocks differ, the server's clock was wrong
-#: when the window was claimed, or is wrong now.
+#: A cursor is the start of a claimed window. One that lies further ahead means that the server's clock was wrong when
+#: the window was claimed, or is wrong now.
 CURSOR_AHEAD = timedelta(seconds=60)
-#: Seconds of a round trip, its repetitions included, beyond which it says too little about the time.
+#: A round trip that takes more seconds, repetitions included, says too little about the time.
 SLOW = 0.2
 
 
@@ -50,7 +50,7 @@ class ServerClock:
             known = (self._server - server).total_seconds() + received - self._at
             if 0 <= known <= received - sent:
                 return  # what was measured before is better
-        # Somewhere in the round trip: taken as its end, this clock can only be late, and no window runs early.
+        # It was somewhere in the round trip. Taken as its end, this clock can only be late, and no window runs early.
         self._server, self._at = server, received
         apart = self.offset
         if abs(apart) <= MOST_APART:

@@ -60,7 +60,7 @@ def balance(
 ) -> Balance:
     """Recompute the left side of the law from ``schedule``, for all windows since the definition came in force.
 
-    ``offset`` is by how much the entry starts later than its schedule says (``spread``).
+    ``offset`` is how much later the entry starts than its schedule says (``spread``).
     """
     defined = count_starts(schedule, account.since - offset, account.cursor - offset, anchor=anchor)
     return Balance(entry, defined, dict(account.counts), account.owed)

@@ -24,7 +24,7 @@ __all__ = ("EntryPolicy", "Step", "check_anchor", "fingerprint", "next_steps", "
 
 #: Windows passed over that are claimed while more of them are being looked for: the store then knows how far it got.
 _MOST_AT_ONCE = 10_000
-#: Of the windows passed over, those whose run keys are looked at: the newest, since older leases have ended.
+#: Of the windows passed over, the newest are named, so that their run keys are looked at: older leases have ended.
 _MOST_LISTED = 1000
 #: Claims of one entry planned with one look at the clock.
 _MOST_STEPS = 100
@@ -99,10 +99,7 @@ def check_anchor(name: str, value: Any) -> datetime | None:
 
 
 def spread_offset(entry: str, spread: float) -> timedelta:
-    """Return how much later than its schedule says ``entry`` starts: from 0 up to ``spread`` seconds, in whole ms.
-
-    It depends on the entry's name alone, so that it is the same in every process.
-    """
+    """Return a fixed delay for ``entry``, of 0 to ``spread`` seconds in whole ms, derived from its name."""
     share = int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=8).digest(), "big") / 2**64
     return timedelta(milliseconds=int(share * spread * 1000))
 

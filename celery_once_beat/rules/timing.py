@@ -1,4 +1,4 @@
-"""When an entry's messages may run, and until when: what its options say of that. Pure: no clock, no I/O."""
+"""When an entry's messages may run, and until when, by its options. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_once_beat.wording import shown
 
 __all__ = ("Timing",)
 
-#: No number of seconds may be longer: Celery adds them to the time, and there is no year 10000.
+#: The most seconds: Celery adds them to the time, and there is no year 10000.
 _MOST = 200_000_000_000.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -34,7 +34,7 @@ class Timing:
 
     @classmethod
     def of(cls, entry: str, options: object, task: object, zone: tzinfo | None) -> Timing:
-        """Validate what ``entry`` says of it; raises SettingError, which names the entry and the option.
+        """Validate the options of ``entry``; raises SettingError, which names the entry and the option.
 
         ``task`` is the task that it sends, or None; ``zone`` is that of naive datetimes, the app's.
         """

@@ -27,10 +27,10 @@ _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
     """What a row says. Two processes make the same entry of the same row.
 
-    Raises SettingError, naming the row, where it is no entry.
+    Raises SettingError, naming the row, if no entry can be made of it.
     """
 
-    #: For a clocked row, just before its time: it is due also where it is first seen later.
+    #: For a clocked row, just before its time: it runs even if it is first seen later.
     counts_from: datetime | None = None
 
     def __init__(self, model: Any, app: Any = None) -> None:
@@ -70,7 +70,7 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         ends = None if model.expires is None else instant(model.expires)
         one_off = bool(model.one_off)
         if source is model.clocked:
-            # By its name for itself two processes know that they mean the same, whatever time zone the row has it in.
+            # In UTC two processes write it the same way, whatever time zone the row has it in.
             at = instant(source.clocked_time)
             inner: Any = clocked(at)
             one_off = False  # it has one time
@@ -86,7 +86,7 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         return Bounded(inner, begins=begins, ends=ends, anchor=anchor, one_off=one_off)
 
     def _disable(self, model: Any) -> None:
-        """As the base's, without the write: a row that is wrong is named, and left as it is."""
+        """As the base's, without the write: a wrong row is named, and not disabled."""
         raise SettingError(f"row {model.name!r} can't be made an entry")
 
     @classmethod
@@ -103,7 +103,7 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
 
 
 class WrongEntry:
-    """Stands for a row that is no entry: beat names it, leaves it out, and goes on with the others."""
+    """Stands for a wrong row: beat names it, leaves it out, and goes on with the others."""
 
     def __init__(self, name: str, why: str) -> None:
         self.name = name
