@@ -1,6 +1,6 @@
-"""SIGTERM and SIGINT, held back for a moment: what has been claimed is published and confirmed before a beat ends.
+"""SIGTERM and SIGINT, held back for a moment, so that what was claimed is published and confirmed before a beat ends.
 
-At Python's level: a process that is started meanwhile inherits the mask of blocked signals, but no handler.
+By Python's handlers, since a process that is started meanwhile would inherit a mask of blocked signals.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -24,7 +24,7 @@ class _Note:
         self._number = number
         self._before: Any = signal.getsignal(number)
         self._process = os.getpid()
-        # One that is ignored needs no holding back; one that Python hasn't set couldn't be set again.
+        # An ignored one needs no holding back; None is a handler that Python didn't set and couldn't restore.
         self._held = self._before not in (signal.SIG_IGN, None)
         if self._held:
             signal.signal(number, self)
@@ -32,10 +32,10 @@ class _Note:
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         self.came = True
         if os.getpid() != self._process:
-            self.release()  # a forked child holds nothing back
+            self.release()  # a forked child
 
     def release(self) -> None:
-        """Put the handler back, unless somebody has set another one; deliver what came."""
+        """Restore the handler, unless somebody has set another one; deliver the signal if it came."""
         now: object = signal.getsignal(self._number)
         if self._held and now is self:
             signal.signal(self._number, self._before)
@@ -47,26 +47,15 @@ class _Note:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Hold back SIGTERM and SIGINT for the block; what came is delivered behind it.
+    """Hold back SIGTERM and SIGINT during the block, and deliver them after it.
 
-    Only where this thread is the one in which Python runs handlers. Elsewhere, in a worker's embedded beat say,
-    recovery sees to what was claimed.
+    Only in the main thread, where Python runs handlers. Elsewhere (a worker's embedded beat, say) recovery publishes
+    what was claimed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    notes: list[_Note] = []
-    try:
-        notes += [_Note(signal.SIGTERM), _Note(signal.SIGINT)]
+    with ExitStack() as stack:  # releases both, even if a handler raises
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(_Note(number).release)
         yield
-    finally:
-        _release(notes)
-
-
-def _release(notes: list[_Note]) -> None:
-    """Release each, also where the handler of an earlier one raises."""
-    if notes:
-        try:
-            notes[0].release()
-        finally:
-            _release(notes[1:])
