@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules.timing import Timing
+from celery_once_beat.rules.policy import Timing
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 LATER = NOW + timedelta(seconds=90)
