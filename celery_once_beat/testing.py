@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -18,7 +19,7 @@ from celery.app.task import Context
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, maybe_schedule
 
-from .beat import Row, Rows, ServerClock
+from .beat import BeatEntry, Entries, ServerClock
 from .errors import SettingError
 from .settings import Settings
 from .windows import Window, starts_after
@@ -152,11 +153,17 @@ def starts_between(
     origin = None if anchor is None else _instant("anchor", anchor)
     # It would take a schedule's own app from it.
     when: Any = schedule if isinstance(schedule, BaseSchedule) else maybe_schedule(schedule)  # type: ignore[arg-type]
-    starts = starts_after(when, first - _MICROSECOND, last - _MICROSECOND, anchor=origin)
-    start = next(starts, None)
-    if start != first:  # where a rule counts from what it is given, that is to be `since`
-        return list(starts_after(when, first, last - _MICROSECOND, anchor=origin))
-    return [start, *starts]
+    return _from_on(partial(starts_after, when, anchor=origin), first, last)
+
+
+def _from_on(
+    starts: Callable[[datetime, datetime], Iterator[datetime]], first: datetime, last: datetime
+) -> list[datetime]:
+    """Return the starts from ``first`` on, where a rule says those after an instant up to another."""
+    until = last - _MICROSECOND
+    found = list(starts(first - _MICROSECOND, until))
+    # A rule that counts from what it is given is to count from `first`.
+    return found if found[:1] == [first] else list(starts(first, until))
 
 
 def windows_between(
@@ -170,15 +177,7 @@ def windows_between(
     out, and ValueError for an instant without a time zone.
     """
     first, last = _instant("since", since), _instant("until", until)
-    windows = []
-    for row in _rows(app, entry):
-        starts = row.starts(first - _MICROSECOND, last - _MICROSECOND)
-        start = next(starts, None)
-        if start == first:
-            windows.append(row.window(start))
-        else:  # as in starts_between
-            starts = row.starts(first, last - _MICROSECOND)
-        windows += [row.window(start) for start in starts]
+    windows = [each.window(start) for each in _entries(app, entry) for start in _from_on(each.starts, first, last)]
     return sorted(windows, key=_order)
 
 
@@ -192,14 +191,14 @@ def windows_caught_up(
     """
     last, back = _instant("since", since), _instant("until", until)
     windows = []
-    for row in _rows(app, entry):
-        row.move(last)
-        while (step := row.step(back)) is not None or row.looking:
+    for each in _entries(app, entry):
+        each.move(last)
+        while (step := each.step(back)) is not None or each.looking:
             if step is None:
                 continue
             if step.run:
-                windows.append(row.window(step.start))
-            row.move(step.start)
+                windows.append(each.window(step.start))
+            each.move(step.start)
     return sorted(windows, key=_order)
 
 
@@ -207,15 +206,17 @@ def _order(window: Window) -> tuple[datetime, str]:
     return window.start, window.entry
 
 
-def _rows(app: Celery[Any], only: str | None) -> list[Row]:
+def _entries(app: Celery[Any], only: str | None) -> list[BeatEntry]:
     """Return what a beat of ``app`` would know of its entries."""
     app.loader.import_default_modules()
     app.finalize()
-    rows = Rows("", Settings.from_app(app, connects=False), app.tasks)
+    entries = Entries("", Settings.from_app(app, connects=False), app.tasks)
     schedule = app.conf.beat_schedule
     if only is not None and only not in schedule:
         raise SettingError(f"entry: found {only!r}, expected one of {', '.join(map(repr, schedule)) or 'no entries'}")
-    return [rows.make(name, _entry(app, name, schedule[name])) for name in ([only] if only is not None else schedule)]
+    return [
+        entries.make(name, _entry(app, name, schedule[name])) for name in ([only] if only is not None else schedule)
+    ]
 
 
 def _entry(app: Celery[Any], name: str, entry: Any) -> ScheduleEntry:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 
-from celery_once_beat.beat.entries import Row
+from celery_once_beat.beat.entries import BeatEntry
 from celery_once_beat.beat.schedule import Lineup
 from celery_once_beat.store import model as replies
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
@@ -24,7 +24,7 @@ def beat_lives(store: Store, *beats: str) -> None:
         store.overdue(beat, datetime.now(timezone.utc), 0, report="3 12 5 0 0.1.0")
 
 
-def load(store: Store, rows: Sequence[Row], ago: timedelta) -> None:
+def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
     """Load entries, so that their windows of the time since ``ago`` are still to be claimed."""
     known = datetime.now(timezone.utc) - ago
     limits = {"ttl": 30 * 86400, "max_attempts": 3, "recover": True, "grace": None}
@@ -36,7 +36,7 @@ def load(store: Store, rows: Sequence[Row], ago: timedelta) -> None:
         row.cursor = reply.cursor
 
 
-def claim(store: Store, rows: Sequence[Row]) -> list[WindowKey]:
+def claim(store: Store, rows: Sequence[BeatEntry]) -> list[WindowKey]:
     """Claim and publish the next window of each."""
     now = datetime.now(timezone.utc)
     due = [(row, start) for row in rows if (start := row.after(row.cursor)) is not None and start <= now]

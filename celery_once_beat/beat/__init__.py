@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .broker import broadcast_entries
-from .entries import RETRY_AFTER, Row, Rows
-from .publishing import Job
+from .entries import RETRY_AFTER, BeatEntry, Entries
 from .schedule import Lineup, describe, line_up
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
@@ -12,12 +11,11 @@ from .server_clock import CURSOR_AHEAD, ServerClock
 __all__ = (
     "CURSOR_AHEAD",
     "RETRY_AFTER",
-    "Job",
+    "BeatEntry",
+    "Entries",
     "Lineup",
     "OnceScheduler",
     "OnceSchedulerMixin",
-    "Row",
-    "Rows",
     "ServerClock",
     "broadcast_entries",
     "describe",

@@ -1,11 +1,10 @@
-"""A beat's connection to the broker: whether it lives, so that a beat without one claims nothing."""
+"""A beat's connection to the broker. A beat whose connection is dead claims nothing."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -15,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 __all__ = (
     "Alarm",
-    "Batch",
+    "BatchPublishError",
     "BlockedError",
     "batch",
     "broadcast_entries",
@@ -28,7 +27,7 @@ __all__ = (
 
 logger = get_logger(__name__)
 
-#: What a batch raises whose messages perhaps didn't go out; older kombus have neither.
+#: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.
 BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
 
 #: Of a message to a queue: the push, and where the queue expires an expiry for each of ten priorities.
@@ -51,7 +50,7 @@ class Alarm:
 
     @contextmanager
     def during_publish(self) -> Iterator[None]:
-        """Raise BlockedError within the block where it takes no messages: there is no use in waiting for a confirm."""
+        """Raise BlockedError in the block if it takes no messages: there is no use in waiting for a confirm."""
         self._publishing = True
         try:
             yield
@@ -70,9 +69,9 @@ class Alarm:
 
 
 def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
-    """Options for a connection on which windows are published, what the app sets itself left as it is.
+    """Options for a connection on which windows are published: publisher confirms, and no endless waits.
 
-    With publisher confirms where there are any; and never waiting for ever for a broker that doesn't answer.
+    What the app sets itself counts.
     """
     conf = app.conf
     url = conf.broker_write_url or conf.broker_url or "amqp://"
@@ -90,13 +89,13 @@ def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
 
 
 def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
-    """Yield the names of those beat entries whose messages go to a queue of which every worker has its own.
+    """Yield the names of the beat entries that every worker gets a copy of (kombu's ``Broadcast``).
 
-    What can't be routed is passed over: its publish will say so.
+    One that can't be routed is skipped: its publish will say so.
     """
     try:
         if not any(isinstance(queue, Broadcast) for queue in app.amqp.queues.values()):
-            return  # nearly always: the app's routers, which may be slow, needn't be asked
+            return  # nearly always; the app's routers may be slow
     except Exception as exc:  # noqa: BLE001  # a stranger's queues
         logger.debug("once: the app's queues can't be read: %s", exc)
         return
@@ -112,31 +111,18 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
             yield entry.name
 
 
-@dataclass
-class Batch:
-    """What is known of a batch once it is over."""
-
-    #: Why perhaps none, or not all, of its messages went out.
-    failed: Exception | None = None
-
-
-@contextmanager
-def batch(producer: Any, messages: int) -> Iterator[Batch]:
+def batch(producer: Any, messages: int) -> AbstractContextManager[Any]:
     """Let what is published inside travel together where the transport can: kombu's over Redis, from 5.7 on.
 
-    A message waits for the others then, and all of them for one round trip, which is most of what a publish costs.
-    Elsewhere each is published by itself. Celery's ``after_task_publish`` is sent when a message is in the batch, this
-    package's ``window_published`` when it is out. ``producer`` may be None: there is none, nothing will be published.
+    A message then waits for the others, and all of them for one round trip, which is most of what a publish costs.
+    Elsewhere each is published by itself. Celery sends ``after_task_publish`` when a message is in the batch, this
+    package ``window_published`` when it is out. ``producer`` is None if there is none: nothing will be published.
+    Raises BatchPublishError at the end where perhaps not all went out.
     """
-    batch = Batch()
     if not getattr(producer, "supports_batch_publish", False):
-        yield batch
-        return
-    try:
-        with producer.batch(messages * _COMMANDS):
-            yield batch
-    except BatchPublishError as exc:
-        batch.failed = exc
+        return nullcontext()
+    batch: AbstractContextManager[Any] = producer.batch(messages * _COMMANDS)
+    return batch
 
 
 def is_alive(connection: Any) -> bool:

@@ -1,18 +1,18 @@
 """How a window's message goes out: through Celery's own ``apply_entry``, over a connection that is known to live.
 
-Decided here: which claimed windows there is still time to publish, and whether a publish that failed is to be tried
-again (the broker was away) or never can be (its arguments, say). Inherited by the scheduler, not held by it as
-``claiming`` and ``recovery`` are, since it stands between the base's own methods.
+Decided here: which claimed windows there is still time to publish, and whether a publish that failed is tried again
+(the broker was away) or can't succeed (its arguments can't be serialized, say). The scheduler inherits this part and
+doesn't hold it, as it does ``claiming`` and ``recovery``: it overrides the base's own methods.
 
-What if the process dies, or sleeps for an hour:
+If the process dies, or sleeps for an hour:
 
-- between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it. So are up to SLICE
-  windows whose messages waited for each other;
+- between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it. That goes for up to
+  SLICE windows, whose messages travel together;
 - between publish and confirm: the same, and the worker refuses the second copy.
 
-How long it may take: a broker that answers slowly, or not at all, holds a tick for ``_PATIENCE`` seconds and the time
-that it takes to connect. A message is tried once; recovery tries it again. An untracked window is closed at its claim,
-so that nobody else would publish it: what there was no time for waits here, and nothing is claimed meanwhile.
+A broker that answers slowly, or not at all, holds a tick for ``_PATIENCE`` seconds and the time that it takes to
+connect. A message is tried once; recovery tries it again. An untracked window is closed at its claim, so nobody else
+would publish it: if there was no time, it waits here, and nothing is claimed meanwhile.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from celery_once_beat.wording import shown
 
 from . import broker
 from .departure import Departure
-from .entries import Row
+from .entries import BeatEntry
 from .results import Results
 from .server_clock import ServerClock
 
-__all__ = ("SLICE", "Job", "Publishing")
+__all__ = ("SLICE", "Job", "Publishing", "Sent")
 
 logger = get_logger(__name__)
 
@@ -58,7 +58,7 @@ _OFTEN = 3
 class Job:
     """A window to publish: claimed, or with ``again`` taken since it was overdue."""
 
-    row: Row
+    entry: BeatEntry
     start: datetime
     turn: int
     expires: datetime | None
@@ -84,7 +84,7 @@ class Job:
 
 
 class Sent(NamedTuple):
-    """A window that was published, or not: what :meth:`Publishing._send` says of it."""
+    """A window, and what became of its message."""
 
     job: Job
     window: Window
@@ -92,18 +92,20 @@ class Sent(NamedTuple):
 
 
 def _alone(job: Job) -> bool:
-    """Whether a window's message travels by itself: when a batch fails, all that were in it are published again.
+    """Whether a window's message travels by itself. When a batch fails, all of it is published again.
 
-    Untracked windows can't be. One that is published again may be what a batch failed for.
+    Untracked windows can't be republished; a republished message may be what broke the batch.
     """
     return job.again or not job.tracked
 
 
 class Publishing(Scheduler):
-    """The part of the scheduler that publishes; the schedule and who claims what are the subclass's."""
+    """The part of the scheduler that publishes."""
 
-    _once: Store
-    _clock: ServerClock
+    #: The verbs of windows in Redis.
+    store: Store
+    #: The server's time, as far as this beat knows it.
+    clock: ServerClock
     _results: Results
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -116,7 +118,7 @@ class Publishing(Scheduler):
         self._alarm = broker.Alarm()
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
-        #: Entry → what its options raise, said once.
+        #: Entry → what its options raise, as it was logged.
         self._unsendable: dict[str, str] = {}
         #: Entry → its window that was published often and never begun, and the queue into which it went.
         self._unbegun: dict[str, tuple[Job, str]] = {}
@@ -127,7 +129,7 @@ class Publishing(Scheduler):
     @property
     def _patience(self) -> float:
         """Seconds for publishing what was claimed; after publish_timeout another beat may have taken it."""
-        return min(self._once.settings.publish_timeout / 2, _PATIENCE)
+        return min(self.store.settings.publish_timeout / 2, _PATIENCE)
 
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
         """Publish windows claimed or taken at ``claimed_at`` (``clock.steady``), and confirm them slice by slice."""
@@ -145,85 +147,93 @@ class Publishing(Scheduler):
 
     def _publish_slice(self, left: deque[Job]) -> None:
         """Publish the first of the jobs that are left, as many as there is time for, and confirm them."""
-        until = min(self._until, steady() + self._once.settings.publish_timeout / 4)
+        until = min(self._until, steady() + self.store.settings.publish_timeout / 4)
         sent: list[Sent] = []
         alone = _alone(left[0])
-        with broker.batch(None if alone else self._producer(), SLICE) as batch:
-            while left and len(sent) < SLICE and steady() < until and _alone(left[0]) == alone:
-                job = left.popleft()
-                sent.append(self._publish_one(job))
-                if sent[-1].published == Published.UNSURE:
-                    # A batch belongs to one connection: it has gone, and is perhaps there again.
-                    # A message that may lie in the broker's socket isn't sent twice: nobody would refuse the copy.
-                    if not (job.tracked or job.tried or self._hung or self._alarm.on):
-                        left.appendleft(replace(job, tried=True))
-                    break
-        if batch.failed:
+        try:
+            with broker.batch(None if alone else self._producer(), SLICE):
+                while left and len(sent) < SLICE and steady() < until and _alone(left[0]) == alone:
+                    job = left.popleft()
+                    sent.append(self._publish_one(job))
+                    if sent[-1].published == Published.UNSURE:
+                        # A batch belongs to one connection: it has gone, and is perhaps there again.
+                        # A message that may lie in the broker's socket isn't sent twice: nobody would refuse the copy.
+                        if not (job.tracked or job.tried or self._hung or self._alarm.on):
+                            left.appendleft(replace(job, tried=True))
+                        break
+        except broker.BatchPublishError as exc:
+            number = sum(each.published == Published.SENT for each in sent)
             logger.error(
-                "once: %d messages weren't published, or perhaps not: %s",
-                sum(published == Published.SENT for _, _, published in sent),
-                batch.failed,
-                extra=about("batch_failed"),
+                "once: %d messages weren't published, or perhaps not: %s", number, exc, extra=about("batch_failed")
             )
             self.broker_ready()
             sent = [
                 Sent(job, window, published if published == Published.IMPOSSIBLE else Published.UNSURE)
                 for job, window, published in sent
             ]
-        for job, window, published in sent:
-            if published == Published.SENT:
-                signals.window_published.send(sender=self, window=window, again=job.again)
-        self._confirm([self._confirmation(job, published) for job, _, published in sent if job.tracked])
+        self._finish(sent)
         self._name_unbegun()
 
     def _publish_one(self, job: Job) -> Sent:
-        """Publish one window. Whatever its entry's options raise is its trouble alone: its message can't be made."""
-        row = job.row
-        window = replace(row.window(job.start, job.attempt), tracked=job.tracked)
+        """Publish one window. Whatever its entry's options raise is that entry's trouble alone."""
+        entry = job.entry
+        window = replace(entry.window(job.start, job.attempt), tracked=job.tracked)
         if job.again or job.tried:
-            entry = row.entry
+            source = entry.source
         else:
             signals.window_claimed.send(sender=self, window=window)
-            entry = self._reserve(row)
+            source = self._advance_source(entry)
         try:
-            published = self._send(entry, window, job)
+            published = self._send(source, window, job)
         except Exception as exc:  # noqa: BLE001  # what a stranger's options, entry or scheduler raise
             published, why = Published.IMPOSSIBLE, shown(exc)
-            if self._unsendable.get(row.name) != why:
-                self._unsendable[row.name] = why
+            if self._unsendable.get(entry.name) != why:
+                self._unsendable[entry.name] = why
                 logger.error(
                     "once: entry %r: its message can't be made: %s",
-                    row.name,
+                    entry.name,
                     why,
                     extra=about("entry_unsendable", window),
                 )
         return Sent(job, window, published)
 
-    def publish_by_order(self, row: Row, start: datetime, turn: int, ordered: datetime | None) -> Published:
+    def on_published(self, entry: BeatEntry, window: Window, *, again: bool) -> None:
+        """Called when a window's message is out; ``again``: it was recovered, or ordered. Does nothing. Must not raise.
+
+        ``entry.source`` is the entry of the schedule.
+        """
+
+    def publish_by_order(self, entry: BeatEntry, start: datetime, turn: int, ordered: datetime | None) -> Published:
         """Publish a window that was opened by order, and confirm it."""
         self._until = steady() + self._patience
-        job, window, published = self._publish_one(Job(row, start, turn, None, again=True, ordered=ordered))
-        if published == Published.SENT:
-            signals.window_published.send(sender=self, window=window, again=True)
-        self._confirm([self._confirmation(job, published)])
-        return published
+        sent = self._publish_one(Job(entry, start, turn, None, again=True, ordered=ordered))
+        self._finish([sent])
+        return sent.published
 
-    def _confirmation(self, job: Job, published: Published) -> Confirmation:
-        wait = job.row.policy.start_timeout + self._delay(job)
-        return Confirmation(WindowKey(job.row.name, job.start), job.turn, published, wait)
+    def _finish(self, sent: list[Sent]) -> None:
+        """Tell what was published, and confirm it."""
+        confirmations = []
+        for job, window, published in sent:
+            if published == Published.SENT:
+                signals.window_published.send(sender=self, window=window, again=job.again)
+                self.on_published(job.entry, window, again=job.again)
+            if job.tracked:
+                wait = job.entry.policy.start_timeout + self._delay(job)
+                key = WindowKey(window.entry, window.start)
+                confirmations.append(Confirmation(key, job.turn, published, wait))
+        self._confirm(confirmations)
 
     def _delay(self, job: Job) -> float:
         """Seconds until the job's message may run. Of one that is published again the countdown began long ago."""
-        return job.row.timing.delay(self._clock.now(), job.start if job.again else None)
+        return job.entry.timing.delay(self.clock.now(), job.start if job.again else None)
 
     def _confirm(self, confirmations: list[Confirmation]) -> None:
-        """Confirm as far as the store answers.
+        """Confirm as far as the store answers; the next tick finds out whether it is away.
 
-        What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy; what has been
-        claimed is to be published all the same. The next tick finds out whether the store is away.
+        What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy.
         """
         try:
-            replies = self._once.confirm_many(confirmations) if confirmations else []
+            replies = self.store.confirm_many(confirmations) if confirmations else []
         except StoreUnavailableError as exc:
             logger.debug("once: not confirmed: %s", exc)
             return
@@ -240,13 +250,13 @@ class Publishing(Scheduler):
                     sender=self, window=Window(key.entry, key.start, None), outcome="failed", count=1
                 )
 
-    def _send(self, entry: Any, window: Window, job: Job) -> Published:
+    def _send(self, source: Any, window: Window, job: Job) -> Published:
         """Publish through the base's ``apply_entry``, which logs and swallows a failure. In a batch, SENT: into it."""
         if self._broker_down:
             return Published.UNSURE
-        sent_as = task_id(self._once.settings.key_prefix, window.entry, window.start, job.ordered)
+        sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
         departure = Departure(sent_as, encode_headers(window, sent_as))
-        message = self._message(entry, window, job, departure)
+        message = self._message(source, window, job, departure)
         self._published, self._hung = Published.UNSURE, False
         producer = self._producer()
         if producer is not None:
@@ -258,11 +268,19 @@ class Publishing(Scheduler):
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             self.broker_ready()
         if self._published == Published.UNSURE and not self._broker_down:
-            job.row.refused(time.monotonic(), self._once.settings.publish_timeout, again=job.again)
+            job.entry.refused(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
         else:
-            job.row.refusals = 0
+            job.entry.accepted()
         if self._published == Published.SENT and departure.lost and window.tracked:
-            self._gone_astray(job, window, departure.lost)
+            if not job.entry.astray:
+                logger.error(
+                    "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
+                    "keep the options 'task_id' and 'headers' that it is given?",
+                    window.entry,
+                    departure.lost,
+                    extra=about("entry_astray", window),
+                )
+            job.entry.went_astray()
             return Published.ASTRAY
         if self._published == Published.SENT and job.publishes > 1 and not job.begun:
             self._results.watch(WindowKey(window.entry, window.start), departure.task_id)
@@ -270,14 +288,13 @@ class Publishing(Scheduler):
                 self._unbegun[window.entry] = job, departure.queue
         return self._published
 
-    def _message(self, entry: Any, window: Window, job: Job, departure: Departure) -> Any:
-        """Return the entry as it is to be applied: with the window's options."""
-        options = {key: value for key, value in (entry.options or {}).items() if key != "once"}
+    def _message(self, source: Any, window: Window, job: Job, departure: Departure) -> Any:
+        """Return Celery's entry with the window's options."""
+        options = {key: value for key, value in (source.options or {}).items() if key != "once"}
         # Celery writes into the headers of the options: a copy of its own for each message.
         options["headers"] = with_window(options.get("headers"), window, departure.task_id)
         options["task_id"] = departure.task_id
-        # A broker that takes messages and confirms none must not hold a beat. It tries each message once: recovery
-        # tries it again.
+        # A broker that takes messages and confirms none must not hold a beat.
         options["confirm_timeout"] = max(self._until - steady(), 1.0)
         options["retry"] = False
         if job.again and options.get("countdown"):
@@ -287,23 +304,23 @@ class Publishing(Scheduler):
         if job.retry:
             options["retries"] = job.retry
         # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
-        message = object.__new__(type(entry))
-        message.__dict__.update(vars(entry), options=options)
-        if not job.row.name.isprintable():
-            message.name = repr(job.row.name)  # Celery logs it as it is: no line of its own for what follows a newline
+        message = object.__new__(type(source))
+        message.__dict__.update(vars(source), options=options)
+        if not window.entry.isprintable():
+            message.name = repr(window.entry)  # Celery logs it unquoted: a newline would start a line of its own
         return message
 
     def _name_unbegun(self) -> None:
-        """Say of each entry which of its windows was published often and never begun; again only if one began since."""
+        """Log of each entry a window that was published often and never begun; again only if one began since."""
         unbegun, self._unbegun = self._unbegun, {}
         if not unbegun:
             return
         try:
-            fences = self._once.fences(unbegun)
+            fences = self.store.fences(unbegun)
         except OnceError:
             return  # who needs the store will say so
         for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):
-            task = job.row.entry.task
+            task = job.entry.source.task
             if isinstance(fence, OnceError) or self._said_unbegun.get(entry) == (fence, task, queue):
                 continue
             self._said_unbegun[entry] = fence, task, queue
@@ -317,17 +334,6 @@ class Publishing(Scheduler):
                 shown(task),
                 extra=about("window_not_begun", WindowKey(entry, job.start), queue=queue, task=task),
             )
-
-    def _gone_astray(self, job: Job, window: Window, why: str) -> None:
-        if not job.row.astray:
-            logger.error(
-                "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, keep "
-                "the options 'task_id' and 'headers' that it is given?",
-                window.entry,
-                why,
-                extra=about("entry_astray", window),
-            )
-        job.row.go_astray()
 
     def _producer(self) -> Any:
         """The base's producer; None where there is no connection."""
@@ -352,21 +358,23 @@ class Publishing(Scheduler):
         self._published = Published.SENT
         return result
 
-    def _reserve(self, row: Row) -> Any:
-        """Advance the base's entry, for those who look at ``last_run_at``; returns the entry as it was."""
-        entry = row.entry
+    def _advance_source(self, entry: BeatEntry) -> Any:
+        """Advance Celery's entry, for those who look at ``last_run_at``; returns it as it was."""
+        source = entry.source
         try:
-            self.reserve(entry)
+            self.reserve(source)
         except Exception:
             if not self._reserve_failed:
-                self._reserve_failed = True
                 logger.exception(
-                    "once: entry %r: last_run_at not kept", row.name, extra=about("entry_not_advanced", entry=row.name)
+                    "once: entry %r: last_run_at not kept",
+                    entry.name,
+                    extra=about("entry_not_advanced", entry=entry.name),
                 )
+            self._reserve_failed = True
         else:
             self._reserve_failed = False
-        row.entry = self.schedule.get(row.name, entry)
-        return entry
+        entry.advanced(self.schedule.get(entry.name, source))
+        return source
 
     # -- the broker -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Overdue windows: what should have happened and didn't is published again, or ended by its limits.
+"""Overdue windows: something that should have happened didn't. They are published again, or ended by their limits.
 
 A beat killed between claim and publish, a message lost in the broker, a worker killed with early or late acks and
 a purged queue all end the same way. Every beat looks; the deadline that ``take`` moves is the mutex between them.
@@ -7,8 +7,8 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Sequence
 
 from celery.utils.log import get_logger
 
@@ -20,10 +20,11 @@ from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, read_app
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
-from .entries import Row
+from .entries import BeatEntry, Entries
+from .publishing import Job
 from .server_clock import ServerClock
 
-__all__ = ("Recovered", "Recovery")
+__all__ = ("Recovery",)
 
 logger = get_logger(__name__)
 
@@ -35,21 +36,14 @@ _PUT_OFF = 3600.0
 _WAITS = "another window of its entry runs"
 
 
-@dataclass
-class Recovered:
-    """What became of overdue windows."""
-
-    #: To be published again.
-    taken: list[tuple[WindowKey, Taken]] = field(default_factory=list)
-    #: Redis didn't answer for all of them.
-    away: StoreUnavailableError | None = None
-
-
 class Recovery:
     """One beat's look at what is overdue, every ``recovery_interval``; it is its heartbeat too."""
 
-    def __init__(self, store: Store, beat: str, clock: ServerClock, sender: object, app: str = "") -> None:
+    def __init__(
+        self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, app: str = ""
+    ) -> None:
         self._store = store
+        self._entries = entries
         #: As :func:`~celery_once_beat.settings.describe_app` says it.
         self._app = app
         #: Of which app each beat is that lives.
@@ -88,9 +82,9 @@ class Recovery:
     def look(self, report: BeatReport) -> list[WindowKey]:
         """Say that this beat lives and how it is, learn the time and who else lives, and return what is overdue.
 
-        Raises StoreUnavailableError where nothing can be done; what can't be seen of a cluster alone is ``away``.
+        Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, that is ``away``.
         """
-        # What this beat couldn't move mustn't hide what lies behind it: this look begins there.
+        # What this beat couldn't move mustn't hide what lies behind it: this look begins after that.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
@@ -110,7 +104,7 @@ class Recovery:
         return self._read(found)
 
     def _name_other_apps(self) -> None:
-        """Warn of a beat of another app: of two entries with the same name only one runs."""
+        """Warn of a beat of another app: of two entries with the same name only one would run."""
         known = {beat: app for beat, app in self._apps.items() if beat in self.alive}
         try:
             new = self._store.apps([beat for beat in self.alive if beat not in known])
@@ -142,16 +136,35 @@ class Recovery:
                 self._full.add(shard)
         return windows
 
-    def take(self, windows: Sequence[WindowKey], row_of: Callable[[str], Row | None]) -> Recovered:
-        """Take those that this beat can publish again; what its limits end is said and signalled."""
-        rows = {window: row_of(window.entry) for window in windows}
+    def not_refused(self, overdue: Sequence[WindowKey]) -> Iterator[WindowKey]:
+        """Leave out what the broker would refuse again, for a missing exchange, say, or a queue of another type.
+
+        Of an entry whose last message it refused, only the oldest window is tried: once that goes out, all are.
+        """
+        now = time.monotonic()
+        oldest: dict[str, WindowKey] = {}
+        for key in overdue:
+            entry = self._entries.get(key.entry)
+            if entry is None or not entry.refusals:
+                yield key
+            elif now >= entry.refused_until:
+                oldest[key.entry] = min(key, oldest.get(key.entry, key), key=lambda window: window.start)
+        yield from oldest.values()
+
+    def take(self, windows: Sequence[WindowKey]) -> tuple[list[Job], StoreUnavailableError | None]:
+        """Take those that this beat can publish again. What their limits end is logged and signalled.
+
+        Returns what to publish, and why Redis didn't answer for all of them.
+        """
+        entries = {window: self._entries.get(window.entry) for window in windows}
         # Also where messages lose their headers: the window is published once more, and ends with that.
-        ours = {window: row for window, row in rows.items() if row is not None and (row.tracked or row.astray)}
-        known = [(window, row.fingerprint) for window, row in ours.items()]
-        recovered = Recovered()
-        for (window, _), reply in zip(known, self._store.take_many(self._beat, known), strict=True):
+        ours = {window: entry for window, entry in entries.items() if entry and (entry.tracked or entry.astray)}
+        known = [(window, entry.fingerprint) for window, entry in ours.items()]
+        jobs: list[Job] = []
+        away: StoreUnavailableError | None = None
+        for (window, entry), reply in zip(ours.items(), self._store.take_many(self._beat, known), strict=True):
             if isinstance(reply, StoreUnavailableError):
-                recovered.away = reply
+                away = reply
                 continue
             if isinstance(reply, OnceError):
                 self._say_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
@@ -162,23 +175,44 @@ class Recovery:
                 continue
             self._said.pop(str(window), None)
             if isinstance(reply, Taken):
-                recovered.taken.append((window, reply))
-                self._moved.add(self._store.shard_of(window.entry))
+                jobs.append(self._overdue(entry, window, reply))
             elif reply == Unchanged("put off"):
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
         if not self._heard:
-            return recovered  # which beat has it instead depends on who lives
+            return jobs, away  # which beat has it instead depends on who lives
         try:
-            self._put_off({window: row for window, row in rows.items() if window not in ours})
+            self._put_off({window: entry for window, entry in entries.items() if window not in ours})
         except StoreUnavailableError as exc:
-            recovered.away = exc  # what was taken is to be published all the same
-        return recovered
+            away = exc  # what was taken is to be published all the same
+        return jobs, away
 
-    def _put_off(self, rows: dict[WindowKey, Row | None]) -> None:
+    def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
+        self._moved.add(self._store.shard_of(window.entry))
+        job = Job(
+            entry,
+            window.start,
+            taken.turn,
+            taken.expires,
+            retry=taken.retry,
+            attempt=taken.attempts + 1,
+            ordered=taken.ordered,
+            again=True,
+            publishes=taken.publishes,
+        )
+        logger.warning(
+            "once: window %s of %r is overdue, to be published again",
+            format_instant(window.start),
+            window.entry,
+            extra=about("window_overdue", window, attempt=job.attempt, owner=self._beat),
+        )
+        signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
+        return job
+
+    def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:
         others = [beat for beat in self.alive if beat != self._beat]
-        windows = [(window, "unknown" if row is None else "untracked") for window, row in rows.items()]
+        windows = [(window, "unknown" if entry is None else "untracked") for window, entry in entries.items()]
         replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others, self.asked_at) if windows else []
         for (window, _), reply in zip(windows, replies, strict=True):
             if reply == "closed":
@@ -211,10 +245,10 @@ class Recovery:
     def _say_once(
         self, what: str, error: OnceError | str, extra: dict[str, object], level: int = logging.ERROR
     ) -> None:
-        """Log what every look meets again, once for as long as it lasts and stays the same."""
+        """Log a lasting trouble once, not at every look that meets it."""
         text = str(error)
         if self._said.get(what) != text:
-            known = text in self._said.values()  # one garbage field concerns each window of its entry
+            known = text in self._said.values()  # one broken field concerns each window of its entry
             self._said[what] = text
             if not known:
                 logger.log(level, "once: %s", text, extra=extra)

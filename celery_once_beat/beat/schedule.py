@@ -1,7 +1,7 @@
-"""The schedule as a beat of this app would have it, for people to look at. Builds it, and writes nothing.
+"""The schedule as a beat of this app would load it, for people to look at. Writes nothing.
 
-Where a schedule comes from differs: a stock scheduler that is built lazily is empty, and a database scheduler's set-up
-writes rows.
+A stock scheduler that is built lazily is empty, and setting up a database scheduler writes rows: each is read another
+way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
 
-from .entries import Rows
+from .entries import Entries
 from .scheduler import OnceScheduler
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)
 class Lineup:
     """All entries of one app."""
 
-    rows: Rows
-    #: Name of the scheduler class that the app's conf, or the caller, names.
+    rows: Entries
+    #: The scheduler class.
     scheduler: str
     #: Whether that one claims windows; False: a stock scheduler.
     claims_windows: bool
@@ -51,7 +51,7 @@ def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Li
 
     Raises SettingError where there is no such scheduler.
     """
-    # What a beat does before its scheduler is made: tasks add entries of their own.
+    # As beat does before it makes its scheduler: tasks add entries of their own.
     app.loader.import_default_modules()
     app.finalize()
     name = scheduler or app.conf.beat_scheduler
@@ -60,8 +60,8 @@ def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Li
         cls = symbol_by_name(name, aliases=dict(extensions or ()))
     except (ImportError, AttributeError, ValueError) as exc:
         raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
-    rows = Rows("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
-    with _silence():  # what a beat logs of its entries, the caller shows
+    rows = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
+    with _silence():  # the caller shows what a beat would log
         try:
             entries = _entries(app, cls)
         except OnceError:
@@ -78,23 +78,15 @@ def _entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
     entries = dict(from_conf.schedule)
     if hasattr(cls, "all_as_schedule"):  # a database's: rows that are there are read, none is made
         stored: Any = cls(app=app, lazy=True)  # by name, as beat does
-        if hasattr(stored, "switched_off"):  # ours: writes nothing when it is read
-            entries.update(stored.all_as_schedule())
-            off = stored.switched_off(list(from_conf.schedule))
-        else:
-            # django-celery-beat's disables a row that it can't read.
-            stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})
-            entries.update(stored.all_as_schedule())
-            off = _switched_off(stored)
+        # django-celery-beat's disables a row that it can't read.
+        stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})
+        entries.update(stored.all_as_schedule())
+        # Of Django's models alone: the app's conf may have an entry whose row is disabled.
+        rows = getattr(getattr(stored, "Model", None), "objects", None)
+        off = set() if rows is None else set(rows.filter(enabled=False).values_list("name", flat=True))
         for name in entries.keys() & off:  # what conf has, and its row says isn't to run
             del entries[name]
     return entries
-
-
-def _switched_off(stored: Any) -> set[str]:
-    """Names of rows that aren't to run, though the app's conf may have such an entry; of Django's models alone."""
-    rows = getattr(getattr(stored, "Model", None), "objects", None)
-    return set() if rows is None else set(rows.filter(enabled=False).values_list("name", flat=True))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from celery_once_beat.beat import Row
+from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import balance
 from celery_once_beat.store import EntrySeen
@@ -49,7 +49,7 @@ def _audit(desk: Desk) -> list[dict[str, Any]]:
     return [_fact(row, overview.entries[row.name]) for row in rows]
 
 
-def _fact(row: Row, seen: EntrySeen) -> dict[str, Any]:
+def _fact(row: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
     account = seen.account
     if account is None:
         trouble = seen.trouble
@@ -58,7 +58,7 @@ def _fact(row: Row, seen: EntrySeen) -> dict[str, Any]:
     if account.fingerprint not in (None, row.fingerprint):
         return {**fact, "verdict": "another definition", "why": "the beats that live have another definition of it"}
     try:
-        result = balance(row.name, row.entry.schedule, account, anchor=row.policy.anchor, offset=row.offset)
+        result = balance(row.name, row.source.schedule, account, anchor=row.policy.anchor, offset=row.offset)
     except ScheduleError as exc:
         return {**fact, "verdict": "can't be read", "why": str(exc)}
     return {

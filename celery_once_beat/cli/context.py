@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 from celery.app.utils import find_app
 
-from celery_once_beat.beat import Lineup, Row, line_up
+from celery_once_beat.beat import BeatEntry, Lineup, line_up
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Store
@@ -58,7 +58,7 @@ class Desk:
         zone: tzinfo = self.app.timezone
         return zone
 
-    def row(self, entry: str) -> Row:
+    def row(self, entry: str) -> BeatEntry:
         """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""
         rows = self.lineup.rows
         row = rows.get(entry)

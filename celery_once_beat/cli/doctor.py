@@ -61,9 +61,9 @@ def _findings(desk: Desk) -> Iterator[Finding]:
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
     leases = [("once_beat_lease", settings.lease)]
-    tasks = dict.fromkeys(row.entry.task for row in lineup.rows)
+    tasks = dict.fromkeys(row.source.task for row in lineup.rows)
     leases += [(f"once_lease of {task}", float(lease)) for task in tasks if (lease := _lease(desk, task))]
-    countdowns = [(row.name, (row.entry.options or {}).get("countdown")) for row in lineup.rows]
+    countdowns = [(row.name, (row.source.options or {}).get("countdown")) for row in lineup.rows]
     leases += [(f"countdown of {name}", float(wait)) for name, wait in countdowns if isinstance(wait, (int, float))]
     try:
         transport = str(app.connection_for_write().transport_cls)
@@ -71,7 +71,7 @@ def _findings(desk: Desk) -> Iterator[Finding]:
         yield Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
     else:
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
-        everywhere = broadcast_entries(app, (row.entry for row in lineup.rows if row.tracked))
+        everywhere = broadcast_entries(app, (row.source for row in lineup.rows if row.tracked))
         yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(desk, [beat.name for beat in overview.beats])
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from celery_once_beat.beat import OnceScheduler, Row
+from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
 from celery_once_beat.store import Claimed, ClaimRequest, Published, Story, Unknown
@@ -109,17 +109,17 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     _end_unpublished(ctx, done)
 
 
-def _tracked(desk: Desk, entry: str) -> Row:
+def _tracked(desk: Desk, entry: str) -> BeatEntry:
     row = desk.row(entry)
     if not row.tracked:
         fail(
-            f"{entry!r} is untracked: its task {row.entry.task!r} is no OnceTask, or this app doesn't know it, so that "
-            "nobody could record the end of a window"
+            f"{entry!r} is untracked: its task {row.source.task!r} is no OnceTask, or this app doesn't know it, so "
+            "that nobody could record the end of a window"
         )
     return row
 
 
-def _newest(row: Row, desk: Desk) -> datetime:
+def _newest(row: BeatEntry, desk: Desk) -> datetime:
     """Return the newest start up to now: looked for from further and further back."""
     now = desk.store.look().now
     back = timedelta(hours=1)
@@ -132,12 +132,12 @@ def _newest(row: Row, desk: Desk) -> datetime:
         back *= 24
 
 
-def _is_start(row: Row, start: datetime) -> bool:
+def _is_start(row: BeatEntry, start: datetime) -> bool:
     return start in row.starts(start - timedelta(microseconds=1), start)
 
 
 def _to_backfill(
-    desk: Desk, row: Row, since: datetime, until: datetime, *, again: bool
+    desk: Desk, row: BeatEntry, since: datetime, until: datetime, *, again: bool
 ) -> tuple[list[datetime], Counter[str]]:
     """Return the starts to run, and how many are left out since they are open, or done. The future isn't counted."""
     now = desk.store.look().now
@@ -178,7 +178,7 @@ def _publisher(desk: Desk) -> OnceScheduler:
 
 def _order(
     desk: Desk,
-    row: Row,
+    row: BeatEntry,
     starts: Sequence[datetime],
     publisher: OnceScheduler,
     step: Callable[[int], None] = lambda _: None,

@@ -12,7 +12,7 @@ from itertools import islice
 
 import click
 
-from celery_once_beat.beat import Row
+from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError, UndecidedError
 from celery_once_beat.identity import is_of
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, make_report
@@ -212,7 +212,7 @@ def next(  # noqa: A001  # the command's name
         )
 
 
-def _coming(row: Row, after: datetime) -> Iterator[tuple[datetime, str]]:
+def _coming(row: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]:
     while True:
         try:
             start = row.after(after)
@@ -232,8 +232,8 @@ def _coming(row: Row, after: datetime) -> Iterator[tuple[datetime, str]]:
         after = start
 
 
-def _zone(row: Row, desk: Desk) -> tzinfo:
-    zone = getattr(row.entry.schedule, "tz", None)
+def _zone(row: BeatEntry, desk: Desk) -> tzinfo:
+    zone = getattr(row.source.schedule, "tz", None)
     return zone if isinstance(zone, tzinfo) else desk.zone
 
 

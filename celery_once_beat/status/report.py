@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from celery_once_beat.beat import CURSOR_AHEAD, Lineup, Row, describe
+from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, Lineup, describe
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
@@ -187,10 +187,10 @@ def _behind(overview: Overview) -> float:
     return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
 
 
-def _entry(row: Row, seen: EntrySeen, overview: Overview) -> EntryStatus:
+def _entry(row: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus:
     account = seen.account
     # A one-off whose window is behind it has no next one.
-    row.since = account.since if account and account.fingerprint == row.fingerprint else None
+    row.counts_since(account.since if account and account.fingerprint == row.fingerprint else None)
     known: dict[str, Any] = {}
     if account is not None:
         known = {
@@ -203,8 +203,8 @@ def _entry(row: Row, seen: EntrySeen, overview: Overview) -> EntryStatus:
     return EntryStatus(
         row.name,
         "scheduled",
-        task=row.entry.task,
-        schedule=describe(row.entry.schedule),
+        task=row.source.task,
+        schedule=describe(row.source.schedule),
         tracked=row.tracked,
         last=WindowStatus.of(seen.last) if seen.last else None,
         next=_after(row, max(overview.now, account.cursor) if account else overview.now),
@@ -242,7 +242,7 @@ def _strange(number: int) -> _Worry:
     return _Worry(2, f"{number} overdue, and not in this schedule", setup=True)
 
 
-def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
+def _worries(row: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
     account, last = seen.account, seen.last
     if seen.trouble:
         yield _Worry(7, seen.trouble, setup=True)
@@ -262,7 +262,7 @@ def _worries(row: Row, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
         yield _Worry(2, "no beat has loaded it yet", setup=True)
 
 
-def _worries_of(account: EntryAccount, row: Row, now: datetime) -> Iterator[_Worry]:
+def _worries_of(account: EntryAccount, row: BeatEntry, now: datetime) -> Iterator[_Worry]:
     if account.paused:
         yield _Worry(1, "paused")
     elif account.fingerprint not in (None, row.fingerprint):
@@ -281,7 +281,7 @@ def _worries_of(account: EntryAccount, row: Row, now: datetime) -> Iterator[_Wor
             yield _Worry(6, f"no beat claims it: due since {format_instant(due)}", setup=True)
 
 
-def _after(row: Row, start: datetime) -> datetime | None:
+def _after(row: BeatEntry, start: datetime) -> datetime | None:
     try:
         return row.after(start)
     except ScheduleError:

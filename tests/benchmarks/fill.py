@@ -18,7 +18,7 @@ __all__ = ()
 
 def windows(count: int, task: str) -> None:
     scheduler = once(every(count, time.time() + 1 + count / 4000, task=task))
-    while scheduler._rows.next_due() > scheduler._clock.now():
+    while scheduler.entries.next_due() > scheduler.clock.now():
         time.sleep(min(scheduler.tick(), 0.1))
     tick_until_idle(scheduler)
 

@@ -14,6 +14,7 @@ from celery import Celery
 from servers import without_shard
 
 from celery_once_beat import OnceTask
+from celery_once_beat.clock import steady
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import Begun, Finished
 from celery_once_beat.store.verbs import Store
@@ -79,7 +80,7 @@ def new_beat(rows: Any, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Callabl
             self._claim_due()
 
         def row(self, name: str = "row") -> Any:
-            return self._rows.get(name)
+            return self.entries.get(name)
 
     return lambda: Beat(app)
 
@@ -380,7 +381,7 @@ def test_a_one_off_that_no_beat_has_disabled_yet(
 def test_a_one_off_is_disabled_only_with_the_stores_word(rows: Any, store: Store, had_its_window: Any) -> None:
     """Redis is away, or knows better, when the row is written: it stays as it is."""
     beat, _ = had_its_window
-    entry = beat.row().entry
+    entry = beat.row().source
     before = rows.objects.get().date_changed
     beat._database.disable(entry, lambda: False)
     beat._database._round()
@@ -435,7 +436,7 @@ def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
         update(rows, date_changed=ago(900))  # before its window
         for _ in range(2):
             beat.look()
-            beat._rows.wake(utcnow() + HOUR)  # it has rested for long enough
+            beat.entries.wake(steady() + 3600)  # it has rested for long enough
         beat.look()
         assert store.account(new) is None
         with redis.Redis.from_url(store.settings.redis_url) as client:

@@ -21,7 +21,7 @@ from processes import environ, wait_until
 from shops import ONCE, Orm, Shop
 
 from celery_once_beat import OnceTask
-from celery_once_beat.beat.entries import Row, Rows
+from celery_once_beat.beat.entries import BeatEntry, Entries
 from celery_once_beat.beat.schedule import describe
 from celery_once_beat.errors import SettingError
 from celery_once_beat.rules.starts import next_start, starts_after
@@ -84,8 +84,8 @@ def windows(entry: Any, since: datetime = NOW, until: timedelta = 3 * DAY) -> li
     return list(starts_after(entry.schedule, since, since + until, anchor=row.policy.anchor))
 
 
-def row_of(entry: Any) -> Row:
-    rows = Rows("beat", Settings(redis_url="redis://h"), {})
+def row_of(entry: Any) -> BeatEntry:
+    rows = Entries("beat", Settings(redis_url="redis://h"), {})
     rows.refresh({entry.name: entry})
     row = rows.get(entry.name)
     assert row is not None, rows.wrong
@@ -195,7 +195,7 @@ def test_a_wrong_row_is_named_and_left_as_it_is(make: Any, rows: Any, case: str)
     """What was found, what was expected; nothing is written, the others go on."""
     fields, why = WRONG[case]
     entry = make(interval=5, **fields)
-    beat = Rows("beat", Settings(redis_url="redis://h"), {})
+    beat = Entries("beat", Settings(redis_url="redis://h"), {})
     beat.refresh({"row": entry, "good": make(name="good", interval=5)})
     assert [row.name for row in beat] == ["good"]
     assert list(beat.wrong) == ["row"]
@@ -237,12 +237,12 @@ row("one-off, anchored", interval=every(30), one_off=True, headers='{"once": {"a
 """
 READ = """
 from celery_once_beat.contrib.django import OnceDatabaseScheduler
-from celery_once_beat.beat import Rows
+from celery_once_beat.beat import Entries
 from celery_once_beat.settings import Settings
 
-rows = Rows("beat", Settings(redis_url="redis://h"), {})
+rows = Entries("beat", Settings(redis_url="redis://h"), {})
 rows.refresh(OnceDatabaseScheduler(app, lazy=True).all_as_schedule())
-result = {row.name: [row.fingerprint, repr(row.entry.schedule)] for row in rows}
+result = {row.name: [row.fingerprint, repr(row.source.schedule)] for row in rows}
 """
 
 

@@ -20,8 +20,9 @@ from servers import RedisServer, without_shard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.claiming import Claiming, Claims
-from celery_once_beat.beat.entries import RETRY_AFTER, Rows
+from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.verbs import Store
@@ -62,7 +63,7 @@ class Beat:
         self.app.finalize()
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
-        self.rows = Rows(name, self.settings, self.app.tasks)
+        self.rows = Entries(name, self.settings, self.app.tasks)
         self.claiming = Claiming(self.store, self.rows, ServerClock(), name)
         self.schedule: dict[str, ScheduleEntry] = {}
 
@@ -102,7 +103,7 @@ def beat(new_beat: Callable[..., Beat], redis_url: str) -> Beat:
 
 def starts(claims: Claims) -> list[tuple[str, float]]:
     """Entry and minute of what was won."""
-    return [(job.row.name, (job.start - T0) / MINUTE) for job in claims.won]
+    return [(job.entry.name, (job.start - T0) / MINUTE) for job in claims.won]
 
 
 def test_what_is_due_is_won_by_one_beat(new_beat: Callable[..., Beat], redis_url: str) -> None:
@@ -307,8 +308,7 @@ def test_a_schedule_that_breaks_later(beat: Beat) -> None:
     fickle.broken = True
     assert starts(beat.claim(1)) == [("b", 1)]
     fickle.broken = False
-    later = T0 + MINUTE + timedelta(seconds=RETRY_AFTER)
-    beat.rows.wake(later)
+    beat.rows.wake(steady() + RETRY_AFTER)
     beat.claiming.load(["beat-1"])
     assert sorted(starts(beat.claim(2))) == [("a", 1), ("b", 2)], "none of its windows is lost"
 
@@ -320,11 +320,11 @@ def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.INFO, "celery_once_beat.beat.entries"):
         for minute in (1, 2, 3):
             assert starts(beat.claim(minute)) == [("b", minute)]
-            beat.rows.wake(datetime.now(timezone.utc) + MINUTE)
+            beat.rows.wake(steady() + RETRY_AFTER)
             beat.claiming.load(["beat-1"])
         assert [record.action for record in caplog.records] == ["entry_paused"]  # type: ignore[attr-defined]
         beat.store.resume("a")
-        beat.rows.wake(datetime.now(timezone.utc) + MINUTE)
+        beat.rows.wake(steady() + RETRY_AFTER)
         beat.claiming.load(["beat-1"])
         assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]
@@ -353,7 +353,7 @@ def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[
     new.load(new.entry("a", 30.0))
     assert not old.claim(1).won
     old.claiming.load(["beat-1", "beat-2"])
-    old.rows.wake(T0 + MINUTE + 10 * SECOND)
+    old.rows.wake(steady() + 10)
     row = old.rows.get("a")
     assert row is not None
     old.claiming.load(["beat-1", "beat-2"])
@@ -469,7 +469,7 @@ def test_a_cursor_in_the_future_is_said(beat: Beat, redis_url: str, caplog: pyte
 
     with redis.Redis.from_url(redis_url) as client:
         client.delete(key)
-    beat.rows.wake(datetime.now(timezone.utc) + timedelta(minutes=1))
+    beat.rows.wake(steady() + RETRY_AFTER)
     beat.claiming.load(["beat-1"])
     assert starts(beat.claim(1)) == [("a", 1)]
 
@@ -481,7 +481,7 @@ def test_a_server_whose_clock_went_back_is_said_once(beat: Beat, caplog: pytest.
 
     def server_says(at: datetime) -> None:
         clock.measured(at, time.monotonic(), time.monotonic())
-        beat.rows.wake(at)
+        beat.rows.wake(steady() + RETRY_AFTER)
 
     with caplog.at_level(logging.INFO, LOGGER):
         server_says(now)

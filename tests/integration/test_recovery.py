@@ -18,8 +18,9 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
-from celery_once_beat.beat.entries import Rows
-from celery_once_beat.beat.recovery import Recovered, Recovery
+from celery_once_beat.beat.entries import Entries
+from celery_once_beat.beat.publishing import Job
+from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
@@ -45,8 +46,8 @@ class Beat:
         self.app.task(work, name="proj.task", shared=False)
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
-        self.rows = Rows("beat-1", self.settings, self.app.tasks)
-        self.recovery = Recovery(self.store, "beat-1", ServerClock(), sender=self)
+        self.rows = Entries("beat-1", self.settings, self.app.tasks)
+        self.recovery = Recovery(self.store, "beat-1", ServerClock(), self.rows, sender=self)
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
     def schedule(self, *names: str, **options: Any) -> None:
@@ -72,8 +73,15 @@ class Beat:
             self.client.zadd(open_key, {member: 1}, xx=True)
         return windows
 
-    def look(self) -> Recovered:
-        return self.recovery.take(self.recovery.look(REPORT), self.rows.get)
+    def look(self) -> tuple[list[Job], StoreUnavailableError | None]:
+        return self.recovery.take(self.recovery.look(REPORT))
+
+    def taken(self) -> list[WindowKey]:
+        return keys(self.look()[0])
+
+
+def keys(jobs: list[Job]) -> list[WindowKey]:
+    return [WindowKey(job.entry.name, job.start) for job in jobs]
 
 
 @pytest.fixture
@@ -114,8 +122,8 @@ def test_what_is_overdue_is_taken(beat: Beat) -> None:
     """Each once: what was taken isn't overdue for any other beat."""
     beat.schedule("a")
     windows = beat.claim("a", 3)
-    assert [window for window, _ in beat.look().taken] == windows
-    assert not beat.look().taken
+    assert beat.taken() == windows
+    assert not beat.taken()
 
 
 def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
@@ -127,9 +135,9 @@ def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
     beat.claim(gone, 100, beat="beat-2")
     (window,) = beat.claim("a", 1)
     # Its place is behind them: the same deadline, and a later name.
-    assert not beat.look().taken, "the first page is full of the other's"
-    assert [found for found, _ in beat.look().taken] == [window]
-    assert not beat.look().taken, "and the look begins at the front again"
+    assert not beat.taken(), "the first page is full of the other's"
+    assert beat.taken() == [window]
+    assert not beat.taken(), "and the look begins at the front again"
 
 
 def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +147,7 @@ def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.L
     beat.schedule()
     with caplog.at_level(logging.WARNING, LOGGER):
         for _ in range(3):
-            assert not beat.look().taken
+            assert not beat.taken()
     (record,) = caplog.records
     assert record.action == "window_unknown"  # type: ignore[attr-defined]
     assert (record.entry, record.owner) == (window.entry, "beat-1")  # type: ignore[attr-defined]
@@ -150,7 +158,7 @@ def test_windows_of_a_task_that_is_plain_by_now(beat: Beat, heard: list[tuple[st
     beat.schedule("a")
     (window,) = beat.claim("a", 1)
     beat.schedule("a", once={"tracked": False})
-    assert not beat.look().taken
+    assert not beat.taken()
     account = beat.store.account("a")
     assert account is not None
     assert account.counts == {"dropped": 1}
@@ -170,9 +178,9 @@ def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[t
     beat.client.delete(*beat.client.scan_iter("*run:b:*"))  # its worker died
     beat.client.zadd(beat.store.entry_key("b").partition("entry:")[0] + "open", {f"b@{_text(ended)}": 1}, xx=True)
     certain.close()
-    found = beat.look()
-    assert isinstance(found.away, UncertainWriteError)
-    assert not found.taken
+    jobs, away = beat.look()
+    assert isinstance(away, UncertainWriteError)
+    assert not jobs
     assert begun.attempt == 1  # type: ignore[union-attr]
     assert {arguments["outcome"] for _, arguments in heard} == {"abandoned"}
 
@@ -191,10 +199,10 @@ def test_redis_goes_away_after_a_take(
         through = Store(replace(beat.settings, redis_url=proxy.url()))
         monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
         proxy.__exit__()
-        found = beat.recovery.take(overdue, beat.rows.get)
+        jobs, away = beat.recovery.take(overdue)
         through.close()
-    assert [taken for taken, _ in found.taken] == [window]
-    assert isinstance(found.away, StoreUnavailableError)
+    assert keys(jobs) == [window]
+    assert isinstance(away, StoreUnavailableError)
 
 
 def _text(window: WindowKey) -> str:
@@ -208,7 +216,7 @@ def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCa
     beat.client.set(f"once:{{{broken}}}:open", "no zset", ex=60)
     beat.claim("a", 1)
     with caplog.at_level(logging.ERROR, LOGGER):
-        assert len(beat.look().taken) == 1
+        assert len(beat.taken()) == 1
         beat.look()
         beat.look()
         (record,) = caplog.records

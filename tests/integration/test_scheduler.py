@@ -27,10 +27,12 @@ from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from servers import RedisServer, free_port, without_shard
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
+from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store.model import Begun, ClaimRequest, Confirmation
-from celery_once_beat.windows import WindowKey, decode_headers, encode_headers, find_headers, task_id
+from celery_once_beat.windows import Window, WindowKey, decode_headers, encode_headers, find_headers, task_id
 
 QUEUE = "scheduler"
 
@@ -163,6 +165,42 @@ def test_a_fit_base_is_not_refused(cls: type[OnceSchedulerMixin]) -> None:
     assert cls._unfit() == ""
 
 
+class Hooked(OnceScheduler):
+    """Notes when each of its hooks is called."""
+
+    heard: list[str]
+    away = False
+
+    def poll_schedule(self) -> datetime | None:
+        self.heard = [*getattr(self, "heard", []), "poll"]
+        return super().poll_schedule()
+
+    def on_entries_changed(self) -> None:
+        self.heard.append(f"changed to {[entry.name for entry in self.entries]}")
+
+    def on_look(self) -> None:
+        self.heard.append(f"look, {len(self.entries.unloaded())} unloaded")
+        if self.away:
+            raise StoreUnavailableError("a node of it")
+
+    def on_published(self, entry: BeatEntry, window: Window, *, again: bool) -> None:
+        self.heard.append(f"published {entry.source.task} {window.entry} {again}")
+
+    def on_close(self) -> None:
+        self.heard.append("close")
+
+
+def test_hooks_are_called_in_order(schedulers: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """A subclass hears of each tick, change, look and publish, and of the end; where it can't look, beat goes on."""
+    scheduler = schedulers(Hooked)
+    scheduler.away = True
+    tick_until(scheduler, lambda: "published tests.tick tick False" in scheduler.heard, "a window is published")
+    assert list(dict.fromkeys(scheduler.heard))[:3] == ["poll", "changed to ['tick']", "look, 1 unloaded"]
+    assert [record.action for record in caplog.records if "a node of it" in record.getMessage()] == ["store_away"]  # type: ignore[attr-defined]
+    scheduler.close()
+    assert scheduler.heard[-1] == "close"
+
+
 @pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
 @pytest.mark.parametrize("path", ["", "/0"])
 def test_the_banner_shows_each_server_and_no_password(scheme: str, path: str) -> None:
@@ -255,7 +293,7 @@ def test_a_reloading_base_is_noticed(schedulers: Callable[..., OnceScheduler]) -
     # Its schedule is a copy, so what the base put there at its setting up is gone.
     scheduler.data.update(OnceScheduler(scheduler.app).data)
     scheduler._heap = []  # as DatabaseScheduler says that it reloaded
-    once = scheduler._once
+    once = scheduler.store
     tick_until(scheduler, lambda: (found := once.account("tick")) and len(found.open) >= 3, "three windows are claimed")
     scheduler.data["more"] = scheduler.Entry(name="more", task="tests.tick", schedule=schedule(0.1), app=scheduler.app)
     del scheduler.data["tick"]
@@ -269,7 +307,7 @@ def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) 
     tick_until(first, lambda: second.tick() is not None and len(first._recovery.alive) == 2, "both live")
     second.close()
     second.close()
-    assert len(first._once.heartbeat(first._beat_id).beats) == 1
+    assert len(first.store.heartbeat(first.beat_id).beats) == 1
 
 
 def test_a_confirm_that_redis_does_not_take(
@@ -359,8 +397,8 @@ def test_a_large_negative_countdown(app: Celery, redis_url: str, schedulers: Cal
         lambda: looked.append(scheduler._recovery._next) or len(set(looked)) > 3,
         "it looks for what is overdue",
     )
-    scheduler._once.pause("tick")
-    account = scheduler._once.account("tick")
+    scheduler.store.pause("tick")
+    account = scheduler.store.account("tick")
     assert account is not None
     assert len(account.open) == messages(redis_url) > 0
 
@@ -378,7 +416,7 @@ def test_a_countdown_longer_than_grace(app: Celery, redis_url: str, schedulers: 
         lambda: datetime.now(timezone.utc) > window.start + timedelta(seconds=0.3), "its grace has passed", 20, 0.01
     )
     key = WindowKey("tick", window.start)
-    assert isinstance(scheduler._once.begin(key, "worker", 30.0), Begun)
+    assert isinstance(scheduler.store.begin(key, "worker", 30.0), Begun)
 
 
 def test_a_countdown_counts_from_the_first_publish(
@@ -387,8 +425,8 @@ def test_a_countdown_counts_from_the_first_publish(
     """What is published again doesn't wait once more."""
     app.conf.beat_schedule["tick"]["options"]["countdown"] = 30
     scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler._rows.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    row = scheduler._rows.get("tick")
+    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    row = scheduler.entries.get("tick")
     assert row is not None
     with redis.Redis.from_url(redis_url) as client:
         client.delete(QUEUE)
@@ -444,8 +482,8 @@ def test_what_is_claimed_and_not_yet_published_needs_no_store(
     every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"tracked": False}}}
     app.conf.beat_schedule = {"tick": every}
     scheduler = schedulers()
-    tick_until(scheduler, lambda: not scheduler._rows.unloaded() and len(scheduler._rows), "it is loaded")
-    row = scheduler._rows.get("tick")
+    tick_until(scheduler, lambda: not scheduler.entries.unloaded() and len(scheduler.entries), "it is loaded")
+    row = scheduler.entries.get("tick")
     assert row is not None
     assert row.next is not None
     scheduler._owed.append(Job(row, row.next, 0, None))
@@ -499,7 +537,7 @@ def test_a_task_that_sends_another_message(
     app.conf.beat_schedule["tick"]["task"] = "tests.renamed"
     scheduler = schedulers()
     tick_until(scheduler, lambda: messages(redis_url) >= 4, "windows are published")
-    account = scheduler._once.account("tick")
+    account = scheduler.store.account("tick")
     assert account is not None
     assert not account.open
     assert account.counts == {"untracked": messages(redis_url)}
@@ -515,8 +553,8 @@ def test_a_window_that_nobody_begins(
     app.conf.once_beat_start_timeout = 0.1
     app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
     scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler._rows.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    once, row = scheduler._once, scheduler._rows.get("tick")
+    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    once, row = scheduler.store, scheduler.entries.get("tick")
     assert row is not None
     key = WindowKey("tick", row.next)
 
@@ -525,7 +563,7 @@ def test_a_window_that_nobody_begins(
         tick_until(scheduler, lambda: messages(redis_url) >= before + times, "it is published again")
 
     assert row.cursor is not None
-    (claimed,) = once.claim_many(scheduler._beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
+    (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
     once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
     published_again(4)
     (record,) = said(caplog, "window_not_begun")
@@ -559,12 +597,12 @@ def test_a_window_whose_result_is_there(
     app.conf.update(once_beat_start_timeout=0.1, result_backend=redis_url)
     app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
     scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler._rows.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    once, row = scheduler._once, scheduler._rows.get("tick")
+    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    once, row = scheduler.store, scheduler.entries.get("tick")
     assert row is not None
     assert row.cursor is not None
     key = WindowKey("tick", row.next)
-    (claimed,) = once.claim_many(scheduler._beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
+    (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
     app.backend.store_result(task_id("once:", "tick", key.start), result, state)
     once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
 
@@ -590,14 +628,14 @@ def test_a_state_of_the_store_is_said_once(
     monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     app.conf.update(once_beat_wait_replicas=1, once_beat_publish_timeout=1.0)
     scheduler = schedulers()
-    settings = scheduler._once._trip.settings
+    settings = scheduler.store._trip.settings
 
     def states() -> list[str]:
         actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
         return [action for action in actions if action.startswith("store_")]
 
     def cursor() -> datetime:
-        account = scheduler._once.account("tick")
+        account = scheduler.store.account("tick")
         assert account is not None
         return account.cursor
 
@@ -607,7 +645,7 @@ def test_a_state_of_the_store_is_said_once(
         tick_until(scheduler, lambda: cursor() > first, "it was overdue and taken, and another claimed, all uncertain")
         assert states() == ["store_away"]
         assert not messages(app.conf.broker_url)
-        scheduler._once._trip.settings = replace(settings, wait_replicas=0)  # as if the replica were back
+        scheduler.store._trip.settings = replace(settings, wait_replicas=0)  # as if the replica were back
         tick_until(scheduler, lambda: messages(app.conf.broker_url), "windows are published")
     assert states() == ["store_away", "store_back"]
 
@@ -622,10 +660,10 @@ def test_a_beat_that_wins_nothing_says_that_replicas_are_back(
     monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     app.conf.update(once_beat_wait_replicas=1)
     scheduler = schedulers()
-    trip = scheduler._once._trip
+    trip = scheduler.store._trip
     with caplog.at_level(logging.INFO, "celery_once_beat.beat.scheduler"):
         tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
-        scheduler._once.pause("tick")
+        scheduler.store.pause("tick")
         looked = scheduler._recovery._next
         tick_until(scheduler, lambda: scheduler._recovery._next > looked, "it looks once more")
         assert scheduler._store_down_since, "no replica has what that look wrote"
@@ -641,10 +679,11 @@ def test_a_result_that_can_not_be_told_yet(
     """The node of its entry is away: what is due on others is seen to, and it is told later."""
     with without_shard(redis_url, 0) as app.conf.once_beat_redis_url:
         scheduler = schedulers()
-        away = next(name for name in map(str, range(1000)) if scheduler._once.shard_of(name) == 0)
+        away = next(name for name in map(str, range(1000)) if scheduler.store.shard_of(name) == 0)
         found = [(WindowKey(name, soon()), "done") for name in (away, "tick")]
         scheduler._results.put_back(found)
-        assert scheduler._close_by_result() is not None
+        with pytest.raises(StoreUnavailableError):
+            scheduler._close_by_result()
         assert scheduler._results.found() == found[::-1]
 
 
@@ -693,7 +732,7 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(
     heard = []
     for left in range(11, -1, -1):
         assert scheduler.tick() == 0.0 or not left
-        assert len(scheduler._rows.unloaded()) == left
+        assert len(scheduler.entries.unloaded()) == left
         with redis.Redis.from_url(redis_url) as client:
             ((_, at),) = client.zrange("once:beats", 0, -1, withscores=True)
         heard.append(at)
@@ -712,7 +751,7 @@ def test_after_an_outage_only_what_isnt_known_is_loaded(
         f"hourly-{n}": {"task": "tests.tick", "schedule": timedelta(days=366)} for n in range(200)
     }
     scheduler = schedulers()
-    tick_until(scheduler, lambda: not scheduler._rows.unloaded(), "all are loaded")
+    tick_until(scheduler, lambda: not scheduler.entries.unloaded(), "all are loaded")
     server.kill()
     tick_until(scheduler, lambda: scheduler._store_down_since is not None, "the store is away")
     server.restart()
@@ -725,7 +764,7 @@ def test_after_an_outage_only_what_isnt_known_is_loaded(
 
     tick_until(scheduler, back, "the store is back")
     scheduler.tick()
-    tick_until(scheduler, lambda: not scheduler._rows.unloaded(), "what isn't known is loaded")
+    tick_until(scheduler, lambda: not scheduler.entries.unloaded(), "what isn't known is loaded")
     with server.client() as client:
         calls = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
     assert forgotten or calls < 100, "forgotten: the outage was longer than a beat may be silent"

@@ -28,15 +28,15 @@ def scheduler() -> Iterator[OnceScheduler]:
 
     app.conf.beat_schedule = {entry: {"task": "work", "schedule": 1.0} for entry in ("tick", "other")}
     scheduler = OnceScheduler(app=app)
-    scheduler._rows.refresh(scheduler.schedule, None)
+    scheduler.entries.refresh(scheduler.schedule, None)
     yield scheduler
     scheduler._drop_broker()
 
 
 def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
-    row = scheduler._rows.get("tick")
+    row = scheduler.entries.get("tick")
     assert row is not None
-    return scheduler._send(row.entry, row.window(START), Job(row, START, 1, None, again=again))
+    return scheduler._send(row.source, row.window(START), Job(row, START, 1, None, again=again))
 
 
 def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,13 +48,13 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
         raise OperationalError("(404) NOT_FOUND - no exchange")
 
     def tried() -> list[WindowKey]:
-        return [key for key in scheduler._not_refused(OVERDUE) if key.entry == "tick"]
+        return [key for key in scheduler._recovery.not_refused(OVERDUE) if key.entry == "tick"]
 
     with monkeypatch.context() as broker:
         broker.setattr("kombu.messaging.Producer.publish", refuse)
         assert publish(scheduler) == 0
         assert tried() == []
-        assert len(list(scheduler._not_refused(OVERDUE))) == 3
+        assert len(list(scheduler._recovery.not_refused(OVERDUE))) == 3
         for seconds in (1, 2, 4, 8, 10, 10):
             clock[0] += seconds / 2
             assert publish(scheduler) == 0  # a new window doesn't put off the next try

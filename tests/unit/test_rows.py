@@ -1,4 +1,4 @@
-"""Rows: what a beat knows of each entry, and which entries are due."""
+"""Entries: what a beat knows of each entry, and which entries are due."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 
-from celery_once_beat.beat.entries import RETRY_AFTER, Row, Rows
+from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Entries
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules.policy import Step
 from celery_once_beat.settings import Settings
@@ -60,20 +61,20 @@ def entry(every: Any = 60.0, task: str = "proj.task", **options: Any) -> Schedul
     return ScheduleEntry(name="e", task=task, schedule=when, options=options, app=APP)
 
 
-def rows_of(schedule_: dict[str, Any], beat: str = "beat-1", tasks: Any = TASKS) -> Rows:
-    rows = Rows(beat, SETTINGS, tasks)
+def rows_of(schedule_: dict[str, Any], beat: str = "beat-1", tasks: Any = TASKS) -> Entries:
+    rows = Entries(beat, SETTINGS, tasks)
     rows.refresh(schedule_)
     return rows
 
 
-def loaded(rows: Rows, cursor: datetime = NOW, now: datetime = NOW) -> Rows:
+def loaded(rows: Entries, cursor: datetime = NOW) -> Entries:
     """Give every row that has none this cursor, as the store would."""
     for row in rows.unloaded():
-        rows.advance(row, cursor, now)
+        rows.advance(row, cursor)
     return rows
 
 
-def names(rows: Iterable[Row]) -> list[str]:
+def names(rows: Iterable[BeatEntry]) -> list[str]:
     return [row.name for row in rows]
 
 
@@ -114,7 +115,7 @@ def test_what_of_a_burst_is_left_is_still_due() -> None:
     """Between two lots the next thing to do is now, not the next start."""
     rows = loaded(rows_of(many(5)))
     for row in rows.due(NOW + MINUTE, 3):
-        rows.advance(row, NOW + MINUTE, NOW + MINUTE)
+        rows.advance(row, NOW + MINUTE)
     assert rows.next_due() == NOW + MINUTE
     assert len(rows.due(NOW + MINUTE, 10)) == 2
     assert rows.next_due() == NOW + 2 * MINUTE
@@ -132,7 +133,7 @@ def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
 
 
 def test_the_earlier_lot_comes_first() -> None:
-    """Rows that became due later don't overtake those that are waiting."""
+    """Entries that became due later don't overtake those that are waiting."""
     rows = loaded(rows_of({**many(6, 60.0), "late": entry(90.0)}))
     first = names(rows.due(NOW + MINUTE, 3))
     rest = names(rows.due(NOW + 90 * SECOND, 10))
@@ -153,7 +154,7 @@ def test_a_row_that_moved_on_is_due_at_its_new_start_only() -> None:
     """Another beat's claim moves it; the old start is forgotten."""
     rows = loaded(rows_of({"a": entry()}))
     (row,) = rows.due(NOW + MINUTE, 10)
-    rows.advance(row, NOW + 5 * MINUTE, NOW + MINUTE)
+    rows.advance(row, NOW + 5 * MINUTE)
     assert rows.next_due() == NOW + 6 * MINUTE
     assert rows.due(NOW + 5 * MINUTE, 10) == []
     assert names(rows.due(NOW + 6 * MINUTE, 10)) == ["a"]
@@ -174,7 +175,7 @@ def test_a_one_off_that_ran_is_never_due_again() -> None:
 
     rows = loaded(rows_of({"a": entry(Once(app=APP))}))
     (row,) = rows.due(NOW + MINUTE, 10)
-    rows.advance(row, NOW + MINUTE, NOW + MINUTE)
+    rows.advance(row, NOW + MINUTE)
     assert rows.next_due() is None
     assert rows.get("a") is row
 
@@ -218,12 +219,12 @@ def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
     rows = loaded(rows_of(many(2)))
     row, other = rows.due(NOW + MINUTE, 10)
     rows.put(other)
-    rows.rest(row, NOW, 5.0, "broken")
+    rows.rest(row, "broken", seconds=5.0)
     assert row not in rows.unloaded()
     assert rows.next_due() == NOW + MINUTE, "the other one"
-    rows.wake(NOW + 4 * SECOND)
+    rows.wake(steady() + 4)
     assert row not in rows.unloaded()
-    rows.wake(NOW + 5 * SECOND)
+    rows.wake(steady() + 5)
     assert rows.unloaded() == [row]
     assert row.known == NOW
 
@@ -235,10 +236,10 @@ def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     row = rows.get("a")
     assert row is not None
     for reason in ("broken", "broken", "worse", "worse"):
-        rows.rest(row, NOW, 5.0, reason)
-        rows.wake(NOW + MINUTE)
+        rows.rest(row, reason, seconds=5.0)
+        rows.wake(steady() + 60)
     for _ in range(2):
-        rows.advance(row, NOW, NOW)
+        rows.advance(row, NOW)
     actions = [(record.action, record.entry) for record in caplog.records]  # type: ignore[attr-defined]
     assert actions == [("entry_broken", "a"), ("entry_broken", "a"), ("entry_goes_on", "a")]
 
@@ -251,7 +252,7 @@ def test_a_schedule_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) 
     assert rows.unloaded() == []
     assert "no idea" in caplog.text
     assert "'broken'" in caplog.text
-    rows.wake(NOW + timedelta(seconds=RETRY_AFTER))
+    rows.wake(steady() + RETRY_AFTER)
     assert names(rows.unloaded()) == ["broken"]
 
 
@@ -262,11 +263,11 @@ def test_a_schedule_that_recovers_goes_on(caplog: pytest.LogCaptureFixture) -> N
     rows = loaded(rows_of({"a": entry(when)}))
     (row,) = rows.due(NOW + MINUTE, 10)
     when.broken = True
-    rows.advance(row, NOW + MINUTE, NOW + MINUTE)
+    rows.advance(row, NOW + MINUTE)
     assert rows.due(NOW + 5 * MINUTE, 10) == []
     when.broken = False
-    rows.wake(NOW + 5 * MINUTE)
-    loaded(rows, NOW + MINUTE, NOW + 5 * MINUTE)
+    rows.wake(steady() + 300)
+    loaded(rows, NOW + MINUTE)
     assert names(rows.due(NOW + 5 * MINUTE, 10)) == ["a"]
     assert [record.action for record in caplog.records] == ["entry_broken", "entry_goes_on"]  # type: ignore[attr-defined]
 
@@ -295,7 +296,7 @@ def test_a_schedule_that_starts_later_than_it_said() -> None:
     (row,) = rows.due(NOW + MINUTE, 10)
     when.minutes = 5
     assert row.step(NOW + MINUTE) is None
-    rows.advance(row, row.cursor, NOW + MINUTE)
+    rows.advance(row, row.cursor)
     assert rows.next_due() == NOW + 5 * MINUTE
 
 
@@ -309,8 +310,8 @@ def test_a_schedule_that_stays_broken_is_said_once(caplog: pytest.LogCaptureFixt
     with pytest.raises(ScheduleError) as broken:
         row.step(NOW + MINUTE)
     with caplog.at_level("INFO"):
-        rows.rest(row, NOW, 30, broken.value)
-        rows.advance(row, cursor, NOW)  # as when it is loaded anew
+        rows.rest(row, broken.value, seconds=30)
+        rows.advance(row, cursor)  # as when it is loaded anew
     assert [record.action for record in caplog.records] == ["entry_broken"]
 
 
@@ -335,7 +336,7 @@ def test_a_refresh_with_entries_made_anew_keeps_cursors() -> None:
     assert rows.unloaded() == []
     row = rows.get("a")
     assert row is not None
-    assert row.entry is fresh
+    assert row.source is fresh
     assert rows.next_due() == NOW + MINUTE
 
 
@@ -371,11 +372,11 @@ def test_an_entry_that_left_is_forgotten() -> None:
     rows = loaded(rows_of(table))
     out, waits, rests, _ = rows.due(NOW + MINUTE, 4)
     rows.put(waits)
-    rows.rest(rests, NOW, 5.0, "broken")
+    rows.rest(rests, "broken", seconds=5.0)
     rows.refresh({})
     rows.put(out)
-    rows.advance(out, NOW + MINUTE, NOW)
-    rows.wake(NOW + MINUTE)
+    rows.advance(out, NOW + MINUTE)
+    rows.wake(steady() + 60)
     assert rows.next_due() is None
     assert rows.unloaded() == []
     assert rows.due(NOW + 999 * MINUTE, 10) == []
@@ -417,12 +418,12 @@ def test_a_one_off_has_the_first_window_after_it_was_loaded() -> None:
     (row,) = rows.unloaded()
     assert row.after(NOW + MINUTE) == NOW + 2 * MINUTE
     row.since = NOW
-    rows.advance(row, NOW, NOW)
+    rows.advance(row, NOW)
     assert rows.due(NOW + 9 * MINUTE, 10) == [row]
     step = row.step(NOW + 9 * MINUTE)
     assert step == Step(NOW + MINUTE, run=True)
     assert row.window(NOW + MINUTE).end is None
-    rows.advance(row, NOW + MINUTE, NOW)
+    rows.advance(row, NOW + MINUTE)
     assert rows.next_due() is None
 
 
@@ -430,10 +431,10 @@ def test_a_changed_definition_does_not_rest_for_the_old_one() -> None:
     """What was broken, or another beat's, may be mended."""
     rows = loaded(rows_of({"a": entry()}))
     (row,) = rows.due(NOW + MINUTE, 10)
-    rows.rest(row, NOW, 30.0, "broken")
+    rows.rest(row, "broken", seconds=30.0)
     rows.refresh({"a": entry(90.0)})
     assert rows.unloaded() == [rows.get("a")]
-    rows.wake(NOW + 30 * SECOND)
+    rows.wake(steady() + 30)
     assert rows.unloaded() == [rows.get("a")]
 
 
@@ -442,11 +443,11 @@ def test_a_row_that_rests_goes_on_resting_over_a_refresh() -> None:
     table = {"a": entry()}
     rows = loaded(rows_of(table))
     (row,) = rows.due(NOW + MINUTE, 10)
-    rows.rest(row, NOW, 30.0, "broken")
+    rows.rest(row, "broken", seconds=30.0)
     rows.refresh({"a": entry()})
     assert rows.unloaded() == []
     assert rows.next_due() is None, "a rest isn't for a tick to end"
-    rows.wake(NOW + 30 * SECOND)
+    rows.wake(steady() + 30)
     assert rows.unloaded() == [rows.get("a")]
 
 
@@ -557,7 +558,7 @@ def test_a_schedule_that_says_when_to_ask_again_is_asked_on_from_there() -> None
     """Each look asks it a bounded number of times, and none asks what an earlier one asked; Monday's window comes."""
     when = Asked(app=APP)
     monday = NOW.replace(day=2)
-    rows = loaded(rows_of({"a": entry(when)}), cursor=monday, now=monday)
+    rows = loaded(rows_of({"a": entry(when)}), cursor=monday)
     now, asked = monday, []
     while not (steps := [step for row in rows.due(now, 10) if (step := _step(rows, row, now))]):
         assert not any(row.trouble for row in rows)
@@ -570,11 +571,11 @@ def test_a_schedule_that_says_when_to_ask_again_is_asked_on_from_there() -> None
     assert when.asked <= 7 * 24 * 60 + 4000, "what was asked was asked again"
 
 
-def _step(rows: Rows, row: Row, now: datetime) -> Step | None:
+def _step(rows: Entries, row: BeatEntry, now: datetime) -> Step | None:
     step = row.step(now)
     if step is None:
         assert row.cursor is not None
-        rows.advance(row, row.cursor, now)
+        rows.advance(row, row.cursor)
     return step
 
 
@@ -629,7 +630,7 @@ def test_rows_for_which_there_was_no_time_come_first() -> None:
     rows = loaded(rows_of(many(6)))
     first = rows.due(NOW + MINUTE, 6)
     for row in first[:2]:
-        rows.advance(row, NOW, NOW + MINUTE)  # still behind: due again at once
+        rows.advance(row, NOW)  # still behind: due again at once
     rows.put_off(first[2:])
     assert rows.due(NOW + MINUTE, 4) == first[2:]
 
@@ -657,11 +658,11 @@ def test_rows_that_are_loaded_anew_are_due_once() -> None:
     rows = loaded(rows_of(many(3)))
     for _ in range(3):
         (resting, *_rest) = rows.due(NOW + MINUTE, 1)
-        rows.rest(resting, NOW, 5.0, "broken")
+        rows.rest(resting, "broken", seconds=5.0)
         rows.restart()
         for row in rows.unloaded():
-            rows.advance(row, NOW, NOW)
-        rows.wake(NOW + MINUTE)
+            rows.advance(row, NOW)
+        rows.wake(steady() + 60)
     assert rows.unloaded() == []
     due = rows.due(NOW + MINUTE, 10)
     assert sorted(row.name for row in due) == sorted(many(3))
@@ -685,6 +686,6 @@ def test_an_entry_made_anew_is_adopted_if_it_says_the_same() -> None:
     assert row is not None
     again = entry()
     assert rows.adopt(row, again)
-    assert row.entry is again
+    assert row.source is again
     assert not rows.adopt(row, entry(once={"catch_up": "all"}))
     assert not rows.adopt(row, None)

@@ -10,7 +10,7 @@ from celery.schedules import crontab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_once_beat.beat.entries import Rows
+from celery_once_beat.beat.entries import Entries
 from celery_once_beat.rules.policy import spread_offset
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import next_start, starts_after
@@ -19,8 +19,8 @@ T0 = datetime(2026, 11, 21, 12, 30, tzinfo=timezone.utc)
 HOURLY = crontab(minute=0)
 
 
-def rows(**entries: dict[str, Any]) -> Rows:
-    made = Rows("beat", Settings(), {})
+def rows(**entries: dict[str, Any]) -> Entries:
+    made = Entries("beat", Settings(), {})
     made.refresh({
         name: ScheduleEntry(name=name, task="t", schedule=HOURLY, options={"once": {"tracked": True, **once}}, app=None)
         for name, once in entries.items()

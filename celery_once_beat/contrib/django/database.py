@@ -1,8 +1,7 @@
 """The rows as one beat reads and writes them, in a thread of its own.
 
-A database that is slow, away, locked or hangs holds up nothing: beat goes on with the rows that it knows. What it
-writes (rows of the app's own entries, when a row ran last, that a one-off has run) waits; where it may write nothing,
-it reads all the same.
+A database that is slow, away or locked holds up nothing: beat goes on with the rows that it knows. Writes wait (rows
+for the app's own entries, when a row ran last, that a one-off has run). A database that takes no writes is still read.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ logger = get_logger(__name__)
 
 #: Seconds between two looks for changes, at most.
 INTERVAL = 2.0
-#: Seconds after which all rows are read anyway: what QuerySet.update() changes leaves no trace to look for.
+#: Seconds after which all rows are read anyway: QuerySet.update() leaves no trace to look for.
 _ANYWAY = 300.0
 #: Seconds of a round that go into writing when rows ran.
 _WRITING = 0.5
@@ -68,7 +67,7 @@ class Tables(NamedTuple):
 
 
 class Database:
-    """One beat's access to the rows. All but what a thread of its own does returns at once."""
+    """One beat's access to the rows. Its methods return at once; its thread does the work."""
 
     def __init__(
         self,
@@ -118,10 +117,7 @@ class Database:
         return f"can't be read: no answer for {silent:.0f} s" if silent > SILENT else self._error
 
     def wait_if_stood_still(self) -> None:
-        """Wait for the rows as they are now, where this process was frozen: what it knows is from before.
-
-        Once for a freeze, and not for long: a database that is slow holds up nothing.
-        """
+        """After this process was frozen, wait for the rows as they are now; once, and not for long."""
         long_ago = steady() - 3 * self._interval
         while self.seen is not None and self.seen.at < long_ago and self.seen is not self._old and not self._error:
             self._old = self.seen  # a look that ends only now may have begun before
@@ -175,7 +171,8 @@ class Database:
     def _round(self) -> None:
         unwritten = [_tried(self._write_all), _tried(self._disable_all)]
         unread = _tried(self._look)  # also where nothing may be written
-        unwritten.append(_tried(self._flush_all))
+        if self._flush or self._stopping:
+            unwritten.append(_tried(self._write_what_ran))
         wrong = [f"can't be read: {unread}"] if unread else [f"can't be written: {why}" for why in unwritten if why]
         self._error = wrong[0] if wrong else ""
 
@@ -203,10 +200,6 @@ class Database:
             self.seen = Seen(schedule, at, (at, steady()), changed)
         else:
             self.seen = Seen(self.seen.schedule, at, self.seen.read, changed)
-
-    def _flush_all(self) -> None:
-        if self._flush or self._stopping:
-            self._write_what_ran()
 
     def _disable(self, entry: Any, agreed: Callable[[], bool]) -> None:
         # As this beat knows it: it may have been disabled by another, and enabled again to run once more.
@@ -255,15 +248,13 @@ class Database:
                     total_run_count=Case(is_spent, default=F("total_run_count") + times),
                     last_run_at=Greatest(Coalesce("last_run_at", at), at),
                 )
-                self._written(left.pop(), times)
+                with self._lock:
+                    key = left.pop()
+                    ran, last = self._ran.pop(key)
+                    if ran > times:
+                        self._ran[key] = ran - times, last
         finally:
             self._flush |= bool(left)
-
-    def _written(self, key: Any, times: int) -> None:
-        with self._lock:
-            ran, last = self._ran.pop(key)
-            if ran > times:
-                self._ran[key] = ran - times, last
 
 
 def _tried(step: Callable[[], None]) -> str:
@@ -282,9 +273,9 @@ def _tried(step: Callable[[], None]) -> str:
 
 @contextmanager
 def alone(changes: Any) -> Iterator[None]:
-    """Write while others who write by this wait: beats that start at once make one interval of a length, not two.
+    """Write alone: beats that start at once make one interval of a length, not two.
 
-    By the row in which ``changes`` keeps when rows changed: its lock is held until the end, on every database.
+    It locks the row in which ``changes`` keeps when rows changed, on every database.
     """
     changes.objects.get_or_create(ident=1, defaults={"last_update": now()})
     with transaction.atomic(using=router.db_for_write(changes)):
