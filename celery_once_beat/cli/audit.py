@@ -27,8 +27,8 @@ _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red
 def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Count each entry's windows again: those that its schedule defines = outcomes + open + untracked.
 
-    Counted is from the first cursor under the present definition to the cursor now. Exits with 1 where an account
-    doesn't balance or can't be read; one whose definition in force is not this schedule's isn't judged.
+    The count runs from the first cursor under the present definition to the cursor now. Exits with 1 if an account
+    doesn't balance or can't be read. An entry of which the beats have another definition isn't judged.
     """
     with at_desk(ctx, scheduler) as desk:
         facts = _audit(desk)

@@ -116,7 +116,7 @@ def scheduler_option(command: F) -> F:
         "-S",
         "--scheduler",
         metavar="CLASS",
-        help="Scheduler whose schedule it is, as beat's -S; default: as conf says.",
+        help="Scheduler whose schedule is read, as beat's -S. Default: beat_scheduler.",
     )(command)
 
 

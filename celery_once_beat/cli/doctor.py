@@ -85,7 +85,7 @@ def _versions(desk: Desk) -> Iterator[Finding]:
 
 
 def _meaning(desk: Desk) -> Iterator[Finding]:
-    """Say what the settings come to, in the units that people at night ask for."""
+    """Say what the settings come to: how long what takes, and what runs late."""
     s, conf = desk.settings, desk.app.conf
     servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
     yield Finding("store", "ok", f"{servers}, keys {s.key_prefix}…")

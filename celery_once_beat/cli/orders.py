@@ -15,7 +15,8 @@ import click
 from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
-from celery_once_beat.store import Claimed, ClaimRequest, Published, Story, Unknown
+from celery_once_beat.status import told_once
+from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 from .context import Desk, as_json, at_desk, entry_argument, fail, scheduler_option
@@ -23,7 +24,7 @@ from .output import plain, print_json
 
 __all__ = ("backfill", "pause", "resume", "run")
 
-#: Of the windows that resume passes over, those whose run keys are looked at: the newest.
+#: resume looks at the run keys of so many of the windows that it passes over: the newest.
 _MOST_LISTED = 1000
 #: No window is looked for further back.
 _BEGINNING = datetime(1970, 1, 5, tzinfo=timezone.utc)
@@ -48,7 +49,7 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
     with at_desk(ctx, scheduler) as desk:
         row = _tracked(desk, entry)
         start = _newest(row, desk) if window is None else desk.instant(window, "--window")
-        if not _is_start(row, start):
+        if start not in row.starts(start - timedelta(microseconds=1), start):
             there = start.astimezone(desk.zone).isoformat()
             fail(f"--window: {there} is no window of {entry!r}; see: once next --from {window} {entry}")
         done, ids = _order(desk, row, [start], _publisher(desk))
@@ -85,8 +86,8 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
 ) -> None:
     """Run the windows of ENTRY that start from FROM up to TO, both included, once more or for the first time.
 
-    What is open or done is skipped; what is counted, apart. Of windows that ended longer ago than the history goes
-    (once_beat_history_size) nobody knows their outcome: they run again. How many is shown, and asked.
+    What is open or done is skipped. Outcomes are counted apart. Nobody knows the outcome of windows that are older than
+    the history (once_beat_history_size): they run again. The numbers are shown first, and asked about.
     --json asks on stderr, and prints an object: entry, to_run, skipped (how many are open, how many done), and how many
     became published, open, unpublished and unpublishable.
     """
@@ -120,7 +121,7 @@ def _tracked(desk: Desk, entry: str) -> BeatEntry:
 
 
 def _newest(row: BeatEntry, desk: Desk) -> datetime:
-    """Return the newest start up to now: looked for from further and further back."""
+    """Return the newest start up to now. It searches from further and further back."""
     now = desk.store.look().now
     back = timedelta(hours=1)
     while True:
@@ -130,10 +131,6 @@ def _newest(row: BeatEntry, desk: Desk) -> datetime:
         if now - back < _BEGINNING:
             fail(f"no window of {row.name!r} has started yet; see: once next {row.name}")
         back *= 24
-
-
-def _is_start(row: BeatEntry, start: datetime) -> bool:
-    return start in row.starts(start - timedelta(microseconds=1), start)
 
 
 def _to_backfill(
@@ -146,10 +143,7 @@ def _to_backfill(
     if since > now:
         fail("FROM lies in the future: no window has begun since")
     seen = desk.lookup.entry(row.name, desk.settings.history_size or 1)
-    known: dict[datetime, Story] = {}
-    for story in seen.stories:  # of those with one start the newest record comes first
-        if story.open is not None or story.start not in known:
-            known[story.start] = story
+    known = {story.start: story for story in told_once(seen)}
     skipped: Counter[str] = Counter()
     starts = []
     for start in row.starts(since - timedelta(microseconds=1), min(until, now)):
@@ -164,7 +158,7 @@ def _to_backfill(
 
 
 def _publisher(desk: Desk) -> OnceScheduler:
-    """A beat's way of publishing, for an order. It checks the broker before a window is opened."""
+    """Return what publishes as a beat does. The broker is checked before a window is opened."""
     _ = desk.lineup  # the app's modules are there
     publisher = OnceScheduler(desk.app)
     try:

@@ -36,8 +36,8 @@ _ASKED_FOR = timedelta(days=31)
 def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FBT001
     """Exit with 0 where a beat lives, with 1 where none does: for probes.
 
-    A beat lives if Redis has heard of it in the last 15 seconds. It is for a beat's own container to ask for
-    its own: --beat $HOSTNAME.
+    A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
+    --beat $HOSTNAME.
     """
     with at_desk(ctx) as desk:
         alive = desk.store.beats()

@@ -24,7 +24,7 @@ _PORT = click.IntRange(0, 65535)
 @click.option(
     "--token",
     envvar="ONCE_BOARD_TOKEN",
-    help="What viewers have to know. Set ONCE_BOARD_TOKEN instead: everybody on the machine sees options, in ps.",
+    help="Token that viewers must know. Better set ONCE_BOARD_TOKEN: ps shows options to everybody on the machine.",
 )
 @click.option(
     "--windows", type=click.IntRange(1, 200), default=24, show_default=True, help="How many of each entry are shown."

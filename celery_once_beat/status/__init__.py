@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from .poll import Sight, View
+from .poll import Sight, View, told_once
 from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
-__all__ = ("BeatStatus", "EntryStatus", "Report", "Sight", "View", "WindowStatus", "as_json", "make_report")
+__all__ = (
+    "BeatStatus",
+    "EntryStatus",
+    "Report",
+    "Sight",
+    "View",
+    "WindowStatus",
+    "as_json",
+    "make_report",
+    "told_once",
+)

@@ -20,7 +20,7 @@ from .report import Report, make_report
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Sight", "View")
+__all__ = ("Sight", "View", "told_once")
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class View:
         else:
             again = {name: overview.entries[name] for name in changed}
         deep = {name: again.get(name) or self._deep[name] for name in overview.entries}
-        self._stories = {name: _told_once(again[name]) if name in again else self._stories[name] for name in deep}
+        self._stories = {name: told_once(again[name]) if name in again else self._stories[name] for name in deep}
         self._seen, self._deep = overview.entries, deep
         # An older window that can't be read is a trouble of its entry too.
         told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
@@ -92,8 +92,8 @@ class View:
         return self._lineup
 
 
-def _told_once(seen: EntrySeen) -> Sequence[Story]:
-    """One story a window: a backfill's replaces the one before it."""
+def told_once(seen: EntrySeen) -> list[Story]:
+    """Return one story a window: a backfill's replaces the one before it."""
     told: dict[datetime, Story] = {}
     for story in seen.stories:
         if story.start not in told or story.open is not None:

@@ -163,15 +163,12 @@ def as_json(value: Any) -> Any:
 def make_report(overview: Overview, lineup: Lineup) -> Report:
     """Say how everything stands that one look at the store shows, beside the schedule."""
     entries = [_entry(row, overview.entries[row.name], overview) for row in lineup.rows]
-    entries += [
-        # What is no name is left out too.
-        EntryStatus(name if isinstance(name, str) else shown(name), "left out", **_attention([_left_out(why)]))
-        for name, why in lineup.rows.wrong.items()
-    ]
-    entries += [
-        EntryStatus(name, "stranger", overdue=number, **_attention([_strange(number)]))
-        for name, number in overview.strangers.items()
-    ]
+    for found, why in lineup.rows.wrong.items():
+        name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
+        entries.append(EntryStatus(name, "left out", **_attention([_Worry(8, f"left out: {why}", setup=True)])))
+    for name, number in overview.strangers.items():
+        worry = _Worry(2, f"{number} overdue, and not in this schedule", setup=True)
+        entries.append(EntryStatus(name, "stranger", overdue=number, **_attention([worry])))
     return Report(
         overview.now,
         _behind(overview),
@@ -232,14 +229,6 @@ def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
         "misfit": tuple(worry.words for worry in ordered if worry.setup),
         "urgency": max((worry.urgency for worry in ordered), default=0),
     }
-
-
-def _left_out(why: str) -> _Worry:
-    return _Worry(8, f"left out: {why}", setup=True)
-
-
-def _strange(number: int) -> _Worry:
-    return _Worry(2, f"{number} overdue, and not in this schedule", setup=True)
 
 
 def _worries(row: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:

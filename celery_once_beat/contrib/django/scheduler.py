@@ -263,6 +263,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         spent = [
             entry for entry in self._one_offs if _is_spent(entry) and not self._database.is_to_disable(entry.source)
         ]
+        if not spent:
+            return
         for entry, account in zip(spent, self.store.accounts([entry.name for entry in spent]), strict=True):
             try:
                 if isinstance(account, EntryAccount) and not account.open:

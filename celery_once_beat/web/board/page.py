@@ -125,14 +125,10 @@ def _headline(report: Report, worries: int) -> str:
     entries = report.entries
     counted = {key: sum(getattr(entry, key) for entry in entries) for key in ("running", "open", "overdue")}
     parts = [
-        _number(len(entries), "entry", "entries"),
+        "1 entry" if len(entries) == 1 else f"{len(entries)} entries",
         f"{worries} need attention" if worries != 1 else "1 needs attention",
     ]
     return ", ".join([*parts, *(f"{number} {name}" for name, number in counted.items() if number)])
-
-
-def _number(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def changes(old: Page, new: Page) -> dict[str, Any] | None:
