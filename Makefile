@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # Tests side by side: most wait for beats and workers, so more than there are cores.
-JOBS ?= 6
+JOBS ?= 8
 ARGS ?=
 # Which part of make matrix: SESSIONS='-s corners'.
 SESSIONS ?=
