@@ -47,7 +47,7 @@ recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 screenshot: $(VENV)/.test  ## the board over a pair that runs, as docs/board.png
 	cd tests && $(abspath $(VENV))/bin/python screenshot.py
 
-unit: $(VENV)/.unit  ## the tests that need neither server nor process, in half a minute
+unit: $(VENV)/.unit  ## the unit tests: no beat, no worker
 	$(PY) -m pytest tests/unit $(ARGS)
 
 test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests; some of them: make test ARGS='tests/unit -x'
