@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = figures.named((ROOT / "docs" / "failures.md").read_text())
         items[:] = [item for item in items if getattr(item, "originalname", item.name) in wanted]
     if config.option.bare_part:
-        items[:] = [item for item in items if _may_be_left_out(item) or item.path.name in _ALONG]
+        items[:] = [item for item in items if item.path.name in _ALONG or _may_be_left_out(item)]
     items.sort(key=_turn)
 
 
@@ -106,7 +106,7 @@ class _LeftOut(pytest.Item):
 _ASKING = {"authorities", "chromium", "composed_redis", "rabbit_server", "docs/redis.md", "postgres", "redis"}
 _ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Postgres|Rabbit)Server\b')
 #: What else is worth its time on a bare machine: how the servers are found, and the system as a whole.
-_ALONG = ("test_harness.py", "test_pair.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")
+_ALONG = ("test_harness.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")
 
 
 def _may_be_left_out(item: pytest.Item) -> bool:
