@@ -20,6 +20,7 @@ from figures import fill, report_of
 from processes import Proc, Processes, environ, wait_until
 
 import celery_once_beat
+from celery_once_beat.outcomes import COUNTED
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, encode_headers
 
@@ -243,6 +244,12 @@ def test_readme_is_short_and_in_order() -> None:
         "Read on",
     ]
     assert re.findall(r"^## (.*)$", README, re.MULTILINE) == asked
+
+
+def test_outcomes_are_those_that_there_are() -> None:
+    """docs/glossary.md explains every outcome, and no other."""
+    table = (ROOT / "docs" / "glossary.md").read_text().partition("## Outcomes")[2]
+    assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE)[1:] == list(COUNTED)
 
 
 def test_settings_are_those_that_there_are() -> None:
