@@ -22,10 +22,20 @@ from .wording import did_you_mean
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("BEAT_TTL", "CATCH_UP", "Settings", "check_choice", "check_count", "check_seconds", "describe_app")
+__all__ = (
+    "BEAT_TTL",
+    "CATCH_UP",
+    "OVERLAP",
+    "Settings",
+    "check_choice",
+    "check_count",
+    "check_seconds",
+    "describe_app",
+)
 
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
+OVERLAP = ("allow", "skip")
 _MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
 #: A beat that hasn't been heard of for so many seconds counts as gone.
@@ -140,6 +150,12 @@ class Settings:
     lease: float = _setting(30.0, check_seconds(0.5))
     #: Executions that may begin and die before the window is given up as abandoned.
     max_attempts: int = _setting(3, check_count(1))
+    #: Whether a window whose execution died runs again; False: it is dropped.
+    recover: bool = _setting(True, check_choice(True, False))
+    #: Seconds after which a window that failed runs again, up to ``max_attempts``; 0, None: never.
+    retry_failed_after: float | None = _setting(None, check_seconds(0, optional=True))
+    #: Whether windows of an entry may run at the same time; "skip": a newer one is skipped.
+    overlap: str = _setting("allow", check_choice(*OVERLAP))
     #: How long the NX markers live after a claim or a finish.
     marker_ttl: float = _setting(600.0, check_seconds(1))
     #: How long a done marker lives where it alone decides.
@@ -183,6 +199,11 @@ class Settings:
             values["redis_url"], found = _find_redis(app)
             values["redis_options"] = {**found, **values.get("redis_options", {})}
         return cls(**values)
+
+    def of_task(self, name: str, task: object) -> Any:
+        """Return what the task's attribute ``once_<name>`` says, else the setting of that name."""
+        own = getattr(task, "once_" + name, None)
+        return getattr(self, name) if own is None else own
 
 
 def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import CATCH_UP, Settings, check_choice, check_count, check_seconds
+from celery_once_beat.settings import CATCH_UP, OVERLAP, Settings, check_choice, check_count, check_seconds
 from celery_once_beat.wording import did_you_mean, shown
 
 from .starts import every_hour, naive_utc
@@ -79,13 +79,10 @@ class EntryPolicy:
         values: dict[str, Any] = {}
         for field in fields(cls):
             name = field.name
-            of_task = getattr(task, f"once_{name}", None) if name in ("max_attempts", "recover") else None
             if name in once:
                 values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
-            elif of_task is not None:
-                values[name] = of_task
             elif field.default is MISSING:
-                values[name] = getattr(settings, name)
+                values[name] = settings.of_task(name, task) if name in _OF_TASK else getattr(settings, name)
         return cls(**values)
 
 
@@ -190,6 +187,9 @@ def spread_offset(entry: str, spread: float) -> timedelta:
     return timedelta(milliseconds=int(share * spread * 1000))
 
 
+#: What a task may say too.
+_OF_TASK = ("max_attempts", "recover")
+
 _CHECKS = {
     "catch_up": check_choice(*CATCH_UP),
     "grace": check_seconds(0, optional=True),
@@ -200,7 +200,7 @@ _CHECKS = {
     "tracked": check_choice(True, False),
     "recover": check_choice(True, False),
     "retry_failed_after": check_seconds(0),
-    "overlap": check_choice("allow", "skip"),
+    "overlap": check_choice(*OVERLAP),
     "spread": check_seconds(0),
 }
 

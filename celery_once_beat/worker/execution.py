@@ -42,7 +42,7 @@ class Execution(Turn):
 
     def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
         owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
-        super().__init__(task, store, window, owner, float(task.once_lease or store.settings.lease))
+        super().__init__(task, store, window, owner, float(store.settings.of_task("lease", task)))
         self.task = task
         self.retry = check_retry(request.retries)
 
@@ -98,7 +98,7 @@ class Execution(Turn):
         raise Ignore(f"window refused: {reason}")
 
     def _send_begin(self) -> Any:
-        skip = self.task.once_overlap == "skip"
+        skip = self.store.settings.of_task("overlap", self.task) == "skip"
         return self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked, skip=skip)
 
     def _send_give_back(self, fence: int) -> object:
@@ -157,7 +157,8 @@ class Execution(Turn):
         else:
             # Nothing comes again after a Retry that was raised by hand, without retry(), after a Reject, or for a key.
             final = isinstance(error, (Retry, Reject)) or self.window.keyed
-            self.fail(error, None if final else self.task.once_retry_failed_after)
+            again_after = self.store.settings.of_task("retry_failed_after", self.task) or None
+            self.fail(error, None if final else again_after)
         self._recorded = True
 
     def _give_back_rejected(self) -> None:

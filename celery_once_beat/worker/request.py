@@ -60,8 +60,7 @@ class OnceRequest(Request):
             keeps = task.acks_on_failure_or_timeout
         if soft or state.should_terminate or (task.acks_late and not keeps):
             return  # if the broker delivers it again, it is for recovery to run it again
-        again = getattr(task, "once_retry_failed_after", None)
-        _end(task, self.request_dict, "failed", killed=True, again_after=again)
+        _end(task, self.request_dict, "failed", killed=True)
 
 
 def request_class(task: Any) -> type[OnceRequest]:
@@ -118,7 +117,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
         )
 
 
-def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, again_after: float | None = None) -> None:
+def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> None:
     """Have ``outcome`` of the delivery ``request`` recorded; if the store doesn't answer, recovery sees to it."""
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
@@ -126,6 +125,7 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, agai
     window = delivery.window
 
     def send(store: Store) -> None:
+        again_after = store.settings.of_task("retry_failed_after", task) or None if outcome == "failed" else None
         if delivery.record(store, outcome, killed=killed, again_after=again_after):
             extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
             start = format_instant(window.start)

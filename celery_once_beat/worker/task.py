@@ -23,7 +23,7 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
 from celery_once_beat.logs import about
-from celery_once_beat.settings import Settings, check_choice, check_count, check_seconds
+from celery_once_beat.settings import OVERLAP, Settings, check_choice, check_count, check_seconds
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
@@ -47,9 +47,9 @@ _said: set[str] = set()
 
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
-    "once_recover": check_choice(True, False),
-    "once_retry_failed_after": check_seconds(0.001, optional=True),
-    "once_overlap": check_choice("allow", "skip"),
+    "once_recover": check_choice(True, False, None),
+    "once_retry_failed_after": check_seconds(0, optional=True),
+    "once_overlap": check_choice(*OVERLAP, None),
 }
 
 
@@ -67,13 +67,14 @@ class OnceTask(_Task):
 
     #: Seconds for which an execution owns its window without renewing; None: ``once_beat_lease``.
     once_lease: float | None = None
-    #: Whether a window runs again after its execution died; False: it is dropped.
-    once_recover: bool = True
-    #: Seconds after which a failed window runs again, up to max_attempts; None: never.
+    #: Whether a window runs again after its execution died; False: it is dropped. None: ``once_beat_recover``.
+    once_recover: bool | None = None
+    #: Seconds after which a failed window runs again, up to max_attempts; 0: never. None:
+    #: ``once_beat_retry_failed_after``.
     once_retry_failed_after: float | None = None
     #: If the previous window of the entry still runs, or waits for its retry: "allow", this one runs too; "skip", it is
-    #: recorded as skipped.
-    once_overlap: str = "allow"
+    #: recorded as skipped. None: ``once_beat_overlap``.
+    once_overlap: str | None = None
     #: Executions that may begin and die before a window is abandoned; None: ``once_beat_max_attempts``.
     once_max_attempts: int | None = None
 

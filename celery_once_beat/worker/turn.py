@@ -69,7 +69,7 @@ class WindowTask(Protocol):
 
     name: str
     once_lease: float | None
-    once_overlap: str
+    once_overlap: str | None
     once_retry_failed_after: float | None
 
     @property

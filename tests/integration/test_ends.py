@@ -96,9 +96,13 @@ def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
     assert " ERROR/" in next(line for line in beat.log.splitlines() if "is abandoned" in line)
 
 
-def test_once_recover_false(system: System) -> None:
-    """A window that began once and died is dropped, if the task says that it isn't to be recovered."""
-    system.task = {"once_recover": False}
+@pytest.mark.parametrize("by", ["task", "app"])
+def test_once_recover_false(system: System, by: str) -> None:
+    """A window that began once and died is dropped, if its task or the app says that it isn't to be recovered."""
+    if by == "task":
+        system.task = {"once_recover": False}
+    else:
+        system.settings = {"once_beat_recover": False}
     for n in range(2):
         system.worker(f"worker{n}").wait_ready()
     one_window(system, "deadly", worker=False)
@@ -106,17 +110,35 @@ def test_once_recover_false(system: System) -> None:
     assert len(system.ledger.read("start")) == 1
 
 
-def test_retry_failed_after(system: System) -> None:
-    """With once_retry_failed_after the same window runs again later, up to max_attempts, and then has failed."""
-    system.task = {"once_retry_failed_after": 0.5}
+@pytest.mark.parametrize("by", ["task", "app"])
+def test_retry_failed_after(system: System, by: str) -> None:
+    """The same window runs again later, up to max_attempts, and then has failed: the task says so, or the app."""
+    if by == "task":
+        system.task = {"once_retry_failed_after": 0.5}
+    else:
+        system.settings = {"once_beat_retry_failed_after": 0.5}
     one_window(system, "ending", args=["fails"])
     assert system.outcomes() == {"failed": 1}
     assert [event["attempt"] for event in system.ledger.read("start")] == [1, 2, 3]
 
 
-def test_a_hard_time_limit_runs_again_as_any_failure(system: System) -> None:
-    """once_retry_failed_after counts for a hard limit too."""
-    system.task = {"once_retry_failed_after": 0.5, "once_max_attempts": 2}
+def test_a_task_may_decline_the_apps_retry_failed_after(system: System) -> None:
+    """The task's 0 means never, whatever the app's setting says."""
+    system.settings = {"once_beat_retry_failed_after": 0.5}
+    system.task = {"once_retry_failed_after": 0}
+    one_window(system, "ending", args=["fails"])
+    assert system.outcomes() == {"failed": 1}
+    assert len(system.ledger.read("start")) == 1
+
+
+@pytest.mark.parametrize("by", ["task", "app"])
+def test_a_hard_time_limit_runs_again_as_any_failure(system: System, by: str) -> None:
+    """retry_failed_after counts for a hard limit too, the app's also."""
+    system.task = {"once_max_attempts": 2}
+    if by == "task":
+        system.task["once_retry_failed_after"] = 0.5
+    else:
+        system.settings = {"once_beat_retry_failed_after": 0.5}
     one_window(system, "ending", args=["sleeps"], options={"time_limit": 4})
     assert system.outcomes() == {"failed": 1}
     assert len(system.ledger.read("start")) == 2

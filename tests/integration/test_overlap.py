@@ -32,13 +32,16 @@ from celery_once_beat.windows import WindowKey, format_instant
 LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}
 
 
-@pytest.mark.parametrize("by", ["task", "entry"])
+@pytest.mark.parametrize("by", ["app", "task", "entry"])
 def test_skip(system: System, by: str) -> None:
     """Of an entry's windows one runs at a time; those that come meanwhile are skipped, recorded, and the law holds."""
     system.entries = {"tick": dict(LONG)}
     system.settings = {"once_beat_lease": 30.0}  # nobody dies, and nobody is to be taken for dead
-    if by == "task":
+    if by == "app":
+        system.settings["once_beat_overlap"] = "skip"
+    elif by == "task":
         system.task = {"once_overlap": "skip"}
+        system.settings["once_beat_overlap"] = "allow"
     else:
         system.entries["tick"]["options"] = {"once": {"overlap": "skip"}}
     worker, beat = system.worker(concurrency=3).wait_ready(), system.beat()

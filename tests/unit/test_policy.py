@@ -91,7 +91,11 @@ def test_an_option_wins_over_its_task_and_a_task_over_the_settings() -> None:
 
 
 def test_a_task_says_whether_its_windows_are_recovered() -> None:
-    """once_recover is the task's; an entry may say otherwise."""
+    """once_recover is the task's; an entry may say otherwise, and where neither does the app's setting counts."""
+    never = replace(SETTINGS, recover=False)
+    assert of(None, task(once_recover=None), never).recover is False
+    assert of(None, None, never).recover is False
+    assert of(None, task(once_recover=True), never).recover is True
     assert of(None, task(once_recover=False)).recover is False
     assert of(None, task(once_recover=True)).recover is True
     assert of({"recover": False}, task(once_recover=True)).recover is False
