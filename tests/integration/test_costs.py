@@ -14,7 +14,7 @@ import redis
 from servers import RedisServer
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
+from celery_once_beat.store.model import ClaimRequest, Confirmation, Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -23,15 +23,24 @@ T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 #: Entries' names as people write them.
 NAMES = [f"proj.reports.nightly-{number:03}" for number in range(100)]
+#: Beats and a worker's delivery as they are named in pods.
+BEATS = ("beat-7f9c6d5b8-x2x4q:1:0a1b2c3d", "beat-7f9c6d5b8-k9p0z:1:4e5f6a7b")
+OWNER = "celery@worker-6c8d9f7b5-abcde:0123456789ab:12ef"
+MARK = "0123456789abcdef"
 
 
 @pytest.fixture
 def store(start_redis: Callable[..., RedisServer]) -> Iterator[Store]:
     store = Store(Settings(redis_url=start_redis().url()))
-    for name in NAMES:
-        store.load_many([LoadRequest(name, "beat", "0123456789abcdef", 86400.0, 3, True, None, known=T0)])
+    load(store)
     yield store
     store.close()
+
+
+def load(store: Store) -> None:
+    for beat in BEATS:
+        requests = [LoadRequest(name, beat, MARK, 86400.0, 3, True, None, alive=BEATS, known=T0) for name in NAMES]
+        assert all(isinstance(reply, Loaded) for reply in store.load_many(requests))
 
 
 @contextmanager
@@ -51,15 +60,20 @@ def counted(store: Store) -> Iterator[Counter[str]]:
 def run(store: Store, name: str, number: int) -> None:
     """One window from claim to finish."""
     window = WindowKey(name, T0 + (number + 1) * HOUR)
-    (claimed,) = store.claim_many("beat", [ClaimRequest(window, T0 + number * HOUR, "0123456789abcdef")])
+    (claimed,) = store.claim_many(BEATS[0], [ClaimRequest(window, T0 + number * HOUR, MARK)])
     store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
-    begun = store.begin(window, "worker-1@host:0123456789ab", 30.0)
-    store.finish(window, "worker-1@host:0123456789ab", begun.fence, "done")
+    begun = store.begin(window, OWNER, 30.0)
+    store.finish(window, OWNER, begun.fence, "done")
 
 
 def bytes_of(client: redis.Redis, name: str) -> int:
-    """Bytes of the keys in which an entry's name stands, and of its members of the open zset."""
+    """Bytes of the keys in which an entry's name stands."""
     return sum(client.memory_usage(key, samples=0) for key in client.scan_iter(match=f"*{name}*", count=1000))
+
+
+def forget_markers(client: redis.Redis) -> None:
+    """As after marker_ttl."""
+    client.delete(*client.scan_iter(match="*claim:*"), *client.scan_iter(match="*run:*"))
 
 
 def quoted(pattern: str) -> int:
@@ -69,11 +83,10 @@ def quoted(pattern: str) -> int:
 
 
 def test_what_it_costs(store: Store) -> None:
-    """A window: two commands of a worker's, two that share a beat's pipelines. An entry: the bytes that it says."""
+    """A window: two commands of a worker's, two that share a beat's pipelines."""
     name = NAMES[0]
     run(store, name, 0)  # connections are made and scripts are loaded
     store.heartbeat("beat")
-    client = redis.Redis.from_url(store.settings.redis_url, decode_responses=True)
     with counted(store) as commands:
         run(store, name, 1)
     assert commands == {"EVALSHA": 4}, "claim, confirm, begin, finish"
@@ -81,13 +94,35 @@ def test_what_it_costs(store: Store) -> None:
         store.overdue("beat", T0, 100)
     assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 16}, "a beat's look: one pipeline, however many entries"
 
-    at_rest = bytes_of(client, NAMES[1])
-    for number in range(2, 60):
-        run(store, name, number)
-    client.delete(*client.scan_iter(match="*claim:*"), *client.scan_iter(match="*run:*"))  # as after marker_ttl
-    full = bytes_of(client, name)
-    client.close()
-    assert at_rest == pytest.approx(quoted(r"An entry costs Redis some ([\d,]+) bytes"), rel=0.15)
-    assert (full - at_rest) / 50 == pytest.approx(
-        quoted(r"bytes, and ([\d,]+) for each window of its history"), rel=0.15
-    )
+
+def test_what_it_keeps(store: Store) -> None:
+    """The bytes of an entry that two beats have loaded are those that docs/scaling.md says, and so are its sums."""
+    idle = quoted(r"loaded takes some ([\d,]+) bytes of Redis")
+    active = quoted(r"bytes of Redis, and ([\d,]+) once a window of it has run")
+    recent = quoted(r"has two more keys of ([\d,]+) bytes together")
+    remembered = quoted(r"Each window of its history adds ([\d,]+) bytes")
+    compact = quoted(r"hash-max-ziplist-value`\) it takes ([\d,]+) bytes")
+    name = NAMES[0]
+    with redis.Redis.from_url(store.settings.redis_url, decode_responses=True) as client:
+        assert bytes_of(client, name) == pytest.approx(idle, rel=0.2)
+        run(store, name, 0)
+        assert client.memory_usage(store.entry_key(name), samples=0) == pytest.approx(active, rel=0.2)
+        with_markers = bytes_of(client, name)
+        forget_markers(client)
+        assert with_markers - bytes_of(client, name) == pytest.approx(recent, rel=0.2)
+        for number in range(1, 60):
+            run(store, name, number)
+        forget_markers(client)
+        hash_alone = client.memory_usage(store.entry_key(name), samples=0)
+        assert hash_alone == pytest.approx(active, rel=0.2)
+        assert (bytes_of(client, name) - hash_alone) / 50 == pytest.approx(remembered, rel=0.2)
+        client.flushall()
+        client.config_set("hash-max-ziplist-value", 512)  # its name in Redis 6.2, and still known
+        load(store)
+        run(store, name, 0)
+        assert client.memory_usage(store.entry_key(name), samples=0) == pytest.approx(compact, rel=0.2)
+    for pattern, each in (
+        (r"100,000 entries take ([\d,]+) MB", active),
+        (r"and ([\d,]+) MB with 50 windows of history each", active + 50 * remembered),
+    ):
+        assert quoted(pattern) == each * 100_000 // 1_000_000
