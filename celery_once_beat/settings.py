@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from celery.app.defaults import _OLD_DEFAULTS, DEFAULTS  # type: ignore[attr-defined]  # celery-types lacks one
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
 from .errors import SettingError
@@ -182,11 +183,8 @@ class Settings:
         """
         known = {f.name: f for f in fields(cls)}
         conf = app.conf
-        _refuse_unknown(app, known)
         values = {
-            name: f.metadata["check"](PREFIX + name, conf[PREFIX + name])
-            for name, f in known.items()
-            if PREFIX + name in conf
+            name: known[name].metadata["check"](PREFIX + name, conf[PREFIX + name]) for name in _given(app, known)
         }
         if "grace" not in values:
             deadline = check_seconds(0, optional=True)
@@ -206,23 +204,39 @@ class Settings:
         return getattr(self, name) if own is None else own
 
 
-def _refuse_unknown(app: Celery, known: Iterable[str]) -> None:
-    """Raise for a name that begins like ours and is none, in the app's own way of writing: bare, or namespaced."""
+#: Unset, they follow the app's other settings: ``app.conf`` shows None.
+_DERIVED = ("redis_url", "redis_options", "key_prefix", "grace")
+#: So that ``app.conf.once_beat_lease`` can be read where it is unset.
+_SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in fields(Settings)}
+DEFAULTS.update(_SHOWN)  # type: ignore[arg-type]  # no namespace of options, as celery-types has it
+_OLD_DEFAULTS.update(_SHOWN)
+
+
+def _given(app: Celery, known: Iterable[str]) -> list[str]:
+    """Return which of ``known`` the app's configuration sets, in its own way of writing: bare, or namespaced.
+
+    Raises SettingError for a name that begins like ours and is none.
+    """
     namespace = (getattr(app, "namespace", None) or "").lower()
     if namespace and not namespace.endswith("_"):
         namespace += "_"
-    for key in app.conf:
+    given = []
+    app.conf.finalize()
+    for key in app.conf.without_defaults():
         written = str(key)
         name = written.lower().removeprefix(namespace)
         if not name.startswith(PREFIX):
             continue
         if name.removeprefix(PREFIX) in known and (written == name or namespace):
+            if written == name or written.lower() != name:  # Django's other settings are none of the app's
+                given.append(name.removeprefix(PREFIX))
             continue
         rest = name.removeprefix(PREFIX)
         before = written[: len(written) - len(rest)] if namespace else PREFIX
         names = [setting.upper() for setting in known] if before.isupper() else known
         hint = did_you_mean(rest.upper() if before.isupper() else rest, names, before.__add__)
         raise SettingError(f"{written}: there is no such setting{hint}")
+    return given
 
 
 def _own_prefix(conf: Any) -> str:
