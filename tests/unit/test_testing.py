@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.beat.server_clock import ServerClock
-from celery_once_beat.errors import ScheduleError, SettingError
+from celery_once_beat.errors import ScheduleError, SettingError, StoreUnavailableError
 from celery_once_beat.rules.policy import spread_offset
 from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between, windows_caught_up
 
@@ -173,6 +174,22 @@ def test_another_task_that_the_body_runs_has_its_own(app: Celery) -> None:
     assert first.scheduled is later.scheduled is False
     assert first != later
     assert outers is TWO
+
+
+def test_children_ask_redis_all_the_same(app: Celery) -> None:
+    """apply_once in a body needs Redis, as docs/testing.md says, and can be replaced as it says."""
+    child = app.task(known, name="tests.child", shared=False)
+
+    @app.task(bind=True, shared=False)
+    def parent(self) -> Any:
+        return child.apply_once((7,), key="k", window=self.window)
+
+    with executing(parent, TWO):
+        with pytest.raises(StoreUnavailableError):
+            parent()
+        with mock.patch.object(child, "apply_once") as sent:
+            parent()
+    sent.assert_called_once_with((7,), key="k", window=TWO)
 
 
 def test_any_kind_of_once_task(app: Celery) -> None:
