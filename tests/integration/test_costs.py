@@ -14,7 +14,7 @@ import redis
 from servers import RedisServer
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.store.model import ClaimRequest, Confirmation, Loaded, LoadRequest
+from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -66,6 +66,11 @@ def run(store: Store, name: str, number: int) -> None:
     store.finish(window, OWNER, begun.fence, "done")
 
 
+def look(store: Store) -> None:
+    report = BeatReport(offset=0.0, lag=0.0, entries=len(NAMES), untracked=0, version="0.1.0")
+    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report.text, '{"app": "proj", "apart": ""}')
+
+
 def bytes_of(client: redis.Redis, name: str) -> int:
     """Bytes of the keys in which an entry's name stands."""
     return sum(client.memory_usage(key, samples=0) for key in client.scan_iter(match=f"*{name}*", count=1000))
@@ -91,8 +96,14 @@ def test_what_it_costs(store: Store) -> None:
         run(store, name, 1)
     assert commands == {"EVALSHA": 4}, "claim, confirm, begin, finish"
     with counted(store) as commands:
-        store.overdue("beat", T0, 100)
+        look(store)
     assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 16}, "a beat's look: one pipeline, however many entries"
+    with redis.Redis.from_url(store.settings.redis_url) as client:
+        before = client.info("stats")["total_net_input_bytes"]
+        look(store)
+        assert client.info("stats")["total_net_input_bytes"] - before == pytest.approx(
+            quoted(r"It sends ([\d,]+) bytes a look"), rel=0.2
+        )
 
 
 def test_what_it_keeps(store: Store) -> None:
