@@ -227,13 +227,17 @@ class OnceSchedulerMixin(Publishing):
 
     def _tick(self) -> float:
         away = None
-        if not self._recovery.due_in():  # always so after an outage: only an answer from Redis ends it
+        looks = not self._recovery.due_in()
+        if looks:
             away = self._look()
         delay = self._claim_due()
         if away is not None:
             raise away
         if not self._uncertain:
-            self._store_back()
+            self._backoff = _BACKOFF[0]
+            self._broken = ""
+            if looks:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
+                self._store_back()
         if self.entries.unloaded():  # there wasn't time for all, or a claim said that it is needed
             self._recovery.hurry()
             return 0.0
@@ -410,8 +414,6 @@ class OnceSchedulerMixin(Publishing):
             for name in self._without_store:
                 self.entries.reload(name)
             self._without_store.clear()
-        self._backoff = _BACKOFF[0]
-        self._broken = ""
 
     def _publish_without_store(self) -> None:
         """Publish what is due without a claim; workers refuse what other beats publish of it too."""

@@ -160,6 +160,8 @@ def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
         )
         wait_until(lambda: beat.log.count(later) > told, "others are published again", 60)
         assert beat.alive
+        assert beat.log.count("nothing is claimed until") == 1, "said once while it lasts"
+        assert "can be used again, after" not in beat.log
         beat.stop()
     finally:
         for server in (node, replica):
