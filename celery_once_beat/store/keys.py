@@ -28,7 +28,7 @@ import re
 import zlib
 
 from celery_once_beat.errors import NewerVersionError
-from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
+from celery_once_beat.windows import KeyedWindow, WindowKey
 
 __all__ = ("SHARDS", "VERSION", "Keys", "newer", "shard_of")
 
@@ -82,9 +82,9 @@ class Keys:
         """Name the zset of a shard's open windows."""
         return f"{self._prefix}{{{shard}}}:open"
 
-    def of_window(self, window: WindowKey) -> dict[str, str]:
-        """Name the keys that a verb of ``window`` may have."""
-        entry, start = window.entry, format_instant(window.start)
+    def of_window(self, window: WindowKey, start: str) -> dict[str, str]:
+        """Name the keys that a verb of ``window`` may have; ``start`` is the text of its start."""
+        entry = window.entry
         if isinstance(window, KeyedWindow):
             shard = f"{self._prefix}key:{{{hashlib.blake2b(entry.encode(), digest_size=6).hexdigest()}}}:"
         else:

@@ -14,44 +14,6 @@ from typing import NamedTuple
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.windows import WindowKey
 
-__all__ = (
-    "RUNS_ALONE",
-    "Again",
-    "BeatReport",
-    "Begun",
-    "Busy",
-    "ClaimReply",
-    "ClaimRequest",
-    "Claimed",
-    "Closed",
-    "Confirmation",
-    "Confirmed",
-    "Elsewhen",
-    "EntryAccount",
-    "Finished",
-    "HandedOver",
-    "Heartbeat",
-    "LoadRequest",
-    "Loaded",
-    "Moved",
-    "Open",
-    "OpenWindow",
-    "Overdue",
-    "Past",
-    "Paused",
-    "Published",
-    "Renewal",
-    "Renewed",
-    "Spent",
-    "Stale",
-    "Superseded",
-    "TakeReply",
-    "Taken",
-    "Unchanged",
-    "Unknown",
-    "Who",
-)
-
 
 class Published(IntEnum):
     """What became of a window's message; the numbers are those of ``lua/confirm.lua``."""

@@ -38,20 +38,22 @@ class Kind:
     read: str = "tonumber(%s)"
 
 
-TEXT = Kind(str, "%s")
-NUMBER = Kind(int)
-FLAG = Kind(int, "%s == '1'")
-#: Seconds; ms in Lua.
-SPAN = Kind(codec.ms)
-#: An instant; server ms in Lua.
-TIME = Kind(codec.epoch_ms)
-#: An instant; its canonical text in Lua, whose order is that of time.
-INSTANT = Kind(format_instant, "%s")
-#: Texts without blanks; in Lua one text, separated by blanks.
-WORDS = Kind(" ".join, "%s")
+_KINDS = {
+    "": Kind(str, "%s"),
+    "number": Kind(int),
+    "flag": Kind(int, "%s == '1'"),
+    # Seconds; ms in Lua.
+    "span": Kind(codec.ms),
+    # An instant; server ms in Lua.
+    "time": Kind(codec.epoch_ms),
+    # An instant; its canonical text in Lua, whose order is that of time.
+    "instant": Kind(format_instant, "%s"),
+    # Texts without blanks; in Lua one text, separated by blanks.
+    "words": Kind(" ".join, "%s"),
+}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call(Generic[T]):
     """One verb as it is sent."""
 
@@ -72,7 +74,8 @@ class Verb(Generic[T]):
 
     name: str
     keys: str
-    arguments: dict[str, Kind]
+    #: Names, each with its kind behind a colon.
+    takes: str
     read: Callable[[list[Any]], T]
     #: With ``wait_replicas`` its answer counts once so many have what it wrote.
     waits: bool = False
@@ -80,14 +83,19 @@ class Verb(Generic[T]):
     more_keys: str = ""
 
     @cached_property
+    def arguments(self) -> dict[str, Kind]:
+        """How each is written, in their order."""
+        words = (word.partition(":") for word in self.takes.split())
+        return {name: _KINDS[kind] for name, _, kind in words}
+
+    @cached_property
     def script(self) -> str:
         """What the server gets."""
-        keys = self.keys.split()
-        locals_ = [f"local {name.upper()} = KEYS[{place}]" for place, name in enumerate(keys, 1)]
+        locals_ = [f"local {name.upper()} = KEYS[{place}]" for place, name in enumerate(self._key_names, 1)]
         if self.more_keys:
             more = self.more_keys.upper()
             locals_.append(f"local {more} = {{}}")
-            locals_.append(f"for place = {len(keys) + 1}, #KEYS do {more}[#{more} + 1] = KEYS[place] end")
+            locals_.append(f"for place = {len(self._key_names) + 1}, #KEYS do {more}[#{more} + 1] = KEYS[place] end")
         for place, (name, kind) in enumerate(self.arguments.items(), 1):
             locals_.append(f"local {name.upper()} = {kind.read % f'ARGV[{place}]'}")
         body = _code((files(__package__) / "lua" / f"{self.name}.lua").read_text())
@@ -102,10 +110,13 @@ class Verb(Generic[T]):
         """Return the call with these arguments; of ``keys`` it takes those that it has."""
         if arguments.keys() != self.arguments.keys():
             raise TypeError(f"{self.name}: found the arguments {[*arguments]}, expected {[*self.arguments]}")
-        written = [
-            "" if arguments[name] is None else kind.write(arguments[name]) for name, kind in self.arguments.items()
-        ]
-        return Call(self, [*(keys[name] for name in self.keys.split()), *more_keys], written, self.read)
+        given = [(arguments[name], kind) for name, kind in self.arguments.items()]
+        written = ["" if value is None else kind.write(value) for value, kind in given]
+        return Call(self, [*map(keys.__getitem__, self._key_names), *more_keys], written, self.read)
+
+    @cached_property
+    def _key_names(self) -> list[str]:
+        return self.keys.split()
 
     def read_by(self, read: Callable[[list[Any]], U]) -> Verb[U]:
         """Return the same verb for callers that read its replies otherwise."""
@@ -153,63 +164,37 @@ def _pieces_for(body: str) -> list[str]:
 
 
 # -- the verbs ------------------------------------------------------------------------------------------------------
+# An argument is a text unless a kind stands behind it.
 
-#: The window: its start, and its member of the open zset, <entry>@<start>.
-_WINDOW = {"start": INSTANT, "member": TEXT}
-#: What a window that ends leaves behind: how long its markers live, and how many records its entry has.
-_ENDING = {**_WINDOW, "marker_ttl": SPAN, "retention": SPAN, "history_size": NUMBER}
-#: Who lives, as of ``asked_at`` (None: now), as far as the caller knows it and it may matter.
-_WHO_LIVES = {"asked_at": TIME, "living": WORDS, "gone": WORDS}
+#: The window: the text of its start, and its member of the open zset, <entry>@<start>.
+_WINDOW = "start member"
+#: How many records of windows that ended an entry has, and for how long a window's markers live.
+_KEPT = "marker_ttl:span history_size:number"
+_ENDING = f"{_WINDOW} {_KEPT} retention:span"
+#: Which beats live, as of ``asked_at`` (None: now), as far as the caller knows it and it may matter.
+_WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
-_OWNED = {"owner": TEXT, "fence": TEXT, "tracked": FLAG}
+#: ``tracked`` is what the message's headers say.
+_OWNED = "owner fence tracked:flag"
 #: With ``now_only`` the verb counts while the server's time lies in the window; ``ends_at`` None: it has no end.
-_NOW_ONLY = {"now_only": FLAG, "starts_at": TIME, "ends_at": TIME}
+_NOW_ONLY = "now_only:flag starts_at:time ends_at:time"
 
 LOAD = Verb(
     "load",
     "entry",
-    {
-        "beat": TEXT,
-        "fingerprint": TEXT,
-        "loaded_at": NUMBER,
-        "ttl": SPAN,
-        "go_back": SPAN,
-        "max_attempts": NUMBER,
-        "recover": NUMBER,
-        "grace": SPAN,
-        "again": SPAN,
-        "overlap": TEXT,
-        "known": INSTANT,
-        "counts_from": INSTANT,
-        "absent_at": INSTANT,
-        **_WHO_LIVES,
-    },
+    "beat fingerprint loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span again:span "
+    f"overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_load,
 )
-UNLOAD = Verb("unload", "entry", {"beat": TEXT, "fingerprint": TEXT, **_WHO_LIVES}, codec.read_word)
-SPENT = Verb(
-    "spent",
-    "entry",
-    {"since": INSTANT, "edited": INSTANT, "disabled": FLAG, "from_now": INSTANT},
-    codec.read_spent,
-)
-PAUSE = Verb("pause", "entry", {"paused": FLAG}, codec.read_word)
+UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_word)
+SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
+PAUSE = Verb("pause", "entry", "paused:flag", codec.read_word)
+#: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
     "entry open history run claim",
-    {
-        **_WINDOW,
-        "marker_ttl": SPAN,
-        "history_size": NUMBER,
-        "from_cursor": INSTANT,  # the cursor that the beat knows
-        "beat": TEXT,
-        "fingerprint": TEXT,
-        "mode": TEXT,
-        "publish_timeout": SPAN,
-        "expires": SPAN,
-        "missed_count": NUMBER,  # of windows that are passed over, also those that aren't listed
-        "missed": WORDS,  # the starts of the newest of them, whose run keys are missed_runs
-    },
+    f"{_WINDOW} {_KEPT} from_cursor:instant beat fingerprint mode publish_timeout:span expires:span "
+    "missed_count:number missed:words",
     codec.read_claim,
     waits=True,
     more_keys="missed_runs",
@@ -217,77 +202,58 @@ CLAIM = Verb(
 CONFIRM = Verb(
     "confirm",
     "entry open history run",
-    {**_ENDING, "turn": NUMBER, "published": NUMBER, "start_timeout": SPAN, "publish_timeout": SPAN},
+    f"{_ENDING} turn:number published:number start_timeout:span publish_timeout:span",
     codec.read_confirm,
 )
 TAKE = Verb(
     "take",
     "entry open history run",
-    {**_ENDING, "beat": TEXT, "fingerprint": TEXT, "publish_timeout": SPAN, "starts_at": TIME},
+    f"{_ENDING} beat fingerprint publish_timeout:span starts_at:time",
     codec.read_take,
     waits=True,
 )
-POSTPONE = Verb(
-    "postpone",
-    "entry open history run",
-    {**_ENDING, "delay": SPAN, "beat": TEXT, "why": TEXT, **_WHO_LIVES},
-    codec.read_word,
-)
+POSTPONE = Verb("postpone", "entry open history run", f"{_ENDING} delay:span beat why {_WHO_LIVES}", codec.read_word)
 BACKFILL = Verb(
     "backfill",
     "entry open history run claim",
-    {**_ENDING, "beat": TEXT, "publish_timeout": SPAN},
+    f"{_ENDING} beat publish_timeout:span",
     codec.read_backfill,
     waits=True,
 )
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb(
-    "heartbeat",
-    "beats reports apps",
-    {"beat": TEXT, "beat_ttl": SPAN, "what": TEXT, "report": TEXT, "told": TEXT},
-    codec.read_heartbeat,
-    waits=True,
+    "heartbeat", "beats reports apps", "beat beat_ttl:span what report told", codec.read_heartbeat, waits=True
 )
+#: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
     "entry open history run refused",
-    {
-        **_ENDING,
-        "owner": TEXT,
-        "lease": SPAN,
-        "retry": NUMBER,  # the message's retry number
-        "tracked": FLAG,  # as the message's headers say
-        "keyed": FLAG,  # a window of a user's key: open nowhere, and of its entry there is the fence alone
-        "overlap": TEXT,  # as the task says
-        **_NOW_ONLY,
-    },
+    f"{_ENDING} owner lease:span retry:number tracked:flag keyed:flag overlap {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
-RENEW = Verb("renew", "entry open run", {**_WINDOW, **_OWNED, "lease": SPAN}, codec.read_renew)
+RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:span", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
     "entry open run",
-    {**_WINDOW, "retention": SPAN, **_OWNED, "retry": NUMBER, "delay": SPAN, "start_timeout": SPAN},
+    f"{_WINDOW} retention:span {_OWNED} retry:number delay:span start_timeout:span",
     codec.read_hand_over,
     waits=True,
 )
 FINISH = Verb(
     "finish",
     "entry open history run",
-    {**_ENDING, **_OWNED, "outcome": TEXT, "again": SPAN, "keyed": FLAG},
+    f"{_ENDING} {_OWNED} outcome again:span keyed:flag",
     codec.read_finish,
     waits=True,
 )
 CLOSE = Verb(
     "close",
     "entry open history run",
-    {**_ENDING, "owner": TEXT, "outcome": TEXT, "retry": NUMBER, "publish_timeout": SPAN, "by_result": FLAG},
+    f"{_ENDING} owner outcome retry:number publish_timeout:span by_result:flag",
     codec.read_close,
 )
 DISCARDED = CLOSE.read_by(codec.read_discarded)
-KEY_CLAIM = Verb(
-    "key_claim", "claim run", {"claimant": TEXT, "publish_timeout": SPAN, **_NOW_ONLY}, codec.read_key_claim
-)
-KEY_CONFIRM = Verb("key_confirm", "claim", {"claimant": TEXT, "published": FLAG, "remembered": SPAN}, codec.read_word)
+KEY_CLAIM = Verb("key_claim", "claim run", f"claimant publish_timeout:span {_NOW_ONLY}", codec.read_key_claim)
+KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:span", codec.read_word)

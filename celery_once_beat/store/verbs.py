@@ -119,19 +119,19 @@ class Store:
         return self._trip.run([self._claim(beat, request) for request in requests])
 
     def _claim(self, beat: str, q: ClaimRequest) -> Call[r.ClaimReply]:
+        missed = [format_instant(start) for start in q.missed]
         return self._of_window(
             scripts.CLAIM,
             q.window,
-            more_keys=[self.keys.of_window(WindowKey(q.window.entry, start))["run"] for start in q.missed],
+            more_keys=[self.keys.of_window(q.window, start)["run"] for start in missed],
             from_cursor=q.from_cursor,
             beat=beat,
             fingerprint=q.fingerprint,
             mode=q.mode,
-            publish_timeout=self.settings.publish_timeout,
             # A message that expires at once is still one that expires.
             expires=None if q.expires is None else max(q.expires, 0.001),
-            missed_count=max(q.missed_count, len(q.missed)),
-            missed=[format_instant(start) for start in q.missed],
+            missed_count=max(q.missed_count, len(missed)),
+            missed=missed,
         )
 
     def confirm_many(
@@ -140,14 +140,7 @@ class Store:
         """Say of each window what became of its message."""
         return self._trip.run(
             [
-                self._of_window(
-                    scripts.CONFIRM,
-                    window,
-                    turn=turn,
-                    published=published,
-                    start_timeout=start_timeout,
-                    publish_timeout=self.settings.publish_timeout,
-                )
+                self._of_window(scripts.CONFIRM, window, turn=turn, published=published, start_timeout=start_timeout)
                 for window, turn, published, start_timeout in confirmations
             ]
         )
@@ -156,14 +149,7 @@ class Store:
         """Take overdue (window, fingerprint) pairs."""
         return self._trip.run(
             [
-                self._of_window(
-                    scripts.TAKE,
-                    window,
-                    beat=beat,
-                    fingerprint=fingerprint,
-                    publish_timeout=self.settings.publish_timeout,
-                    starts_at=window.start,
-                )
+                self._of_window(scripts.TAKE, window, beat=beat, fingerprint=fingerprint)
                 for window, fingerprint in windows
             ]
         )
@@ -276,9 +262,7 @@ class Store:
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
         """Open a window once more, by order of ``beat``: a beat's name, or one that is used for this order alone."""
-        return self._trip.one(
-            self._of_window(scripts.BACKFILL, window, beat=beat, publish_timeout=self.settings.publish_timeout)
-        )
+        return self._trip.one(self._of_window(scripts.BACKFILL, window, beat=beat))
 
     def pause(self, entry: str) -> bool:
         """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry."""
@@ -309,11 +293,7 @@ class Store:
                 lease=lease,
                 retry=retry,
                 tracked=tracked and not isinstance(window, KeyedWindow),
-                keyed=isinstance(window, KeyedWindow),
                 overlap="skip" if skip else "allow",
-                now_only=False,
-                starts_at=window.start,
-                ends_at=None,
             )
         )
 
@@ -327,11 +307,8 @@ class Store:
                 lease=lease,
                 retry=0,
                 tracked=False,
-                keyed=True,
                 overlap="allow",
                 now_only=True,
-                starts_at=window.start,
-                ends_at=window.end,
             )
         )
 
@@ -397,7 +374,6 @@ class Store:
                 outcome=outcome,
                 again=0.0 if again_after is None else max(again_after, 0.001),
                 tracked=tracked and not isinstance(window, KeyedWindow),
-                keyed=isinstance(window, KeyedWindow),
             )
         )
 
@@ -426,17 +402,8 @@ class Store:
     def _close(
         self, verb: Verb[T], window: WindowKey, owner: str, outcome: str, retry: int = 0, *, by_result: bool = False
     ) -> T:
-        timeout = self.settings.publish_timeout
         return self._trip.one(
-            self._of_window(
-                verb,
-                window,
-                owner=owner,
-                outcome=outcome,
-                retry=retry,
-                publish_timeout=timeout,
-                by_result=by_result,
-            )
+            self._of_window(verb, window, owner=owner, outcome=outcome, retry=retry, by_result=by_result)
         )
 
     # -- keys of the user's own -------------------------------------------------------------------------------
@@ -449,31 +416,15 @@ class Store:
         Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
         time lies outside of the window.
         """
-        return self._trip.one(
-            scripts.KEY_CLAIM.call(
-                self.keys.of_window(window),
-                claimant=claimant,
-                publish_timeout=self.settings.publish_timeout,
-                now_only=now,
-                starts_at=window.start,
-                ends_at=window.end,
-            )
-        )
+        return self._trip.one(self._of_window(scripts.KEY_CLAIM, window, claimant=claimant, now_only=now))
 
     def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
         """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
 
         It isn't where the message didn't go out and another has claimed the window since.
         """
-        call = scripts.KEY_CONFIRM.call(
-            self.keys.of_window(window), claimant=claimant, published=published, remembered=self._remembered(window)
-        )
+        call = self._of_window(scripts.KEY_CONFIRM, window, claimant=claimant, published=published)
         return self._trip.one(call) == "confirmed"
-
-    def _remembered(self, window: KeyedWindow) -> float:
-        """For how many seconds the window of a key is remembered: not less than it lasts."""
-        lasts = (window.end - window.start).total_seconds() if window.end else 0.0
-        return max(self.settings.retention, lasts)
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -499,21 +450,26 @@ class Store:
         return self._trip.clocks()
 
     def _of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
-        """One call about a window, with those of its keys and lifetimes that the verb has."""
-        lifetimes: tuple[float, float, int] = (
-            self.settings.marker_ttl,
-            self.settings.retention,
-            self.settings.history_size,
-        )
-        if isinstance(window, KeyedWindow):
-            lifetimes = (self._remembered(window), self._remembered(window), 0)
-        about = {
-            "start": window.start,
-            "member": f"{window.entry}@{format_instant(window.start)}",
-            **dict(zip(("marker_ttl", "retention", "history_size"), lifetimes, strict=True)),
+        """One call about a window. What follows from the window and the settings is given where the verb takes it."""
+        settings, start = self.settings, format_instant(window.start)
+        known: dict[str, object] = {
+            "start": start,
+            "member": f"{window.entry}@{start}",
+            "marker_ttl": settings.marker_ttl,
+            "retention": settings.retention,
+            "history_size": settings.history_size,
+            "publish_timeout": settings.publish_timeout,
+            "starts_at": window.start,
+            "ends_at": None,
+            "now_only": False,
+            "keyed": isinstance(window, KeyedWindow),
         }
-        about = {name: value for name, value in about.items() if name in verb.arguments}
-        return verb.call(self.keys.of_window(window), more_keys, **about, **arguments)
+        if isinstance(window, KeyedWindow):
+            lasts = (window.end - window.start).total_seconds() if window.end else 0.0
+            remembered = max(settings.retention, lasts)
+            known.update(marker_ttl=remembered, retention=remembered, history_size=0, ends_at=window.end)
+        given = {name: value for name, value in known.items() if name in verb.arguments}
+        return verb.call(self.keys.of_window(window, start), more_keys, **{**given, **arguments})
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()

@@ -139,30 +139,30 @@ def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
 def test_beats_and_what_they_say(teller: Teller) -> None:
     """With its heartbeat a beat says how it is; one that leaves is gone with it; none that lives is hidden."""
     report = BeatReport(offset=-0.25, lag=1.5, entries=12, untracked=3, version="0.1.0")
-    teller.store.overdue("one:1:a", teller.now(), 10, report=report.text)
+    teller.store.overdue("one:1:a", teller.now(), 10, report=report)
     teller.store.heartbeat("two:2:b")
     found = {beat.name: beat for beat in teller.lookup.overview([]).beats}
     assert found["one:1:a"].report == report
     assert found["two:2:b"].report is None
     assert all(0 <= beat.heard < 30 for beat in found.values())
-    teller.raw.hset(teller.store.beats_keys[1], "two:2:b", "what nobody understands")
+    teller.raw.hset(teller.store.keys.of_beats["reports"], "two:2:b", "what nobody understands")
     assert {beat.name: beat.report for beat in teller.lookup.overview([]).beats} == {"one:1:a": report, "two:2:b": None}
     teller.store.leave("one:1:a")
-    assert not teller.raw.hexists(teller.store.beats_keys[1], "one:1:a")
-    assert teller.raw.ttl(teller.store.beats_keys[1]) > 0
+    assert not teller.raw.hexists(teller.store.keys.of_beats["reports"], "one:1:a")
+    assert teller.raw.ttl(teller.store.keys.of_beats["reports"]) > 0
 
 
 def test_what_is_only_for_people_stops_no_beat_and_no_begin(teller: Teller) -> None:
     """A foreign key in the place of reports or of refused copies: verbs go on."""
-    teller.raw.set(teller.store.beats_keys[1], "mine", ex=60)
+    teller.raw.set(teller.store.keys.of_beats["reports"], "mine", ex=60)
     teller.raw.set(teller.store.keys.of_entry("refused", "nightly"), "mine", ex=60)
-    report = BeatReport(0.0, 0.0, 1, 0, "1").text
+    report = BeatReport(0.0, 0.0, 1, 0, "1")
     assert teller.store.overdue("one:1:a", teller.now(), 10, report=report).heartbeat.beats == ("one:1:a",)
     teller.store.leave("one:1:a")
     window = teller.claim()
     teller.run(window)
     assert teller.store.begin(window, "late:1:1", 30.0) == Closed()
-    teller.raw.delete(teller.store.beats_keys[1])
+    teller.raw.delete(teller.store.keys.of_beats["reports"])
     assert "holds a string, expected a hash" in teller.seen().trouble
 
 
