@@ -47,7 +47,7 @@ class EntryPolicy:
     start_timeout: float
     max_attempts: int
     #: False: a window whose execution died is dropped (``once_recover`` of the task).
-    recover: bool = True
+    recover: bool
     #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
     anchor: datetime | None = None
     #: Whether workers close the entry's windows; None: as the task says.
