@@ -68,7 +68,7 @@ def run(store: Store, name: str, number: int) -> None:
 
 def look(store: Store) -> None:
     report = BeatReport(offset=0.0, lag=0.0, entries=len(NAMES), untracked=0, version="0.1.0")
-    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report.text, '{"app": "proj", "apart": ""}')
+    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, '{"app": "proj", "apart": ""}')
 
 
 def bytes_of(client: redis.Redis, name: str) -> int:
