@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from celery.app.defaults import _OLD_DEFAULTS, DEFAULTS  # type: ignore[attr-defined]  # celery-types lacks one
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
@@ -32,6 +33,7 @@ __all__ = (
     "check_count",
     "check_seconds",
     "describe_app",
+    "unreadable_url",
 )
 
 PREFIX = "once_beat_"
@@ -117,7 +119,20 @@ def _check_url(name: str, value: Any) -> str | None:
         if isinstance(value, str):
             found = f"{_scheme(value)}://…" if re.fullmatch(r"[\w+.-]{1,32}", _scheme(value)) else "no URL"
         raise SettingError(f"{name}: found {found}, expected a URL with one of " + ", ".join(_REDIS_SCHEMES))
+    try:
+        for one in value.split(";"):
+            _ = urlsplit(one).port
+    except ValueError:
+        raise unreadable_url(value) from None
     return value
+
+
+def unreadable_url(url: str) -> SettingError:
+    """Return the error for a URL that can't be parsed; as it may hold a password anywhere, none of it is shown."""
+    return SettingError(
+        f"once_beat_redis_url: found a {_scheme(url)} URL that can't be parsed, expected one like "
+        "redis://user:password@host:6379/0; quote special characters of user and password as %xx"
+    )
 
 
 def _scheme(url: str) -> str:

@@ -24,7 +24,7 @@ from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about
 from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
-from celery_once_beat.store import BeatReport, Closed, Lookup, Store
+from celery_once_beat.store import BeatReport, Closed, Lookup, Store, check_client
 from celery_once_beat.windows import Window, WindowKey, format_instant
 from celery_once_beat.wording import shown
 
@@ -102,6 +102,7 @@ class OnceSchedulerMixin(Publishing):
             raise SystemExit(os.EX_CONFIG)
         try:
             self.store = Store(Settings.from_app(self.app))
+            check_client(self.store.settings)
         except SettingError as exc:
             logger.critical("once: %s", exc, extra=about("setting_wrong"))
             raise SystemExit(os.EX_CONFIG) from None

@@ -61,6 +61,7 @@ backfills, and windows of an earlier definition.
 
 from __future__ import annotations
 
+from .clients import check_client
 from .codec import read_app
 from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Story
 from .model import (
@@ -134,6 +135,7 @@ __all__ = (
     "Taken",
     "Unchanged",
     "Unknown",
+    "check_client",
     "read_app",
     "store_of",
 )

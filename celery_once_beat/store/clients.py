@@ -8,7 +8,7 @@ its nodes.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
@@ -20,9 +20,9 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import Settings
+from celery_once_beat.settings import Settings, unreadable_url
 
-__all__ = ("connect",)
+__all__ = ("check_client", "connect")
 
 #: Options that say how long a connection is waited for.
 _PATIENCE = ("socket_timeout", "socket_connect_timeout", "retry")
@@ -49,7 +49,7 @@ def connect(settings: Settings) -> Any:
     try:
         of_url = dict(parse_url(_redis_py_url(settings.redis_url)))  # type: ignore[no-untyped-call]
     except ValueError:
-        _not_a_url(settings.redis_url)
+        raise unreadable_url(settings.redis_url) from None
     given = {key: value for key, value in given.items() if key not in ("master_name", "sentinel_kwargs")}
     if given.pop("ssl", False):
         of_url["connection_class"] = redis.SSLConnection
@@ -60,20 +60,18 @@ def connect(settings: Settings) -> Any:
     return client
 
 
+def check_client(settings: Settings) -> None:
+    """Raise SettingError if URL or options can't be understood. Connects to nothing, so it leaves out a cluster."""
+    if not settings.redis_url.lower().startswith("redis+cluster:"):
+        connect(settings).close()
+
+
 def _check_options(pool: Any) -> None:
     """Make a connection, without connecting it: an option that it doesn't know is said now."""
     try:
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError, redis.RedisError) as exc:
         raise SettingError(f"once_beat_redis_options: {exc}; expected options of redis-py's connections") from exc
-
-
-def _not_a_url(url: str) -> NoReturn:
-    # What can't be parsed may hold an unquoted password anywhere: none of it is shown.
-    raise SettingError(
-        f"once_beat_redis_url: found a {url.partition('://')[0]} URL that can't be parsed, expected one like "
-        "redis://user:password@host:6379/0; quote special characters of user and password as %xx"
-    ) from None
 
 
 def _redis_py_url(url: str) -> str:
@@ -101,7 +99,7 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
         first = servers[0]
         options.setdefault("db", int(first.path or 0))
     except (ValueError, IndexError):
-        _not_a_url(url)
+        raise unreadable_url(url) from None
     sentinel_kwargs = options.pop("sentinel_kwargs", {})
     for option, value in (("username", first.username), ("password", first.password)):
         if value is not None:
@@ -123,7 +121,7 @@ def _cluster(url: str, options: dict[str, Any]) -> Any:
             for server in servers
         ]
     except ValueError:
-        _not_a_url(url)
+        raise unreadable_url(url) from None
     for option, value in (("username", servers[0].username), ("password", servers[0].password)):
         if value is not None:
             options.setdefault(option, value)

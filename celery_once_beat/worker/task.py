@@ -24,7 +24,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import OVERLAP, Settings, check_choice, check_count, check_seconds
-from celery_once_beat.store import store_of
+from celery_once_beat.store import check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
@@ -319,7 +319,7 @@ def _start_worker(instance: Any, **_: Any) -> None:
     from .request import request_class  # noqa: PLC0415  # only a worker needs it
 
     with _ending_if_wrong():
-        Settings.from_app(instance.app)
+        check_client(Settings.from_app(instance.app))
         for task in check_tasks(instance.app):
             request_class(task)
 

@@ -362,6 +362,16 @@ def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
     assert SECRET not in text
 
 
+@pytest.mark.parametrize(
+    "url", [f"redis://me:{SECRET}@h:port/0", f"redis://me:{SECRET}#x@h:1/0", f"sentinel://h:1;sentinel://:{SECRET}@h:x"]
+)
+def test_a_url_that_cant_be_parsed_is_found_at_the_start(url: str) -> None:
+    """It is a wrong setting like any other, and its password isn't shown."""
+    with pytest.raises(SettingError, match=r"^once_beat_redis_url: found a \w+ URL that can't be parsed") as caught:
+        read(once_beat_redis_url=url)
+    assert SECRET not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [None, 5, "x", ["a"]])
 def test_wrong_options_are_named(value: Any) -> None:
     """once_beat_redis_options is a dict."""
