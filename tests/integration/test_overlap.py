@@ -56,7 +56,7 @@ def test_skip(system: System, by: str) -> None:
     for _, kind in times:
         running += 1 if kind == "start" else -1
         assert running <= 1, times
-    assert "is skipped: another window of its entry runs" in worker.log
+    assert "is skipped: another window of its entry" in worker.log
     system.check_conservation()
 
 
