@@ -145,18 +145,15 @@ class Claiming:
 
     def _load_request(self, entry: BeatEntry, alive: Collection[str], asked_at: datetime | None) -> LoadRequest:
         now = self._clock.now()
-        policy = entry.policy
+        limits = entry.policy.limits
+        if limits["grace"] is not None:  # it counts from when a message may run
+            limits["grace"] += entry.timing.delay(now)
         return LoadRequest(
             entry=entry.name,
             beat=self._beat,
             fingerprint=entry.fingerprint,
             ttl=entry.ttl(now),
-            max_attempts=policy.max_attempts,
-            recover=policy.recover,
-            # It counts from when a message may run.
-            grace=None if policy.grace is None else policy.grace + entry.timing.delay(now),
-            retry_failed_after=policy.retry_failed_after,
-            overlap=policy.overlap,
+            **limits,
             alive=alive,
             asked_at=asked_at,
             loaded_at=entry.loaded_at,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from . import checks
 from .balance import balance
 from .checks import MOST_APART, Finding, address_findings
-from .policy import EntryPolicy, Step, Timing, check_anchor, fingerprint, next_steps, spread_offset
+from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, fingerprint, next_steps, spread_offset
 from .starts import latest_start, naive_utc, next_start, starts_after
 
 __all__ = (
     "MOST_APART",
     "EntryPolicy",
     "Finding",
+    "Limits",
     "Step",
     "Timing",
     "address_findings",

@@ -37,25 +37,37 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntryPolicy:
-    """An entry's limits: what its ``once`` option says, else its task's attributes, else the settings."""
+class Limits:
+    """What the store judges an entry's windows by. Each field is an argument of its verb ``load``."""
 
-    catch_up: str
-    grace: float | None
-    max_catch_up: int
-    tolerance: float
-    start_timeout: float
     max_attempts: int
     #: False: a window whose execution died is dropped (``once_recover`` of the task).
     recover: bool
-    #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
-    anchor: datetime | None = None
-    #: Whether workers close the entry's windows; None: as the task says.
-    tracked: bool | None = None
+    #: Seconds; None: none.
+    grace: float | None
     #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
     retry_failed_after: float | None = None
     #: ``allow`` or ``skip``; None: as its task says, in the worker.
     overlap: str | None = None
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Its fields, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(Limits)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryPolicy(Limits):
+    """An entry's policy: what its ``once`` option says, else its task's attributes, else the settings."""
+
+    catch_up: str
+    max_catch_up: int
+    tolerance: float
+    start_timeout: float
+    #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
+    anchor: datetime | None = None
+    #: Whether workers close the entry's windows; None: as the task says.
+    tracked: bool | None = None
     #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
     spread: float = 0.0
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.rules import Limits
 from celery_once_beat.windows import WindowKey
 
 
@@ -28,7 +29,7 @@ class Published(IntEnum):
 
 
 @dataclass(frozen=True)
-class LoadRequest:
+class LoadRequest(Limits):
     """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
 
     entry: str
@@ -36,18 +37,11 @@ class LoadRequest:
     fingerprint: str
     #: How long the entry is remembered after the last contact.
     ttl: float
-    max_attempts: int
-    recover: bool
-    grace: float | None
     #: The beats alive; what vanished beats loaded doesn't count, unless they loaded it since ``asked_at``.
     alive: Collection[str] = ()
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None
-    #: Seconds after which a window that failed runs again, 0: never; None: as the task says.
-    retry_failed_after: float | None = None
-    #: ``allow`` or ``skip``; None: as the task says.
-    overlap: str | None = None
     #: From where a definition that is new or changed counts; None for now. Aware UTC.
     counts_from: datetime | None = None
     #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.

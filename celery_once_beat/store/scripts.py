@@ -182,8 +182,8 @@ _NOW_ONLY = "now_only:flag starts_at:time ends_at:time"
 LOAD = Verb(
     "load",
     "entry",
-    "beat fingerprint loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span again:span "
-    f"overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
+    "beat fingerprint loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
+    f"retry_failed_after:span overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_load,
 )
 UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_word)

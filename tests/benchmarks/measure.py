@@ -177,7 +177,10 @@ def backlog(windows: int) -> dict[str, Any]:
     # Claimed and not published, they would be overdue after publish_timeout: long after this.
     cursor = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
     store.heartbeat("beat:1:bench")
-    store.load_many(LoadRequest(n, "beat:1:bench", "0" * 16, 86400.0, 3, True, None, known=cursor) for n in names)
+    store.load_many(
+        LoadRequest(n, "beat:1:bench", "0" * 16, 86400.0, max_attempts=3, recover=True, grace=None, known=cursor)
+        for n in names
+    )
 
     def claim() -> None:
         nonlocal cursor
@@ -224,7 +227,9 @@ def history(windows: int) -> dict[str, Any]:
     store.heartbeat("beat:1:bench")
     before, used, server_cpu = client.info("memory")["used_memory"], 0.0, _cpu(client)
     beat, mark = "host-7f9c:12345:0123abcd", "0" * 16
-    store.load_many(LoadRequest(n, beat, mark, 86400.0, 3, True, None, known=cursor) for n in names)
+    store.load_many(
+        LoadRequest(n, beat, mark, 86400.0, max_attempts=3, recover=True, grace=None, known=cursor) for n in names
+    )
     for _ in range(windows):
         keys = [WindowKey(name, cursor + timedelta(hours=1)) for name in names]
         won = store.claim_many(beat, [ClaimRequest(key, cursor, mark) for key in keys])

@@ -90,7 +90,17 @@ class Claimer(Driver):
     def _load(self) -> None:
         missing = [entry for entry in ENTRIES if entry not in self.cursors]
         requests = [
-            LoadRequest(entry, self.name, _MARK, 86_400.0, 1000, True, None, (self.name,), known=self.born)
+            LoadRequest(
+                entry,
+                self.name,
+                _MARK,
+                86_400.0,
+                max_attempts=1000,
+                recover=True,
+                grace=None,
+                alive=(self.name,),
+                known=self.born,
+            )
             for entry in missing
         ]
         for entry, reply in zip(missing, self.store.load_many(requests) if requests else (), strict=True):

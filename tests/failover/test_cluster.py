@@ -54,7 +54,8 @@ def cluster(_whole: Cluster) -> Iterator[Cluster]:
 
 def load(store: Store, entries: list[str] = ENTRIES) -> list[Any]:
     return store.load_many(
-        LoadRequest(entry, "beat-1", MARK, 86_400.0, 3, recover=True, grace=None, known=T0) for entry in entries
+        LoadRequest(entry, "beat-1", MARK, 86_400.0, max_attempts=3, recover=True, grace=None, known=T0)
+        for entry in entries
     )
 
 

@@ -21,7 +21,7 @@ T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def load(store: Store, beat: str) -> Any:
-    request = LoadRequest("entry", beat, "mark", 86_400.0, 3, recover=True, grace=None, known=T0)
+    request = LoadRequest("entry", beat, "mark", 86_400.0, max_attempts=3, recover=True, grace=None, known=T0)
     return store.load_many([request])[0]
 
 

@@ -39,7 +39,10 @@ def store(start_redis: Callable[..., RedisServer]) -> Iterator[Store]:
 
 def load(store: Store) -> None:
     for beat in BEATS:
-        requests = [LoadRequest(name, beat, MARK, 86400.0, 3, True, None, alive=BEATS, known=T0) for name in NAMES]
+        requests = [
+            LoadRequest(name, beat, MARK, 86400.0, max_attempts=3, recover=True, grace=None, alive=BEATS, known=T0)
+            for name in NAMES
+        ]
         assert all(isinstance(reply, Loaded) for reply in store.load_many(requests))
 
 

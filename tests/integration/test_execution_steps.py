@@ -123,7 +123,9 @@ def new_worker() -> Iterator[Callable[..., Worker]]:
 
         worker = Worker(app, app.task(work, name="proj.work", max_retries=5, shared=False))
         store = store_of(app)
-        store.load_many([LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, 3, True, None, known=T0)])
+        store.load_many(
+            [LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, max_attempts=3, recover=True, grace=None, known=T0)]
+        )
         store.claim_many("beat", [ClaimRequest(KEY, T0, "mark")])
         made.append(worker)
         return worker
@@ -588,7 +590,7 @@ def _refused(deliver: Callable[[], Any]) -> bool:
 
 def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     """A window that begin finds past its grace is missed: one line and one signal; it isn't also a refused copy."""
-    request = LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, 3, True, 60.0, known=T0)
+    request = LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, max_attempts=3, recover=True, grace=60.0, known=T0)
     store_of(worker.app).load_many([request])
     with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
         worker.deliver(lambda: pytest.fail("a window past its grace was executed"))
@@ -863,7 +865,9 @@ def test_a_retry_that_can_never_be_due(worker: Worker, countdown: float) -> None
 def test_durations_that_nobody_lives_to_see(worker: Worker, seconds: float) -> None:
     """What is written of them can be read again."""
     store = store_of(worker.app)
-    store.load_many([LoadRequest("slow", "beat", "mark", seconds, 3, True, seconds, known=T0)])
+    store.load_many(
+        [LoadRequest("slow", "beat", "mark", seconds, max_attempts=3, recover=True, grace=seconds, known=T0)]
+    )
     key = WindowKey("slow", WINDOW.start)
     (claimed,) = store.claim_many("beat", [ClaimRequest(key, T0, "mark", expires=seconds)])
     assert isinstance(claimed, Claimed)

@@ -75,7 +75,7 @@ def test_who_counts_as_running(redis_url: str) -> None:
     """A window that runs or waits for its retry; not one whose lease is over, or that is to run again later."""
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
-    load = LoadRequest("tick", "beat", "mark", 3600.0, 9, recover=True, grace=None, known=start)
+    load = LoadRequest("tick", "beat", "mark", 3600.0, max_attempts=9, recover=True, grace=None, known=start)
     store.load_many([load])
     windows = [WindowKey("tick", start + timedelta(minutes=n)) for n in range(6)]
     for before, window in itertools.pairwise(windows):
@@ -105,7 +105,9 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     """One that died, or was ordered, waits instead. One that was out of contact isn't let in beside another."""
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
-    store.load_many([LoadRequest("tick", "beat", "mark", 3600.0, 9, recover=True, grace=None, known=start)])
+    store.load_many(
+        [LoadRequest("tick", "beat", "mark", 3600.0, max_attempts=9, recover=True, grace=None, known=start)]
+    )
     first, second, third = (WindowKey("tick", start + timedelta(minutes=n)) for n in (1, 2, 3))
     for before, window in itertools.pairwise([WindowKey("tick", start), first, second, third]):
         store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
@@ -155,7 +157,9 @@ def tick(redis_url: str) -> Iterator[tuple[Store, list[WindowKey], redis.Redis]]
     """Five windows of an entry, claimed; its limit is two executions."""
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
-    store.load_many([LoadRequest("tick", "beat", "mark", 3600.0, 2, recover=True, grace=None, known=start)])
+    store.load_many(
+        [LoadRequest("tick", "beat", "mark", 3600.0, max_attempts=2, recover=True, grace=None, known=start)]
+    )
     windows = [WindowKey("tick", start + timedelta(minutes=n)) for n in range(6)]
     for before, window in itertools.pairwise(windows):
         store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])

@@ -64,7 +64,21 @@ class Beat:
         """``beat`` loads an entry and claims its first windows, which are overdue from then on."""
         row = self.rows.get(name)
         mark = row.fingerprint if row else mark
-        self.store.load_many([LoadRequest(name, beat, mark, 86400.0, most, True, None, ["beat-1", "beat-2"], known=T0)])
+        self.store.load_many(
+            [
+                LoadRequest(
+                    name,
+                    beat,
+                    mark,
+                    86400.0,
+                    max_attempts=most,
+                    recover=True,
+                    grace=None,
+                    alive=["beat-1", "beat-2"],
+                    known=T0,
+                )
+            ]
+        )
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
         for n, window in enumerate(windows):
             self.store.claim_many(beat, [ClaimRequest(window, T0 + n * MINUTE, mark)])

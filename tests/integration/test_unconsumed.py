@@ -29,7 +29,7 @@ class Hours:
         self.store = Store(Settings(redis_url=server.url()))
         self.go_on(0)
         (loaded,) = self.store.load_many(
-            [LoadRequest("tick", "beat", MARK, 90 * 86_400.0, 3, recover=True, grace=None, known=T0)]
+            [LoadRequest("tick", "beat", MARK, 90 * 86_400.0, max_attempts=3, recover=True, grace=None, known=T0)]
         )
         self.cursor = loaded.cursor
         self.queue: deque[WindowKey] = deque()

@@ -61,8 +61,8 @@ class BeatRules(Rules):
 
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
-            entry, beat.name, beat.definition, 30 * 86_400.0, self.limits["max_attempts"], self.limits["recover"],
-            self.limits["grace"], beat.alive, beat.loaded_at[entry], beat.known.get(entry),
+            entry, beat.name, beat.definition, 30 * 86_400.0, beat.alive, beat.loaded_at[entry], beat.known.get(entry),
+            max_attempts=self.limits["max_attempts"], recover=self.limits["recover"], grace=self.limits["grace"],
             absent_at=beat.absent.get(entry), asked_at=beat.asked_at,
         )  # fmt: skip
         before = self.world.books.accounts[entry]

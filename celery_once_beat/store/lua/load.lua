@@ -91,6 +91,7 @@ else
   end
 end
 redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', TTL, 'max_attempts', MAX_ATTEMPTS,
-  'recover', RECOVER, 'grace', GRACE or -1, 'again', AGAIN or -1, 'overlap', OVERLAP)
+  'recover', RECOVER, 'grace', GRACE or -1, 'again', RETRY_FAILED_AFTER or -1,
+  'overlap', OVERLAP ~= '' and OVERLAP or '-')
 redis.call('PEXPIRE', ENTRY, TTL)
 return {'loaded', cursor, int(loaded_at), news, fields[5] == '1' and 1 or 0, since or cursor}
