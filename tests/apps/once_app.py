@@ -21,8 +21,8 @@ from crons import cron
 from killpoints import install, reach
 from ledger import Ledger
 
-from celery_once_beat import OnceTask, current_window
-from celery_once_beat.signals import window_closed, window_missed, window_refused, window_stale, window_succeeded
+from celery_once_beat import OnceTask, current_window, signals
+from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
 from celery_once_beat.windows import format_instant, parse_instant
 
 install()
@@ -92,9 +92,11 @@ def note_recorded(window, **_):
     note("recorded", window)
 
 
-@window_closed.connect
-def note_closed(window, outcome, **_):
-    note("closed", window, outcome=outcome)
+if hasattr(signals, "window_closed"):  # an old package has none
+
+    @signals.window_closed.connect
+    def note_closed(window, outcome, **_):
+        note("closed", window, outcome=outcome)
 
 
 @window_stale.connect

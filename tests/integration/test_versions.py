@@ -13,20 +13,33 @@ from processes import TESTS
 from system import System
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The last commit before messages had a ``once_id`` and entries a bounded list of beats.
-OLD = "0ffe4f06d9"
+#: The last commit before messages had a ``once_id`` and entries a bounded list of beats; the last of one flat package.
+OLD = ("0ffe4f06d9", "ae3c21f46d")
+ENTRY_POINTS = """\
+[celery.beat_schedulers]
+once = celery_once_beat.scheduler:OnceScheduler
+
+[celery.commands]
+once = celery_once_beat.cli:once
+"""
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(params=OLD)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """The environment of a process that runs the old package."""
-    made = subprocess.run(["git", "archive", OLD, "celery_once_beat"], cwd=ROOT, capture_output=True, check=False)
+    command = ["git", "archive", request.param, "celery_once_beat"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if made.returncode:
-        pytest.skip(f"the history has no commit {OLD}: git fetch --unshallow brings it")
+        pytest.skip(f"the history has no commit {request.param}: git fetch --unshallow brings it")
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as archive:
         # Newer Pythons ask for one; older ones don't look at it.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(tmp_path / "old")
+    # What an installed one has: -S once is looked up there.
+    metadata = tmp_path / "old" / "celery_once_beat-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: celery-once-beat\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "old"), str(TESTS)])}
 
 
