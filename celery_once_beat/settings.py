@@ -206,10 +206,13 @@ class Settings:
             values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
         if "key_prefix" not in values:
             values["key_prefix"] = _check_prefix(PREFIX + "key_prefix", _own_prefix(conf) + _DEFAULT_PREFIX)
-        if values.get("redis_url") is None and not connects:
-            values["redis_url"] = ""
-        elif values.get("redis_url") is None:
-            values["redis_url"], found = _find_redis(app)
+        if values.get("redis_url") is None:
+            try:
+                values["redis_url"], found = _find_redis(app)
+            except SettingError:
+                if connects:
+                    raise
+                values["redis_url"], found = "", {}
             values["redis_options"] = {**found, **values.get("redis_options", {})}
         return cls(**values)
 

@@ -196,6 +196,10 @@ def test_next_without_a_redis(tmp_path: Path) -> None:
     assert "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked\n" in shown.log
     assert re.search("^hourly  2027-03-27 03:00:00", shown.log, re.MULTILINE)
     assert once("status").exit_code == os.EX_CONFIG
+    # The broker is one, and isn't asked either: that goes without saying.
+    (tmp_path / "bare_app.py").write_text(BARE_APP.replace("amqp://nowhere.example//", "redis://127.0.0.1:1/0"))
+    shown = once("next", "-n", "1")
+    assert (shown.exit_code, "once:" in shown.log) == (0, False)
 
 
 def test_the_help_of_each_command(system: System, once: Once) -> None:
