@@ -216,15 +216,16 @@ class OnceSchedulerMixin(Publishing):
         return delay
 
     def _refresh(self) -> None:
-        absent_at, self._known_at = self._known_at, self.poll_schedule()
+        known_at = self.poll_schedule()
         schedule = self.schedule
         # A base that reloads its schedule says so by putting another heap in the place of this one.
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
-            self._claiming.left(self.entries.refresh(schedule, absent_at))
+            self._claiming.left(self.entries.refresh(schedule, self._known_at))
             if self.entries.unloaded():
                 self._recovery.hurry()
             self.on_entries_changed()
+        self._known_at = known_at
 
     def _tick(self) -> float:
         away = None

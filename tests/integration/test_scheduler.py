@@ -32,7 +32,15 @@ from celery_once_beat.beat.publishing import SLICE, Job
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store.model import Begun, ClaimRequest, Confirmation
-from celery_once_beat.windows import Window, WindowKey, decode_headers, encode_headers, find_headers, task_id
+from celery_once_beat.windows import (
+    Window,
+    WindowKey,
+    decode_headers,
+    encode_headers,
+    find_headers,
+    next_start,
+    task_id,
+)
 
 QUEUE = "scheduler"
 
@@ -363,21 +371,23 @@ def queued(url: str) -> list[dict[str, Any]]:
     return [json.loads(message)["headers"] for message in reversed(found)]
 
 
+class Moody(OnceScheduler):
+    """Raises in ticks while it is moody."""
+
+    moody = True
+
+    def get_schedule(self) -> dict[str, object]:
+        if self.moody and self._ticking:
+            raise RuntimeError("not now")
+        return self.data
+
+    schedule = property(get_schedule, OnceScheduler.set_schedule)
+
+
 def test_a_base_that_raises_in_a_tick(
-    schedulers: Callable[..., OnceScheduler], redis_url: str, caplog: pytest.LogCaptureFixture
+    schedulers: Callable[..., Any], redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said once, and the beat goes on when the base does."""
-
-    class Moody(OnceScheduler):
-        moody = True
-
-        def get_schedule(self) -> dict[str, object]:
-            if self.moody and self._ticking:
-                raise RuntimeError("not now")
-            return self.data
-
-        schedule = property(get_schedule, OnceScheduler.set_schedule)
-
     scheduler = schedulers(Moody)
     for _ in range(3):
         assert scheduler.tick() > 0
@@ -385,6 +395,20 @@ def test_a_base_that_raises_in_a_tick(
     tick_until(scheduler, lambda: messages(redis_url) >= 3, "windows are published")
     (record,) = said(caplog, "tick_failed")
     assert "not now" in record.getMessage()
+
+
+def test_windows_before_a_base_that_raises_at_first(schedulers: Callable[..., Any]) -> None:
+    """Nobody has seen a schedule without its entry: what came due while no beat ran still counts."""
+    first = schedulers()
+    tick_until(first, lambda: (found := first.store.account("tick")) and found.open, "a window is claimed")
+    before = first.store.account("tick")
+    first.close()
+    second = schedulers(Moody)
+    wait_until(lambda: next_start(schedule(0.1), before.cursor) < datetime.now(timezone.utc), "one passes", 60)
+    second.tick()
+    second.moody = False
+    tick_until(second, lambda: second.store.account("tick").cursor > before.cursor, "the second beat goes on")
+    assert second.store.account("tick").since == before.since
 
 
 def test_a_large_negative_countdown(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
