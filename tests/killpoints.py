@@ -17,10 +17,10 @@ __all__ = ("POINTS", "install", "reach")
 POINTS = {
     "beat.before_claim": ("store.Store", "claim_many", "before"),
     "beat.claimed": ("store.Store", "claim_many", "after"),
-    "beat.published": ("publishing.Publishing", "apply_async", "after"),
+    "beat.published": ("beat.publishing.Publishing", "apply_async", "after"),
     "beat.before_confirm": ("store.Store", "confirm_many", "before"),
     "beat.confirmed": ("store.Store", "confirm_many", "after"),
-    "beat.taken": ("recovery.Recovery", "take", "after"),
+    "beat.taken": ("beat.recovery.Recovery", "take", "after"),
     "worker.before_begin": ("store.Store", "begin", "before"),
     "worker.begun": ("store.Store", "begin", "after"),
     "worker.body": (),
@@ -28,7 +28,7 @@ POINTS = {
     "worker.finished": ("store.Store", "finish", "after"),
     "worker.before_hand_over": ("store.Store", "hand_over", "before"),
     "worker.handed_over": ("store.Store", "hand_over", "after"),
-    "worker.retry_published": ("task.OnceTask", "apply_async", "after"),
+    "worker.retry_published": ("worker.OnceTask", "apply_async", "after"),
 }
 
 
@@ -52,7 +52,7 @@ def install() -> None:
     if not POINTS.get(point):
         return
     place, method, when = POINTS[point]
-    module, _, class_name = place.partition(".")
+    module, _, class_name = place.rpartition(".")
     owner = getattr(__import__(f"celery_once_beat.{module}", fromlist=[class_name]), class_name)
     original = getattr(owner, method)
 
@@ -71,9 +71,8 @@ def install() -> None:
 
 
 def _won(result) -> bool:
-    from celery_once_beat.beat.recovery import Recovered
-    from celery_once_beat.store.model import Claimed
+    from celery_once_beat.store import Claimed
 
-    if isinstance(result, Recovered):
-        return bool(result.taken)
+    if isinstance(result, tuple):  # of take: what to publish, and why it isn't all
+        return bool(result[0])
     return any(isinstance(reply, Claimed) for reply in result)

@@ -172,7 +172,7 @@ def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
     expect(page.locator("[role=row]:visible").filter(has_text="failing")).to_have_count(1)
     page.locator(".cells .failed").click()
     expect(page.get_by_role("heading")).to_have_text("failing")
-    expect(page.get_by_text("failed: its task failed, after its own retries")).to_be_visible()
+    expect(page.get_by_text("failed: its task failed, and so did the task's own retries")).to_be_visible()
     page.get_by_role("link", name="All entries").click()
     expect(page.locator("[role=row]")).to_have_count(5)
 

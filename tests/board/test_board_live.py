@@ -94,7 +94,7 @@ def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) ->
     expect(story.get_by_role("link")).to_have_count(0)
     expect(story.get_by_role("button")).to_be_focused()
     assert re.fullmatch(rf"\d+ \w+ \d{{4}} .* CES?T \({start[:10]} {start[11:19]}.* UTC\)", told["Window"])
-    assert f":{beat.pid}" in told["Claimed"]
+    assert f":{beat.pid}" in told["Beat"]
     assert re.search(r"by worker \S+", told["Begun"])
     assert told["Attempts"] == "1"
     assert re.fullmatch(r"\d+\.\d s", told["Late"])
@@ -130,7 +130,7 @@ def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit
     expect(story).to_contain_text("running: a worker executes it")
     expect(story).to_contain_text("by worker host-b")
     system.store.finish(window, "host-b:1:delivery/1", begun.fence, "failed")
-    expect(story).to_contain_text("failed: its task failed, after its own retries")
+    expect(story).to_contain_text("failed: its task failed, and so did the task's own retries")
     expect(story.get_by_role("button")).to_be_focused()
     page.keyboard.press("Escape")
     expect(cells(page, "long").first).to_be_focused()
@@ -233,7 +233,7 @@ def test_redis_goes_away_and_comes_back(
     expect(page.get_by_role("alert")).to_contain_text("Redis can't be read: ")
     expect(cells(page, "tick")).to_have_count(1)
     cells(page, "tick").first.click()
-    expect(page.get_by_role("dialog")).to_contain_text("done: executed, and recorded as that")
+    expect(page.get_by_role("dialog")).to_contain_text("done: executed, and recorded")
     server.resume()
     expect(page.get_by_role("alert")).to_be_empty()
     server.stop()

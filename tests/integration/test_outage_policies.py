@@ -87,6 +87,8 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     begin_outage(server, how)
     worker.resume()
     wait_windows(system, "all", OUTAGE)
+    if away == "store":
+        wait_until(lambda: state_lines(worker), "the worker has met it", 60)
     assert beat.alive
     assert worker.alive
     end_outage(server, how)

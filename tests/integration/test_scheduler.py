@@ -430,7 +430,7 @@ def test_a_large_negative_countdown(app: Celery, redis_url: str, schedulers: Cal
 def test_a_countdown_longer_than_grace(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
     """A window that a worker begins as soon as its message may run isn't missed."""
     once = {"grace": 0.2, "anchor": soon()}
-    options = {"countdown": 0.5, "once": once}
+    options = {"countdown": 30, "once": once}
     app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(seconds=20), "options": options}
     scheduler = schedulers()
     tick_until(scheduler, lambda: messages(redis_url), "a window is published")
