@@ -242,8 +242,8 @@ def test_beats_that_are_deployed_before_workers(system: System) -> None:
     """
     system.settings = {"once_beat_start_timeout": 600.0}
     known = {"task": "apps.once_app.newer", "options": {"once": {"tracked": True}}}
-    system.entries = {"tick": {**known, **rare(600.0)}}
     old = system.worker("old").wait_ready()
+    system.entries = {"tick": {**known, **rare(600.0)}}
     beat = system.beat()
     old.wait_log("doesn't know the task 'apps.once_app.newer'")
     wait_until(lambda: len(re.findall("Received unregistered task", old.log)) >= 3, "it is tried again and again", 60)
