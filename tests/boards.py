@@ -14,7 +14,7 @@ from crons import cron
 from processes import Proc
 from system import System
 
-from celery_once_beat.beat.schedule import Lineup, line_up
+from celery_once_beat.beat.schedule import LoadedSchedule, load_schedule
 from celery_once_beat.settings import Settings
 
 __all__ = ("Answer", "Board", "lineup_of", "start_board")
@@ -54,7 +54,7 @@ def start_board(system: System, *arguments: str, name: str = "board", port: int 
     return Board(proc, proc.wait_log(r"the board is at (http://[^\s,]+)").group(1))
 
 
-def lineup_of(system: System) -> Lineup:
+def lineup_of(system: System) -> LoadedSchedule:
     """The system's schedule, as its beats have it."""
     app = Celery("filled", broker=system.broker_url, set_as_current=False)
     app.conf.beat_schedule = {
@@ -64,4 +64,4 @@ def lineup_of(system: System) -> Lineup:
         }
         for name, entry in system.entries.items()
     }
-    return line_up(app, Settings(redis_url=system.store_url))
+    return load_schedule(app, Settings(redis_url=system.store_url))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 
 from celery_once_beat.beat.entries import BeatEntry
-from celery_once_beat.beat.schedule import Lineup
+from celery_once_beat.beat.schedule import LoadedSchedule
 from celery_once_beat.store import model as replies
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -62,9 +62,11 @@ def execute(store: Store, windows: Sequence[WindowKey], outcome: str = "done", w
             store.finish(window, owner, begun.fence, outcome)
 
 
-def fill(store: Store, lineup: Lineup, windows: int, ago: timedelta, outcomes: Sequence[str] = ("done",)) -> None:
+def fill(
+    store: Store, lineup: LoadedSchedule, windows: int, ago: timedelta, outcomes: Sequence[str] = ("done",)
+) -> None:
     """Let ``windows`` windows of each entry, of the time since ``ago``, end with ``outcomes`` in turn."""
-    rows = list(lineup.rows)
+    rows = list(lineup.entries)
     load(store, rows, ago)
     for number in range(windows):
         execute(store, claim(store, rows), outcomes[number % len(outcomes)])

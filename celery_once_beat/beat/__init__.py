@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .broker import broadcast_entries
 from .entries import RETRY_AFTER, BeatEntry, Entries
-from .schedule import Lineup, describe, line_up
+from .schedule import LoadedSchedule, describe, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 
@@ -13,11 +13,11 @@ __all__ = (
     "RETRY_AFTER",
     "BeatEntry",
     "Entries",
-    "Lineup",
+    "LoadedSchedule",
     "OnceScheduler",
     "OnceSchedulerMixin",
     "ServerClock",
     "broadcast_entries",
     "describe",
-    "line_up",
+    "load_schedule",
 )

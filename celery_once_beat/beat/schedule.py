@@ -27,7 +27,7 @@ from .scheduler import OnceScheduler
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Lineup", "describe", "line_up")
+__all__ = ("LoadedSchedule", "describe", "load_schedule")
 
 #: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
 _REPR = re.compile(r"^<\w+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
@@ -36,17 +36,17 @@ _ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)
 
 
 @dataclass(frozen=True)
-class Lineup:
-    """All entries of one app."""
+class LoadedSchedule:
+    """The schedule of one app."""
 
-    rows: Entries
+    entries: Entries
     #: The scheduler class.
     scheduler: str
     #: Whether that one claims windows; False: a stock scheduler.
     claims_windows: bool
 
 
-def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Lineup:
+def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None) -> LoadedSchedule:
     """Return the entries of ``app``; ``scheduler`` is a class or its short name, as beat's ``-S`` takes it.
 
     Raises SettingError where there is no such scheduler.
@@ -60,19 +60,19 @@ def line_up(app: Celery, settings: Settings, scheduler: str | None = None) -> Li
         cls = symbol_by_name(name, aliases=dict(extensions or ()))
     except (ImportError, AttributeError, ValueError) as exc:
         raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
-    rows = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
+    entries = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
     with _silence():  # the caller shows what a beat would log
         try:
-            entries = _entries(app, cls)
+            found = _read_entries(app, cls)
         except OnceError:
             raise
         except Exception as exc:  # its text may hold a password
             raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
-        rows.refresh(entries)
-    return Lineup(rows, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
+        entries.refresh(found)
+    return LoadedSchedule(entries, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
 
 
-def _entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
+def _read_entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
     from_conf = OnceScheduler(app, lazy=True)
     Scheduler.setup_schedule(from_conf)  # a beat's own wants a Redis to be set, which isn't asked here
     entries = dict(from_conf.schedule)

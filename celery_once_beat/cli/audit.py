@@ -12,7 +12,7 @@ from celery_once_beat.rules import balance
 from celery_once_beat.store import EntrySeen
 from celery_once_beat.windows import format_instant
 
-from .context import Desk, as_json, at_desk, scheduler_option
+from .context import Project, as_json, open_project, scheduler_option
 from .output import plain, print_json, print_table
 
 __all__ = ("audit",)
@@ -30,8 +30,8 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
     The count runs from the first cursor under the present definition to the cursor now. Exits with 1 if an account
     doesn't balance or can't be read. An entry of which the beats have another definition isn't judged.
     """
-    with at_desk(ctx, scheduler) as desk:
-        facts = _audit(desk)
+    with open_project(ctx, scheduler) as project:
+        facts = _audit(project)
     bad = [fact for fact in facts if fact["verdict"] in ("doesn't balance", "can't be read")]
     if json_:
         print_json({"balances": not bad, "entries": facts})
@@ -43,22 +43,22 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
         ctx.exit(1)
 
 
-def _audit(desk: Desk) -> list[dict[str, Any]]:
-    rows = sorted(desk.lineup.rows, key=lambda row: row.name)
-    overview = desk.lookup.overview([row.name for row in rows])
-    return [_fact(row, overview.entries[row.name]) for row in rows]
+def _audit(project: Project) -> list[dict[str, Any]]:
+    entries = sorted(project.schedule.entries, key=lambda entry: entry.name)
+    overview = project.lookup.overview([entry.name for entry in entries])
+    return [_fact(entry, overview.entries[entry.name]) for entry in entries]
 
 
-def _fact(row: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
+def _fact(entry: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
     account = seen.account
     if account is None:
         trouble = seen.trouble
-        return {"entry": row.name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
-    fact = {"entry": row.name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
-    if account.fingerprint not in (None, row.fingerprint):
+        return {"entry": entry.name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
+    fact = {"entry": entry.name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
+    if account.fingerprint not in (None, entry.fingerprint):
         return {**fact, "verdict": "another definition", "why": "the beats that live have another definition of it"}
     try:
-        result = balance(row.name, row.source.schedule, account, anchor=row.policy.anchor, offset=row.offset)
+        result = balance(entry.name, entry.source.schedule, account, anchor=entry.policy.anchor, offset=entry.offset)
     except ScheduleError as exc:
         return {**fact, "verdict": "can't be read", "why": str(exc)}
     return {

@@ -12,19 +12,19 @@ from typing import Any, NoReturn, TypeVar
 import click
 from celery.app.utils import find_app
 
-from celery_once_beat.beat import BeatEntry, Lineup, line_up
+from celery_once_beat.beat import BeatEntry, LoadedSchedule, load_schedule
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Store
 from celery_once_beat.wording import did_you_mean
 from celery_once_beat.worker import check_tasks
 
-__all__ = ("Desk", "as_json", "at_desk", "entry_argument", "fail", "scheduler_option")
+__all__ = ("Project", "as_json", "entry_argument", "fail", "open_project", "scheduler_option")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Desk:
+class Project:
     """One command's view of the app. Made before anything is asked; connects when something is."""
 
     def __init__(self, app: Any, scheduler: str | None = None, *, needs_store: bool = True) -> None:
@@ -43,14 +43,14 @@ class Desk:
         return Lookup(self.store)
 
     @cached_property
-    def lineup(self) -> Lineup:
+    def schedule(self) -> LoadedSchedule:
         """The schedule as a beat would have it."""
         check_tasks(self.app)
-        return line_up(self.app, self.settings, self._scheduler)
+        return load_schedule(self.app, self.settings, self._scheduler)
 
     def read_again(self) -> None:
         """Have the schedule read once more when it is asked for next: a database's may have changed."""
-        self.__dict__.pop("lineup", None)
+        self.__dict__.pop("schedule", None)
 
     @property
     def zone(self) -> tzinfo:
@@ -58,17 +58,17 @@ class Desk:
         zone: tzinfo = self.app.timezone
         return zone
 
-    def row(self, entry: str) -> BeatEntry:
+    def entry(self, name: str) -> BeatEntry:
         """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""
-        rows = self.lineup.rows
-        row = rows.get(entry)
-        if row is not None:
-            return row
-        if entry in rows.wrong:
-            raise SettingError(f"entry {entry!r} is left out: {rows.wrong[entry]}")
-        names = [row.name for row in rows]
-        hint = did_you_mean(entry, names, repr) or f": it has {len(names)}, see 'once next'"
-        return fail(f"the schedule has no entry {entry!r}{hint}")
+        entries = self.schedule.entries
+        entry = entries.get(name)
+        if entry is not None:
+            return entry
+        if name in entries.wrong:
+            raise SettingError(f"entry {name!r} is left out: {entries.wrong[name]}")
+        names = [entry.name for entry in entries]
+        hint = did_you_mean(name, names, repr) or f": it has {len(names)}, see 'once next'"
+        return fail(f"the schedule has no entry {name!r}{hint}")
 
     def instant(self, text: str, name: str) -> datetime:
         """Read a time as people write it: ISO 8601, in the app's time zone where it names none, or ``now``."""
@@ -97,14 +97,14 @@ def fail(text: str) -> NoReturn:
 
 
 @contextmanager
-def at_desk(ctx: click.Context, scheduler: str | None = None, *, needs_store: bool = True) -> Iterator[Desk]:
-    """Give the command its desk, and the connections back."""
-    desk = Desk(ctx.obj.app, scheduler, needs_store=needs_store)
+def open_project(ctx: click.Context, scheduler: str | None = None, *, needs_store: bool = True) -> Iterator[Project]:
+    """Give the command its project, and the connections back."""
+    project = Project(ctx.obj.app, scheduler, needs_store=needs_store)
     try:
-        yield desk
+        yield project
     finally:
-        if "store" in vars(desk):
-            desk.store.close()
+        if "store" in vars(project):
+            project.store.close()
 
 
 # -- options and arguments --------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _complete_entry(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     try:
         app: Any = ctx.find_root().params.get("app") or os.environ.get("CELERY_APP")
         app = find_app(app) if isinstance(app, str) else app
-        names = [row.name for row in line_up(app, Settings.from_app(app, connects=False)).rows]
+        names = [entry.name for entry in load_schedule(app, Settings.from_app(app, connects=False)).entries]
     except Exception:  # noqa: BLE001  # whatever a stranger's app raises
         return []
     return [name for name in names if name.startswith(incomplete)]

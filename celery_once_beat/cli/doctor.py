@@ -15,7 +15,7 @@ from celery_once_beat.rules import Finding, address_findings, checks
 from celery_once_beat.status import make_report
 from celery_once_beat.store import Overview
 
-from .context import Desk, as_json, at_desk, scheduler_option
+from .context import Project, as_json, open_project, scheduler_option
 from .output import plain, print_json
 
 __all__ = ("doctor",)
@@ -30,8 +30,8 @@ _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 @click.pass_context
 def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Check what could break the promise: Redis, clocks, leases, entries, beats. Exits with 1 if something does."""
-    with at_desk(ctx, scheduler) as desk:
-        findings = list(_findings(desk))
+    with open_project(ctx, scheduler) as project:
+        findings = list(_findings(project))
     bad = [finding for finding in findings if finding.verdict == "warn"]
     if json_:
         print_json({"healthy": not bad, "checks": [dict(zip(FIELDS, finding, strict=True)) for finding in findings]})
@@ -47,23 +47,23 @@ def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
         ctx.exit(1)
 
 
-def _findings(desk: Desk) -> Iterator[Finding]:
-    app, settings, lineup = desk.app, desk.settings, desk.lineup
-    yield from _versions(desk)
-    yield from _meaning(desk)
-    overview = desk.lookup.overview([row.name for row in lineup.rows])
-    info, trouble = desk.lookup.server()
+def _findings(project: Project) -> Iterator[Finding]:
+    app, settings, schedule = project.app, project.settings, project.schedule
+    yield from _versions(project)
+    yield from _meaning(project)
+    overview = project.lookup.overview([entry.name for entry in schedule.entries])
+    info, trouble = project.lookup.server()
     if trouble:
         yield Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
     else:
         yield from checks.server_findings(info, settings)
-    yield from checks.node_findings(desk.lookup.clocks(), settings)
+    yield from checks.node_findings(project.lookup.clocks(), settings)
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
     leases = [("once_beat_lease", settings.lease)]
-    tasks = dict.fromkeys(row.source.task for row in lineup.rows)
-    leases += [(f"once_lease of {task}", float(lease)) for task in tasks if (lease := _lease(desk, task))]
-    countdowns = [(row.name, (row.source.options or {}).get("countdown")) for row in lineup.rows]
+    tasks = dict.fromkeys(entry.source.task for entry in schedule.entries)
+    leases += [(f"once_lease of {task}", float(lease)) for task in tasks if (lease := _lease(project, task))]
+    countdowns = [(entry.name, (entry.source.options or {}).get("countdown")) for entry in schedule.entries]
     leases += [(f"countdown of {name}", float(wait)) for name, wait in countdowns if isinstance(wait, (int, float))]
     try:
         transport = str(app.connection_for_write().transport_cls)
@@ -71,22 +71,22 @@ def _findings(desk: Desk) -> Iterator[Finding]:
         yield Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
     else:
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
-        everywhere = broadcast_entries(app, (row.source for row in lineup.rows if row.tracked))
+        everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
         yield from checks.delivery_findings(transport, everywhere)
-    yield from _beats(desk, [beat.name for beat in overview.beats])
+    yield from _beats(project, [beat.name for beat in overview.beats])
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
-    yield from _entries(desk, overview)
+    yield from _entries(project, overview)
 
 
-def _versions(desk: Desk) -> Iterator[Finding]:
+def _versions(project: Project) -> Iterator[Finding]:
     names = ("celery-once-beat", "celery", "kombu", "redis")
     found = ", ".join(f"{name} {version(name)}" for name in names)
-    yield Finding("versions", "ok", f"{found}, Python {platform.python_version()}, time zone {desk.zone}")
+    yield Finding("versions", "ok", f"{found}, Python {platform.python_version()}, time zone {project.zone}")
 
 
-def _meaning(desk: Desk) -> Iterator[Finding]:
+def _meaning(project: Project) -> Iterator[Finding]:
     """Say what the settings come to: how long what takes, and what runs late."""
-    s, conf = desk.settings, desk.app.conf
+    s, conf = project.settings, project.app.conf
     servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
     yield Finding("store", "ok", f"{servers}, keys {s.key_prefix}…")
     claimed, running = s.publish_timeout + s.recovery_interval + 1, s.lease + 1 + s.recovery_interval + 1
@@ -113,11 +113,11 @@ def _meaning(desk: Desk) -> Iterator[Finding]:
         yield Finding("without Redis", "note", " and ".join(f"once_beat_{n}" for n in found) + " is on")
 
 
-def _lease(desk: Desk, task: str) -> float | None:
-    return getattr(desk.app.tasks.get(task), "once_lease", None)
+def _lease(project: Project, task: str) -> float | None:
+    return getattr(project.app.tasks.get(task), "once_lease", None)
 
 
-def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
+def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
     if not alive:
         yield Finding("beats", "warn", "none lives", "start two: celery -A … beat -S once")
     elif len(alive) == 1:
@@ -126,32 +126,32 @@ def _beats(desk: Desk, alive: list[str]) -> Iterator[Finding]:
         hosts = {host_of(name) for name in alive}
         where = "" if len(hosts) > 1 else ", all on one machine"
         yield Finding("beats", "note" if where else "ok", f"{len(alive)} live{where}")
-    lineup = desk.lineup
-    if lineup.claims_windows:
-        yield Finding("scheduler", "ok", lineup.scheduler)
+    schedule = project.schedule
+    if schedule.claims_windows:
+        yield Finding("scheduler", "ok", schedule.scheduler)
     elif alive:
         yield Finding(
-            "scheduler", "note", f"conf says {lineup.scheduler}, and the beats that live were started with -S once",
+            "scheduler", "note", f"conf says {schedule.scheduler}, and the beats that live were started with -S once",
             "beat_scheduler = 'once' lets no beat start without it",
         )  # fmt: skip
     else:
         yield Finding(
-            "scheduler", "warn", f"{lineup.scheduler} claims no windows",
+            "scheduler", "warn", f"{schedule.scheduler} claims no windows",
             "beat_scheduler = 'once', or start beat with -S once",
         )  # fmt: skip
 
 
-def _entries(desk: Desk, overview: Overview) -> Iterator[Finding]:
-    rows = list(desk.lineup.rows)
-    yield from address_findings(row.name for row in rows)
-    untracked = [row.name for row in rows if not row.tracked and row.policy.tracked is None]
+def _entries(project: Project, overview: Overview) -> Iterator[Finding]:
+    entries = list(project.schedule.entries)
+    yield from address_findings(entry.name for entry in entries)
+    untracked = [entry.name for entry in entries if not entry.tracked and entry.policy.tracked is None]
     if untracked:
         yield Finding(
             "untracked", "warn", ", ".join(untracked[:10]) + (", …" if len(untracked) > 10 else ""),  # noqa: PLR2004
             "task_cls=OnceTask on the app or base=OnceTask on the task; or accept it: {'once': {'tracked': False}}",
         )  # fmt: skip
-    misfits = [entry for entry in make_report(overview, desk.lineup).entries if entry.misfit]
+    misfits = [entry for entry in make_report(overview, project.schedule).entries if entry.misfit]
     for entry in misfits:
         yield Finding(f"entry {plain(entry.entry)}", "warn", "; ".join(entry.misfit))
     if not misfits:
-        yield Finding("entries", "ok", f"{len(rows)}, each is claimed")
+        yield Finding("entries", "ok", f"{len(entries)}, each is claimed")

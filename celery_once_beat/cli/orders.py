@@ -19,7 +19,7 @@ from celery_once_beat.status import told_once
 from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
-from .context import Desk, as_json, at_desk, entry_argument, fail, scheduler_option
+from .context import Project, as_json, entry_argument, fail, open_project, scheduler_option
 from .output import plain, print_json
 
 __all__ = ("backfill", "pause", "resume", "run")
@@ -46,13 +46,13 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
     --json prints an object: entry, start, task_id (null if the window is left alone), and published, open, unpublished
     and unpublishable, of which one is 1.
     """
-    with at_desk(ctx, scheduler) as desk:
-        row = _tracked(desk, entry)
-        start = _newest(row, desk) if window is None else desk.instant(window, "--window")
-        if start not in row.starts(start - timedelta(microseconds=1), start):
-            there = start.astimezone(desk.zone).isoformat()
+    with open_project(ctx, scheduler) as project:
+        tracked = _tracked(project, entry)
+        start = _newest(tracked, project) if window is None else project.instant(window, "--window")
+        if start not in tracked.starts(start - timedelta(microseconds=1), start):
+            there = start.astimezone(project.zone).isoformat()
             fail(f"--window: {there} is no window of {entry!r}; see: once next --from {window} {entry}")
-        done, ids = _order(desk, row, [start], _publisher(desk))
+        done, ids = _order(project, tracked, [start], _publisher(project))
     if json_:
         print_json({"entry": entry, "start": format_instant(start), "task_id": ids[0] if ids else None, **_told(done)})
     elif ids:
@@ -91,9 +91,10 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     --json asks on stderr, and prints an object: entry, to_run, skipped (how many are open, how many done), and how many
     became published, open, unpublished and unpublishable.
     """
-    with at_desk(ctx, scheduler) as desk:
-        row = _tracked(desk, entry)
-        starts, skipped = _to_backfill(desk, row, desk.instant(since, "FROM"), desk.instant(until, "TO"), again=again)
+    with open_project(ctx, scheduler) as project:
+        tracked = _tracked(project, entry)
+        first, last = project.instant(since, "FROM"), project.instant(until, "TO")
+        starts, skipped = _to_backfill(project, tracked, first, last, again=again)
         for state, number in skipped.items():
             click.echo(f"{number:>8} {state}, skipped", err=json_)
         click.echo(f"{len(starts):>8} to run", err=json_)
@@ -102,7 +103,7 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
             if not yes:
                 click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True, err=json_)
             with click.progressbar(length=len(starts), label=plain(entry), file=sys.stderr if json_ else None) as bar:
-                done, _ = _order(desk, row, starts, _publisher(desk), bar.update)
+                done, _ = _order(project, tracked, starts, _publisher(project), bar.update)
     if json_:
         print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **_told(done)})
     elif done:
@@ -110,43 +111,43 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     _end_unpublished(ctx, done)
 
 
-def _tracked(desk: Desk, entry: str) -> BeatEntry:
-    row = desk.row(entry)
-    if not row.tracked:
+def _tracked(project: Project, name: str) -> BeatEntry:
+    entry = project.entry(name)
+    if not entry.tracked:
         fail(
-            f"{entry!r} is untracked: its task {row.source.task!r} is no OnceTask, or this app doesn't know it, so "
+            f"{name!r} is untracked: its task {entry.source.task!r} is no OnceTask, or this app doesn't know it, so "
             "that nobody could record the end of a window"
         )
-    return row
+    return entry
 
 
-def _newest(row: BeatEntry, desk: Desk) -> datetime:
+def _newest(entry: BeatEntry, project: Project) -> datetime:
     """Return the newest start up to now. It searches from further and further back."""
-    now = desk.store.look().now
+    now = project.store.look().now
     back = timedelta(hours=1)
     while True:
-        starts = list(row.starts(max(now - back, _BEGINNING), now))
+        starts = list(entry.starts(max(now - back, _BEGINNING), now))
         if starts:
             return starts[-1]
         if now - back < _BEGINNING:
-            fail(f"no window of {row.name!r} has started yet; see: once next {row.name}")
+            fail(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
         back *= 24
 
 
 def _to_backfill(
-    desk: Desk, row: BeatEntry, since: datetime, until: datetime, *, again: bool
+    project: Project, entry: BeatEntry, since: datetime, until: datetime, *, again: bool
 ) -> tuple[list[datetime], Counter[str]]:
     """Return the starts to run, and how many are left out since they are open, or done. The future isn't counted."""
-    now = desk.store.look().now
+    now = project.store.look().now
     if until < since:
         fail("TO lies before FROM")
     if since > now:
         fail("FROM lies in the future: no window has begun since")
-    seen = desk.lookup.entry(row.name, desk.settings.history_size or 1)
+    seen = project.lookup.entry(entry.name, project.settings.history_size or 1)
     known = {story.start: story for story in told_once(seen)}
     skipped: Counter[str] = Counter()
     starts = []
-    for start in row.starts(since - timedelta(microseconds=1), min(until, now)):
+    for start in entry.starts(since - timedelta(microseconds=1), min(until, now)):
         found = known.get(start)
         if found is not None and found.open is not None:
             skipped["open"] += 1
@@ -157,10 +158,10 @@ def _to_backfill(
     return starts, skipped
 
 
-def _publisher(desk: Desk) -> OnceScheduler:
+def _publisher(project: Project) -> OnceScheduler:
     """Return what publishes as a beat does. The broker is checked before a window is opened."""
-    _ = desk.lineup  # the app's modules are there
-    publisher = OnceScheduler(desk.app)
+    _ = project.schedule  # the app's modules are there
+    publisher = OnceScheduler(project.app)
     try:
         ready = publisher.broker_ready()
     except Exception as exc:
@@ -171,8 +172,8 @@ def _publisher(desk: Desk) -> OnceScheduler:
 
 
 def _order(
-    desk: Desk,
-    row: BeatEntry,
+    project: Project,
+    entry: BeatEntry,
     starts: Sequence[datetime],
     publisher: OnceScheduler,
     step: Callable[[int], None] = lambda _: None,
@@ -184,12 +185,12 @@ def _order(
     done: Counter[str] = Counter()
     ids = []
     for start in starts:
-        reply = desk.store.backfill(WindowKey(row.name, start), order_name())
+        reply = project.store.backfill(WindowKey(entry.name, start), order_name())
         if isinstance(reply, Unknown):
-            fail(f"the store doesn't know {row.name!r}: start a beat first, which loads it")
+            fail(f"the store doesn't know {entry.name!r}: start a beat first, which loads it")
         if isinstance(reply, Claimed):
-            ids.append(task_id(desk.settings.key_prefix, row.name, start, reply.ordered))
-            published = publisher.publish_by_order(row, start, reply.turn, reply.ordered)
+            ids.append(task_id(project.settings.key_prefix, entry.name, start, reply.ordered))
+            published = publisher.publish_by_order(entry, start, reply.turn, reply.ordered)
             words = {Published.UNSURE: "unpublished", Published.IMPOSSIBLE: "unpublishable"}
             done[words.get(published, "published")] += 1
         else:
@@ -226,9 +227,9 @@ def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # n
     --json prints a list with an object for each ENTRY: entry, paused.
     """
     paused: list[dict[str, Any]] = []
-    with at_desk(ctx) as desk, _printing(paused, json_):
+    with open_project(ctx) as project, _printing(paused, json_):
         for name in entry:
-            if not desk.store.pause(name):
+            if not project.store.pause(name):
                 fail(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
             paused.append({"entry": name, "paused": True})
             if not json_:
@@ -253,10 +254,10 @@ def resume(
     --json prints a list with an object for each ENTRY: entry, paused, missed (how many windows were passed over).
     """
     resumed: list[dict[str, Any]] = []
-    with at_desk(ctx, scheduler) as desk, _printing(resumed, json_):
+    with open_project(ctx, scheduler) as project, _printing(resumed, json_):
         for name in entry:
-            passed = _pass_over(desk, name) if from_now else 0
-            if not desk.store.resume(name):
+            passed = _pass_over(project, name) if from_now else 0
+            if not project.store.resume(name):
                 fail(f"the store has no entry {name!r}")
             resumed.append({"entry": name, "paused": False, "missed": passed})
             if not json_:
@@ -273,25 +274,25 @@ def _printing(told: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noq
             print_json(told)
 
 
-def _pass_over(desk: Desk, name: str) -> int:
+def _pass_over(project: Project, name: str) -> int:
     """Count the windows up to now as missed; returns how many."""
-    row, account, now = desk.row(name), desk.store.account(name), desk.store.look().now
+    entry, account, now = project.entry(name), project.store.account(name), project.store.look().now
     if account is None:
         fail(f"the store has no entry {name!r}")
     if not account.paused:
         fail(f"{name!r} isn't paused")
-    starts = list(row.starts(account.cursor, now))
+    starts = list(entry.starts(account.cursor, now))
     if not starts:
         return 0
     request = ClaimRequest(
         WindowKey(name, starts[-1]),
         account.cursor,
-        row.fingerprint,
+        entry.fingerprint,
         mode="pass",
         missed=starts[-_MOST_LISTED:],
         missed_count=len(starts),
     )
-    (reply,) = desk.store.claim_many(order_name(), [request])
+    (reply,) = project.store.claim_many(order_name(), [request])
     if isinstance(reply, Exception):
         raise reply
     if not isinstance(reply, Claimed):

@@ -20,7 +20,7 @@ from celery_once_beat.status import as_json as to_json
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import span
 
-from .context import Desk, as_json, at_desk, entry_argument, fail, scheduler_option
+from .context import Project, as_json, entry_argument, fail, open_project, scheduler_option
 from .output import local, painted, plain, print_json, print_table, seconds
 
 __all__ = ("history", "next", "ping", "status", "watch")
@@ -39,8 +39,8 @@ def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FB
     A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
     --beat $HOSTNAME.
     """
-    with at_desk(ctx) as desk:
-        alive = desk.store.beats()
+    with open_project(ctx) as project:
+        alive = project.store.beats()
     found = [name for name in alive if beat is None or is_of(name, beat)]
     if json_:
         print_json({"alive": bool(found), "beats": found})
@@ -65,12 +65,12 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 
     Exits with 1 where entries stand still, since the Redis server's clock went back.
     """
-    with at_desk(ctx, scheduler) as desk:
-        report = _look(desk)
+    with open_project(ctx, scheduler) as project:
+        report = _look(project)
         if json_:
             print_json(to_json(report))
         else:
-            _print_status(report, desk.zone)
+            _print_status(report, project.zone)
     if report.behind:
         ctx.exit(1)
 
@@ -82,22 +82,22 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
     """Show the status again and again, until Ctrl-C. It goes on when Redis comes back."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
-    with at_desk(ctx, scheduler) as desk, contextlib.suppress(KeyboardInterrupt):
+    with open_project(ctx, scheduler) as project, contextlib.suppress(KeyboardInterrupt):
         while True:
-            desk.read_again()
+            project.read_again()
             try:
-                report = _look(desk)
+                report = _look(project)
             except StoreUnavailableError as exc:
                 click.clear()
                 click.secho(f"once: {plain(str(exc))}", fg="red")
             else:
                 click.clear()
-                _print_status(report, desk.zone)
+                _print_status(report, project.zone)
             time.sleep(interval)
 
 
-def _look(desk: Desk) -> Report:
-    return make_report(desk.lookup.overview([row.name for row in desk.lineup.rows]), desk.lineup)
+def _look(project: Project) -> Report:
+    return make_report(project.lookup.overview([entry.name for entry in project.schedule.entries]), project.schedule)
 
 
 def _print_status(report: Report, zone: tzinfo) -> None:
@@ -169,16 +169,16 @@ def next(  # noqa: A001  # the command's name
 
     Days on which the clocks change are marked.
     """
-    with at_desk(ctx, scheduler, needs_store=False) as desk:
-        after = desk.instant(since, "--from")
-        rows = list(desk.lineup.rows) if entry is None else [desk.row(entry)]
-        for name, why in desk.lineup.rows.wrong.items() if entry is None else ():
+    with open_project(ctx, scheduler, needs_store=False) as project:
+        after = project.instant(since, "--from")
+        entries = list(project.schedule.entries) if entry is None else [project.entry(entry)]
+        for name, why in project.schedule.entries.wrong.items() if entry is None else ():
             click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
         windows = [
-            (name, start, start.astimezone(_zone(desk.row(name), desk)))
-            for start, name in islice(heapq.merge(*(_coming(row, after) for row in rows)), number)
+            (name, start, start.astimezone(_zone(project.entry(name), project)))
+            for start, name in islice(heapq.merge(*(_coming(each, after) for each in entries)), number)
         ]
-        if not desk.settings.redis_url:
+        if not project.settings.redis_url:
             click.echo(
                 "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True
             )
@@ -212,29 +212,29 @@ def next(  # noqa: A001  # the command's name
         )
 
 
-def _coming(row: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]:
+def _coming(entry: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]:
     while True:
         try:
-            start = row.after(after)
+            start = entry.after(after)
         except UndecidedError as exc:
             if exc.asked < after + _ASKED_FOR:
                 continue
-            click.echo(f"once: entry {row.name!r}: {exc}", err=True)
+            click.echo(f"once: entry {entry.name!r}: {exc}", err=True)
             return
         except ScheduleError as exc:
-            click.echo(f"once: entry {row.name!r}: {exc}", err=True)
+            click.echo(f"once: entry {entry.name!r}: {exc}", err=True)
             return
         if start is None:
             return
-        yield start, row.name
-        if row.one_off:
+        yield start, entry.name
+        if entry.one_off:
             return
         after = start
 
 
-def _zone(row: BeatEntry, desk: Desk) -> tzinfo:
-    zone = getattr(row.source.schedule, "tz", None)
-    return zone if isinstance(zone, tzinfo) else desk.zone
+def _zone(entry: BeatEntry, project: Project) -> tzinfo:
+    zone = getattr(entry.source.schedule, "tz", None)
+    return zone if isinstance(zone, tzinfo) else project.zone
 
 
 def _clocks_change(there: datetime) -> bool:
@@ -257,14 +257,14 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
     BEAT is the one that claimed the window, or took it over last when it was overdue. It is the store's own record,
     also of an entry that has left the schedule.
     """
-    with at_desk(ctx) as desk:
-        seen = desk.lookup.entry(entry, number)
+    with open_project(ctx) as project:
+        seen = project.lookup.entry(entry, number)
         if seen.trouble:
             raise StoreDataError(seen.trouble)
         if seen.account is None and not seen.stories:
             fail(f"the store has never heard of an entry {entry!r}, or has forgotten it")
         windows = [WindowStatus.of(story) for story in seen.stories[:number]]
-        zone = desk.zone
+        zone = project.zone
     if json_:
         print_json({"entry": entry, "windows": to_json(windows)})
         return

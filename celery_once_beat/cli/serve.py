@@ -9,7 +9,7 @@ import click
 from celery_once_beat.status import View
 from celery_once_beat.web.loopback import bind
 
-from .context import at_desk, fail, scheduler_option
+from .context import fail, open_project, scheduler_option
 
 __all__ = ("dashboard", "metrics")
 
@@ -40,11 +40,11 @@ def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windo
         from celery_once_beat.web.board.server import listen, serve
     except ModuleNotFoundError as exc:
         _not_installed("dashboard", exc)
-    with at_desk(ctx, scheduler) as desk:
-        view = View(desk.app, desk.settings, scheduler, windows=windows)
+    with open_project(ctx, scheduler) as project:
+        view = View(project.app, project.settings, scheduler, windows=windows)
         listener = listen(host, port, token)
         click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
-        serve(desk.app, desk.settings, view, listener, token)
+        serve(project.app, project.settings, view, listener, token)
 
 
 @click.command()
@@ -65,8 +65,8 @@ def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str |
         from celery_once_beat.web.exporter import serve
     except ModuleNotFoundError as exc:
         _not_installed("metrics", exc)
-    with at_desk(ctx, scheduler) as desk:
-        view = View(desk.app, desk.settings, scheduler)
+    with open_project(ctx, scheduler) as project:
+        view = View(project.app, project.settings, scheduler)
         if port is None:
             _, text = expose(view.look().report, entries=entries)
             view.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from celery_once_beat.beat import Lineup, line_up
+from celery_once_beat.beat import LoadedSchedule, load_schedule
 from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
@@ -47,8 +47,8 @@ class View:
         self._windows = windows
         self._store = Store(settings)
         self._lookup = Lookup(self._store)
-        self._lineup: Lineup = line_up(app, settings, scheduler)
-        self._lined_up = time.monotonic()
+        self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)
+        self._loaded_at = time.monotonic()
         self._stale = False
         self._seen: dict[str, EntrySeen] = {}
         self._deep: dict[str, EntrySeen] = {}
@@ -60,8 +60,8 @@ class View:
 
     def look(self) -> Sight:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
-        lineup = self._current()
-        overview = self._lookup.overview(row.name for row in lineup.rows)
+        schedule = self._current_schedule()
+        overview = self._lookup.overview(entry.name for entry in schedule.entries)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
         if self._windows > 1 and changed:
@@ -73,12 +73,12 @@ class View:
         self._seen, self._deep = overview.entries, deep
         # An older window that can't be read is a trouble of its entry too.
         told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
-        return Sight(make_report(replace(overview, entries=told), lineup), self._stories)
+        return Sight(make_report(replace(overview, entries=told), schedule), self._stories)
 
-    def _current(self) -> Lineup:
-        if time.monotonic() - self._lined_up >= _SCHEDULE_LASTS:
+    def _current_schedule(self) -> LoadedSchedule:
+        if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:
             try:
-                self._lineup = line_up(self._app, self._settings, self._scheduler)
+                self._schedule = load_schedule(self._app, self._settings, self._scheduler)
                 self._stale = False
             except Exception as exc:  # noqa: BLE001  # whatever a stranger's scheduler, or its database, raises
                 if not self._stale:
@@ -88,8 +88,8 @@ class View:
                         extra=about("schedule_unreadable"),
                     )
                 self._stale = True
-            self._lined_up = time.monotonic()
-        return self._lineup
+            self._loaded_at = time.monotonic()
+        return self._schedule
 
 
 def told_once(seen: EntrySeen) -> list[Story]:

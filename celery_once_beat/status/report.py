@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, Lineup, describe
+from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule, describe
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
@@ -160,10 +160,10 @@ def as_json(value: Any) -> Any:
     return format_instant(value) if isinstance(value, datetime) else value
 
 
-def make_report(overview: Overview, lineup: Lineup) -> Report:
+def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
     """Say how everything stands that one look at the store shows, beside the schedule."""
-    entries = [_entry(row, overview.entries[row.name], overview) for row in lineup.rows]
-    for found, why in lineup.rows.wrong.items():
+    entries = [_entry(entry, overview.entries[entry.name], overview) for entry in schedule.entries]
+    for found, why in schedule.entries.wrong.items():
         name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
         entries.append(EntryStatus(name, "left out", **_attention([_Worry(8, f"left out: {why}", setup=True)])))
     for name, number in overview.strangers.items():
@@ -184,10 +184,10 @@ def _behind(overview: Overview) -> float:
     return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
 
 
-def _entry(row: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus:
+def _entry(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus:
     account = seen.account
     # A one-off whose window is behind it has no next one.
-    row.counts_since(account.since if account and account.fingerprint == row.fingerprint else None)
+    entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
     known: dict[str, Any] = {}
     if account is not None:
         known = {
@@ -198,17 +198,17 @@ def _entry(row: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus:
             "backfilled": account.apart,
         }
     return EntryStatus(
-        row.name,
+        entry.name,
         "scheduled",
-        task=row.source.task,
-        schedule=describe(row.source.schedule),
-        tracked=row.tracked,
+        task=entry.source.task,
+        schedule=describe(entry.source.schedule),
+        tracked=entry.tracked,
         last=WindowStatus.of(seen.last) if seen.last else None,
-        next=_after(row, max(overview.now, account.cursor) if account else overview.now),
+        next=_after(entry, max(overview.now, account.cursor) if account else overview.now),
         running=sum(story.state == "running" for story in seen.stories),
         overdue=len(seen.overdue),
         **known,
-        **_attention(_worries(row, seen, overview)),
+        **_attention(_worries(entry, seen, overview)),
     )
 
 
@@ -231,12 +231,12 @@ def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
     }
 
 
-def _worries(row: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
+def _worries(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
     account, last = seen.account, seen.last
     if seen.trouble:
         yield _Worry(7, seen.trouble, setup=True)
     try:
-        row.after(overview.now)
+        entry.after(overview.now)
     except UndecidedError:
         pass  # it is asked on
     except ScheduleError as exc:
@@ -246,15 +246,15 @@ def _worries(row: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[_W
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
         yield _Worry(OUTCOMES[last.state].urgency, f"the last window is {last.state}")
     if account is not None:
-        yield from _worries_of(account, row, overview.now)
+        yield from _worries_of(account, entry, overview.now)
     elif not seen.trouble:
         yield _Worry(2, "no beat has loaded it yet", setup=True)
 
 
-def _worries_of(account: EntryAccount, row: BeatEntry, now: datetime) -> Iterator[_Worry]:
+def _worries_of(account: EntryAccount, entry: BeatEntry, now: datetime) -> Iterator[_Worry]:
     if account.paused:
         yield _Worry(1, "paused")
-    elif account.fingerprint not in (None, row.fingerprint):
+    elif account.fingerprint not in (None, entry.fingerprint):
         yield _Worry(2, "the beats that live have another definition of it", setup=True)
     elif account.cursor > now + CURSOR_AHEAD:
         ahead = (account.cursor - now).total_seconds()
@@ -265,14 +265,14 @@ def _worries_of(account: EntryAccount, row: BeatEntry, now: datetime) -> Iterato
             setup=True,
         )
     else:
-        due = _after(row, account.cursor)
+        due = _after(entry, account.cursor)
         if due is not None and due < now - _CLAIMED_WITHIN:
             yield _Worry(6, f"no beat claims it: due since {format_instant(due)}", setup=True)
 
 
-def _after(row: BeatEntry, start: datetime) -> datetime | None:
+def _after(entry: BeatEntry, start: datetime) -> datetime | None:
     try:
-        return row.after(start)
+        return entry.after(start)
     except ScheduleError:
         return None
 

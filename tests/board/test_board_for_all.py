@@ -41,7 +41,7 @@ def varied(system: System) -> System:
         "new": {"task": WORK, "cron": "30 2 29 2 *"},
         "wrong": {"task": WORK, "every": 600.0, "options": {"once": {"grce": 1}}},
     }
-    rows = {row.name: row for row in lineup_of(system).rows}
+    rows = {row.name: row for row in lineup_of(system).entries}
     store = system.store
     filled.load(store, [rows[name] for name in ("nightly-report", "failing", LONG)], timedelta(hours=3, minutes=31))
     (last,) = filled.claim(store, [rows["nightly-report"]])
@@ -200,7 +200,7 @@ def test_a_thousand_entries(system: System, board: Start, visit: Visit) -> None:
                                                            characterData: true});
         }"""
     )
-    some = [row for row in lineup.rows if row.name in ("entry-0007", "entry-0500", "entry-0999")]
+    some = [row for row in lineup.entries if row.name in ("entry-0007", "entry-0500", "entry-0999")]
     filled.execute(system.store, filled.claim(system.store, some), "failed")
     for name in ("entry-0007", "entry-0500", "entry-0999"):
         row = page.locator("[role=row]").filter(has=page.get_by_text(name, exact=True))

@@ -41,12 +41,12 @@ def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit)
     system.check_law = False
     system.entries = {name: {"task": WORK, "every": 3600.0} for name in NAMES}
     lineup = lineup_of(system)
-    filled.load(system.store, list(lineup.rows), timedelta(hours=2, minutes=1))
-    filled.execute(system.store, filled.claim(system.store, list(lineup.rows)))
+    filled.load(system.store, list(lineup.entries), timedelta(hours=2, minutes=1))
+    filled.execute(system.store, filled.claim(system.store, list(lineup.entries)))
     page = visit(board().url)
     expect(page.locator("#connection")).to_have_text("live")
     assert sorted(page.locator("[role=rowheader] b").all_text_contents()) == sorted(NAMES.values())
-    filled.execute(system.store, filled.claim(system.store, list(lineup.rows)), "failed")
+    filled.execute(system.store, filled.claim(system.store, list(lineup.entries)), "failed")
     for shown in NAMES.values():
         row = page.get_by_role("row").filter(has=page.get_by_text(shown, exact=True))
         expect(row.locator(".cells a")).to_have_count(2)

@@ -119,8 +119,8 @@ def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit
     system.entries = {"long": {"task": WORK, "every": 3600.0, "args": [5]}}
     system.check_law = False
     lineup = lineup_of(system)
-    filled.load(system.store, list(lineup.rows), timedelta(hours=1, minutes=1))
-    (window,) = filled.claim(system.store, list(lineup.rows))
+    filled.load(system.store, list(lineup.entries), timedelta(hours=1, minutes=1))
+    (window,) = filled.claim(system.store, list(lineup.entries))
     page = visit(board().url)
     expect(cells(page, "long")).to_have_class("published")
     cells(page, "long").first.click()
@@ -241,7 +241,7 @@ def test_redis_goes_away_and_comes_back(
     late = visit(board(name="late").url)
     expect(late.get_by_role("alert")).to_contain_text("Redis can't be read: ")
     server.restart()
-    filled.load(system.store, list(lineup_of(system).rows), timedelta(minutes=1))
+    filled.load(system.store, list(lineup_of(system).entries), timedelta(minutes=1))
     expect(page.get_by_role("alert")).to_be_empty()
     expect(cells(page, "tick")).to_have_count(0)
     expect(late.get_by_role("alert")).to_be_empty()

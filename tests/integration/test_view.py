@@ -15,7 +15,7 @@ from celery import Celery
 from celery.beat import Scheduler
 
 from celery_once_beat import OnceTask
-from celery_once_beat.beat.schedule import line_up
+from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import as_json
@@ -50,7 +50,7 @@ def views(app: Celery) -> Iterator[Any]:
 
 
 def fill(app: Celery, made: View, windows: int) -> None:
-    lineup = line_up(app, Settings.from_app(app))
+    lineup = load_schedule(app, Settings.from_app(app))
     filled.fill(made._store, lineup, windows, timedelta(hours=windows, minutes=1))
 
 
@@ -80,8 +80,8 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
 def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
     """A window that is opened once more is there once: open, then as it ended the second time."""
     made = views(windows=10)
-    lineup = line_up(app, Settings.from_app(app))
-    rows = list(lineup.rows)
+    lineup = load_schedule(app, Settings.from_app(app))
+    rows = list(lineup.entries)
     filled.load(made._store, rows, timedelta(minutes=61))
     windows = filled.claim(made._store, rows)
     filled.execute(made._store, windows, "failed")
