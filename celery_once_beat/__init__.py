@@ -1,17 +1,17 @@
 """celery-once-beat: every scheduled window once, with any number of beats and workers.
 
 The names of this package are loaded when they are first used, so that ``celery --help`` and processes that only send
-tasks don't pay for the store. The house, from the ground up; imports point downwards only, and a box is entered by its
+tasks don't pay for the store. Its parts, lowest first. Each imports only those that stand before it, through their
 ``__init__``:
 
-- ``errors``, ``outcomes``, ``identity``, ``wording``, ``signals``, ``clock``: known everywhere
-- ``settings``: the app's ``once_beat_…``, validated
+- ``errors``, ``outcomes``, ``identity``, ``wording``, ``signals``, ``clock``: used everywhere
+- ``settings``: the app's ``once_beat_…`` settings, validated
 - ``rules``: when windows start, which of them run, what is set up wrongly; pure
 - ``windows``: what a window is, and its headers
-- ``store``: the only importer of redis; its verbs decide
+- ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
 - ``contrib``, ``testing``: on beat and worker
-- ``status``: how it all stands, typed
+- ``status``: how beats, entries and windows stand, as typed values
 - ``web``: the board and the metrics over HTTP
 - ``cli``: ``celery once …``
 

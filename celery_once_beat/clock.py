@@ -6,13 +6,13 @@ import time
 
 __all__ = ("steady",)
 
-#: Linux has a clock that goes on in suspend, as the server's does. Elsewhere the monotonic clock has to do.
+#: Linux has a clock that goes on in suspend, as the server's does. Other systems have only the monotonic clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady() -> float:
     """Seconds since some moment; they pass in suspend too, where ``time.monotonic()`` stands still on Linux.
 
-    For what is trusted for so long: a lease, a claim, a measured time. Not to be compared with other clocks.
+    It says for how long a lease, a claim or a measured time may be trusted. Don't compare it with other clocks.
     """
     return time.clock_gettime(_CLOCK)

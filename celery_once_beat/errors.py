@@ -34,7 +34,7 @@ class ScheduleError(OnceError):
 
 
 class UndecidedError(ScheduleError):
-    """A schedule was asked as often as one call asks, and isn't due up to ``asked``: ask on from there."""
+    """A schedule was asked as often as one call may ask. It isn't due up to ``asked``; the next call goes on there."""
 
     def __init__(self, text: str, asked: datetime) -> None:
         super().__init__(text)

@@ -1,6 +1,7 @@
-"""Names of beats, deliveries and executions, as they stand in the store: parts between colons, the host first.
+"""Names of beats, deliveries and executions in the store: parts separated by colons, the host first.
 
-A record of the store is words between blanks, so a name holds none. The last part is random: a process id comes again.
+Blanks separate the words of the store's records, so a name holds none. The last part is random, since process ids are
+reused.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from functools import cache
 
 __all__ = ("beat_name", "caller_name", "delivery_name", "execution_name", "host_of", "is_of", "order_name")
 
-#: Characters of a host's name; Linux has no longer ones.
+#: Most characters of a host's name; Linux allows no more.
 _MOST_HOST = 64
-#: Characters of a worker's name, which its user chooses.
+#: Most characters of a worker's name, which its user chooses.
 _MOST_WORKER = 100
 
 
@@ -53,7 +54,7 @@ def host_of(name: str) -> str:
 
 
 def is_of(name: str, whose: str) -> bool:
-    """Whether ``whose`` is the process's ``name``, or its host."""
+    """Whether ``whose`` is ``name``, or the host with which it begins."""
     return name == whose or name.startswith(f"{whose}:")
 
 
@@ -65,6 +66,6 @@ def _random(digits: int) -> str:
     return uuid.uuid4().hex[:digits]
 
 
-@cache  # a process meets one or two
+@cache  # a process uses one or two
 def _without_blanks(name: str, most: int) -> str:
     return re.sub(r"\s", "_", name)[:most]

@@ -1,6 +1,6 @@
-"""What a log line carries besides its prose, in ``extra``: a stable name of the event, and whom it is about.
+"""The ``extra`` of a log line: a stable name for the event, and the window or entry that it is about.
 
-``docs/logs.md`` lists the names. Prose may change; programs that read logs go by ``action``.
+``docs/logs.md`` lists the names. The prose of a line may change, so programs should read ``action``.
 """
 
 from __future__ import annotations

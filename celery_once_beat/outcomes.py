@@ -36,7 +36,7 @@ class Outcome(State):
     action: str = ""
     #: How much its entry needs attention while this is its last window; 0: not at all.
     urgency: int = 0
-    #: A limit ends the window: a beat when it looks at what is overdue, or a worker instead of a begin.
+    #: A limit ends the window, when a beat looks at what is overdue or a worker asks to begin.
     by_limit: bool = False
 
 
@@ -158,7 +158,7 @@ OPEN = {
     )
 }
 
-#: Stands for what a newer version, or a stranger, has written.
+#: A state that a newer version or another program wrote.
 OTHER = State(
     "other",
     "this version doesn't know it",
@@ -167,7 +167,7 @@ OTHER = State(
     "--shape: polygon(50% 0, 100% 50%, 50% 100%, 0 50%)",
 )
 
-#: All of them by name: what the board has a shape for.
+#: All of them by name.
 STATES: dict[str, State] = {
     "done": OUTCOMES["done"],
     **OPEN,
@@ -175,7 +175,7 @@ STATES: dict[str, State] = {
     OTHER.name: OTHER,
 }
 
-#: What windows are counted as whose end nobody records: they are claimed and closed in one step.
+#: Untracked windows are counted under this name. No worker records their end: they are closed at their claim.
 UNTRACKED = "untracked"
 #: The names under which the store counts an entry's windows.
 COUNTED = (*OUTCOMES, UNTRACKED)

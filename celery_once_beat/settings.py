@@ -1,9 +1,9 @@
 """The project's settings, read once from a Celery app's configuration, validated and frozen.
 
 All times are seconds. A wrong value is a :class:`~celery_once_beat.errors.SettingError` that names the setting,
-what was found and what was expected; a name that doesn't exist is one too, since a misspelt
-``once_beat_leese`` would otherwise be silence. Settings are of the app's ``conf``, in lower case, or with
-the app's namespace in front (``CELERY_ONCE_BEAT_LEASE`` in Django).
+what was found and what was expected. So is an unknown name: a misspelt ``once_beat_leese`` would otherwise be ignored.
+Settings stand in the app's ``conf``, in lower case, or with the app's namespace in front (``CELERY_ONCE_BEAT_LEASE`` in
+Django).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _check_url(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or _scheme(value) not in _REDIS_SCHEMES:
-        # What isn't a URL that we know may hold a password anywhere: only its scheme is shown.
+        # An unknown URL may hold a password anywhere: only its scheme is shown.
         found = type(value).__name__
         if isinstance(value, str):
             found = f"{_scheme(value)}://…" if re.fullmatch(r"[\w+.-]{1,32}", _scheme(value)) else "no URL"
@@ -156,9 +156,10 @@ class Settings:
     #: or a virtual host of AMQP.
     key_prefix: str = _setting(_DEFAULT_PREFIX, _check_prefix)
     #: How long after a claim the message may be unpublished before another beat publishes it. A beat may publish for
-    #: half of it between two looks; it must not count as gone for that.
+    #: half of it between two looks, and must still count as alive.
     publish_timeout: float = _setting(10.0, check_seconds(0.1, 20.0))
-    #: How often each beat looks for overdue windows and says that it lives. A look may fail without its being gone.
+    #: How often each beat looks for overdue windows and says that it lives. After one failed look it still counts as
+    #: alive.
     recovery_interval: float = _setting(2.0, check_seconds(0.1, 5.0))
     #: How long a published message may wait for a worker before it is published again.
     start_timeout: float = _setting(600.0, check_seconds(0.1))
@@ -194,7 +195,7 @@ class Settings:
     def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:
         """Read and validate the settings of ``app``; raises :class:`SettingError` for the first wrong one.
 
-        With ``connects=False`` nobody is going to ask Redis, and none has to be found.
+        ``connects=False``: the caller won't ask Redis, so none has to be set.
         """
         known = {f.name: f for f in fields(cls)}
         conf = app.conf
@@ -222,7 +223,7 @@ class Settings:
         return getattr(self, name) if own is None else own
 
 
-#: Unset, they follow the app's other settings: ``app.conf`` shows None.
+#: If unset, these follow the app's other settings: ``app.conf`` shows None.
 _DERIVED = ("redis_url", "redis_options", "key_prefix", "grace")
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in fields(Settings)}
@@ -231,9 +232,9 @@ _OLD_DEFAULTS.update(_SHOWN)
 
 
 def _given(app: Celery, known: Iterable[str]) -> list[str]:
-    """Return which of ``known`` the app's configuration sets, in its own way of writing: bare, or namespaced.
+    """Return which of ``known`` the app's configuration sets, with its namespace or without.
 
-    Raises SettingError for a name that begins like ours and is none.
+    Raises SettingError for an unknown name that begins like ours.
     """
     namespace = (getattr(app, "namespace", None) or "").lower()
     if namespace and not namespace.endswith("_"):
@@ -258,7 +259,7 @@ def _given(app: Celery, known: Iterable[str]) -> list[str]:
 
 
 def _own_prefix(conf: Any) -> str:
-    """Return what keeps the app's messages or results apart from others', as it stands before keys; '' for nothing."""
+    """Return the prefix that the app's broker or result backend has for keeping it apart from other apps, or ''."""
     for options in (conf.broker_transport_options, conf.result_backend_transport_options):
         own = (options or {}).get("global_keyprefix")
         if isinstance(own, str) and own:
@@ -269,13 +270,13 @@ def _own_prefix(conf: Any) -> str:
         return ""
     try:
         vhost = url_to_parts(url).path or conf.get("broker_vhost") or "/"
-    except ValueError:  # Celery's to say
+    except ValueError:  # Celery reports it
         return ""
     return "" if vhost == "/" else re.sub(r"[{}\s]", "_", vhost) + ":"
 
 
 def describe_app(app: Celery) -> str:
-    """Say of which app a beat is, for the beats of others under the same keys; holds no secret."""
+    """Describe the app to beats of other apps that have the same keys; holds no secret."""
     return json.dumps({"app": app.main or "", "apart": _own_prefix(app.conf)})
 
 
@@ -299,7 +300,7 @@ def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:
 
 
 def _client_options(transport: Mapping[str, Any] | None, tls: Any) -> dict[str, Any]:
-    """Of a transport's options, those that a Redis client of our own needs too."""
+    """Return those of a transport's options that our own Redis client needs too."""
     passed = ("master_name", "sentinel_kwargs", "socket_keepalive", "socket_keepalive_options", "client_name")
     options = {key: value for key, value in (transport or {}).items() if key in passed}
     if tls:

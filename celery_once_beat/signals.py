@@ -1,7 +1,7 @@
 """Signals about windows. A receiver that raises is logged by Celery and stops nothing.
 
 Each is sent with ``sender`` (the scheduler, the task, or the ``once`` object of a key) and ``window`` (a ``Window``).
-Whoever wants to hear how each window ends needs ``window_closed`` alone.
+To learn how every window ends, connect to ``window_closed`` alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _arguments = ["window"]
 window_claimed = Signal(name="window_claimed", providing_args=_arguments)
 #: In beat: the window's message went to the broker; ``again`` is True if the window was recovered.
 window_published = Signal(name="window_published", providing_args=[*_arguments, "again"])
-#: In beat: something that should have happened didn't, and this beat sees to it.
+#: In beat: the window is past its deadline, and this beat publishes it again.
 window_overdue = Signal(name="window_overdue", providing_args=_arguments)
 #: In the worker's child: the body starts, with its lease, or without the store (``once_beat_run_without_store``).
 window_started = Signal(name="window_started", providing_args=_arguments)

@@ -107,12 +107,12 @@ class WindowKey:
 class KeyedWindow(WindowKey):
     """A window of a user-defined key, ``entry``. Its hash holds only the fence, and it isn't in the open set."""
 
-    #: Aware UTC; None: no other comes.
+    #: Aware UTC; None: no window follows.
     end: datetime | None = None
 
 
 def key_of(window: Window) -> WindowKey:
-    """Return how the store is asked about ``window``."""
+    """Return the key by which the store knows ``window``."""
     if window.keyed:
         return KeyedWindow(window.entry, window.start, window.end)
     return WindowKey(window.entry, window.start)
@@ -157,7 +157,7 @@ def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None =
 def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str | int]:
     """Return the flat message headers of ``window``, without its fence, its lease and its last success.
 
-    ``sent_as`` is the task id of the one message for which they hold; None: any, as earlier versions sent them.
+    ``sent_as`` is the task id of the message that they are for. None: any message, as earlier versions wrote them.
     """
     headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
     if window.end is not None:
@@ -214,9 +214,9 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
 def find_headers(*mappings: object) -> dict[str, object]:
     """Return the ``once_…`` headers of the first mapping that has them, flat or below ``headers``; else {}.
 
-    Celery nests them if a message's headers were given as ``apply(headers=…)``. It takes anything. If none names an
-    entry, a start or a version counts: such a message has lost a part of its headers, and must not run as if it had
-    no window.
+    Celery nests them if a message's headers were given as ``apply(headers=…)``. ``mappings`` may be anything. Headers
+    without an entry count if they have a start or a version: that message has lost a part of its headers, and must not
+    run as if it had no window.
     """
     # Without generators: every message of an OnceTask passes here, most of them without a window.
     levels: list[Mapping[Any, object]] = []

@@ -1,4 +1,4 @@
-"""How values, spans of time and guesses are written in messages, and how a span of time is read."""
+"""Text for messages: values, spans of time, and guesses at misspelt names. Also reads spans of time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 __all__ = ("A_SPAN", "did_you_mean", "read_span", "shown", "span")
 
-#: Characters of a stranger's value in a message.
+#: Most characters of a value in a message.
 _SHOWN = 80
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SECONDS = {"s": 1, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
@@ -22,13 +22,13 @@ def shown(value: object) -> str:
     """Return a value for a message: its repr on one line, at most 80 characters of it."""
     try:
         text = " ".join(repr(value[:_SHOWN] if isinstance(value, (str, bytes)) else value).split())
-    except Exception:  # noqa: BLE001  # a stranger's __repr__, or an int of too many digits
+    except Exception:  # noqa: BLE001  # a user's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def did_you_mean(found: str, known: Iterable[str], write: Callable[[str], str] = str) -> str:
-    """Return `` (did you mean x?)``, the one of ``known`` most like ``found``, written by ``write``; '' if none is."""
+    """Return `` (did you mean x?)``, where x is the name in ``known`` most like ``found``; '' if none is like it."""
     near = difflib.get_close_matches(found, list(known), n=1)
     return f" (did you mean {write(near[0])}?)" if near else ""
 

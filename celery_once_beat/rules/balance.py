@@ -1,4 +1,4 @@
-"""The conservation law: proof, not trust. Pure.
+"""The conservation law, by which ``audit`` checks what the store has counted. Pure.
 
 From an entry's first cursor under its present definition to its cursor now, the windows that its schedule defines
 = the sum of its outcomes + open + untracked. It needs no history; backfills are counted apart.

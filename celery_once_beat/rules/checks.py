@@ -1,6 +1,6 @@
-"""Setups in which the promise doesn't hold, or holds only by luck. Pure: it judges what it is told.
+"""Setups in which the promise doesn't hold, or holds only by luck. Pure: callers gather the facts.
 
-A beat warns of them at its start; ``celery once doctor`` shows every check.
+A beat warns of them when it starts; ``celery once doctor`` shows every check.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = (
     "server_findings",
 )
 
-#: Seconds that a machine's clock may differ from the server's before it is said.
+#: Seconds by which a machine's clock may differ from the server's without a warning.
 MOST_APART = 2.0
 #: Oldest server whose scripts and commands are used here.
 _OLDEST_SERVER = (6, 2)
@@ -35,10 +35,10 @@ class Finding(NamedTuple):
     """One check's answer."""
 
     check: str
-    #: ``ok``; ``warn``: to be mended; ``note``: to be known.
+    #: ``ok``; ``warn``: something to fix; ``note``: something to know.
     verdict: str
     found: str
-    #: What to set, and where; '' where nothing is to be done.
+    #: What to set, and where; '' if there is nothing to do.
     advice: str = ""
 
 
@@ -62,7 +62,7 @@ def server_findings(info: Mapping[str, Any], settings: Settings) -> Iterator[Fin
 
 
 def _finding(check: str, wrong: str | Literal[False], advice: str, right: str) -> Finding:
-    """Return a warning of what is ``wrong``, if something is; else that all is ``right``."""
+    """Return a warning that says what is ``wrong``; if nothing is, the ``ok`` that says what is ``right``."""
     return Finding(check, "warn", wrong, advice) if wrong else Finding(check, "ok", right)
 
 
@@ -101,9 +101,9 @@ def lease_findings(
 ) -> Iterator[Finding]:
     """Judge leases and countdowns (whose, seconds) against the broker's visibility timeout.
 
-    A message that is redelivered while its window's lease still runs after a death is refused, so that the window waits
-    for recovery alone. One whose countdown is longer goes to one worker after the other before it is due. A redelivery
-    during a long execution is only noise.
+    After a worker's death, a message that is redelivered while the lease still runs is refused, so only recovery runs
+    the window again. A message with a longer countdown goes from worker to worker before it is due. A redelivery during
+    a long execution is only noise.
     """
     visibility = options.get("visibility_timeout", _VISIBILITY.get(transport))
     if not isinstance(visibility, (int, float)):
@@ -134,7 +134,7 @@ def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[F
 
 
 def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Finding]:
-    """Judge who gets a window's message; ``broadcast`` are entries of which each worker gets one."""
+    """Judge where messages go; ``broadcast`` are entries whose message every worker gets."""
     if transport == "memory":
         yield Finding(
             "broker", "warn", "memory:// never leaves its process: only a worker in that of the beat gets a window",
@@ -150,7 +150,7 @@ def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Find
 
 
 def address_findings(names: Iterable[str]) -> Iterator[Finding]:
-    """Judge entries' names: each process gives an object another address, and so another entry."""
+    """Judge entries' names: with an object's address in it, a name is another entry in each process."""
     bad = [name for name in names if " at 0x" in name]
     if bad:
         yield Finding(
@@ -160,7 +160,7 @@ def address_findings(names: Iterable[str]) -> Iterator[Finding]:
 
 
 def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) -> Iterator[Finding]:
-    """Judge of which apps the beats (name, app) are that have the same keys; None: one hasn't said."""
+    """Judge whether beats (name, app) of several apps have the same keys; app None: it hasn't said."""
     apps = {app: beat for beat, app in beats if app is not None}
     if len(apps) > 1:
         yield Finding(

@@ -1,4 +1,4 @@
-"""What an entry may set, when its messages may run, and which of the windows that passed run. Pure: no clock, no I/O.
+"""What an entry may set, when its messages may run, and which of its late windows run. Pure: no clock, no I/O.
 
 Times are seconds, instants aware UTC datetimes.
 """
@@ -25,11 +25,11 @@ from .starts import every_hour, naive_utc
 
 __all__ = ("EntryPolicy", "Step", "Timing", "check_anchor", "fingerprint", "next_steps", "spread_offset")
 
-#: Windows passed over that are claimed while more of them are being looked for: the store then knows how far it got.
+#: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
 _MOST_AT_ONCE = 10_000
-#: Of the windows passed over, the newest are named, so that their run keys are looked at: older leases have ended.
+#: A claim names this many of the newest windows that it passes over: they may run still. Older leases have ended.
 _MOST_LISTED = 1000
-#: Claims of one entry planned with one look at the clock.
+#: Most claims of one entry that are planned at a time.
 _MOST_STEPS = 100
 #: The most seconds: Celery adds them to the time, and there is no year 10000.
 _MOST = 200_000_000_000.0
@@ -107,7 +107,7 @@ def check_anchor(name: str, value: Any) -> datetime | None:
     if value is None:
         return None
     try:
-        # Where options are kept as JSON, in a database's rows say, it is a text.
+        # It is a text if options are kept as JSON, as in a database.
         instant = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
         naive_utc(instant)
     except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
@@ -188,7 +188,7 @@ def _instant(name: str, value: Any, zone: tzinfo | None) -> datetime | None:
         found: Any = maybe_iso8601(value) if isinstance(value, str) else value
         aware: datetime = found if found.utcoffset() is not None else found.replace(tzinfo=zone)
         _until(aware, _EPOCH)  # an exotic zone may refuse what is asked of it later
-    except Exception as exc:  # whatever a stranger's zone raises
+    except Exception as exc:  # whatever a user's time zone raises
         raise _wrong(name, value, "a datetime, or its text in ISO 8601") from exc
     return aware
 
@@ -262,20 +262,19 @@ class Step:
 def next_steps(
     due: Sequence[datetime], now: datetime, policy: EntryPolicy, *, begin: int = 0, more: bool = False
 ) -> list[Step]:
-    """Say what to claim next, in order, given the starts that are due from ``due[begin]`` on: in order, none after now.
+    """Plan the next claims, in order. ``due`` are the starts up to now, in order; those before ``begin`` are claimed.
 
-    Where none is more than ``tolerance`` late, all run in order. Else ``catch_up`` says which: the newest of all that
+    If none is more than ``tolerance`` late, all run. Else ``catch_up`` says which: the newest of all that
     are due (``latest``), the newest ``max_catch_up`` of the late ones and those on time (``all``), or only those on
     time (``none``). Older than ``grace`` is missed.
 
-    ``more``: further ones are due that aren't known yet. Returns [] if nothing is due, or nothing can be said yet, and
-    not more steps than are worth planning with one look at the clock.
+    ``more``: further starts are due that aren't known yet. Returns [] if nothing is due or can be decided yet.
     """
     late = _count_before(due, begin, now, policy.tolerance)
     all_late_known = not more or late < len(due)
     old = begin if policy.grace is None else _count_before(due, begin, now, policy.grace)
     if policy.catch_up == "latest" and late > begin:
-        # One that is late is kept until the newest is known: it says that only that one runs.
+        # Only the newest runs, so the last late one is kept until the newest is known.
         first = late - 1 if more else max(len(due) - 1, old)
         decided = not more
     else:
@@ -299,5 +298,5 @@ def _newest(due: Sequence[datetime], begin: int, end: int) -> tuple[datetime, ..
 
 
 def _count_before(due: Sequence[datetime], begin: int, now: datetime, seconds: float) -> int:
-    """The index of the first that isn't more than ``seconds`` old."""
+    """Return the index of the first start that isn't more than ``seconds`` old."""
     return bisect_left(due, now - timedelta(seconds=seconds), begin)

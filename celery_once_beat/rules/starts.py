@@ -36,7 +36,7 @@ __all__ = ("count_starts", "every_hour", "latest_start", "naive_utc", "next_star
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)
 _MONDAY = datetime(1970, 1, 5)
-#: No window is looked for further back; aware, as those who look for one write instants.
+#: No window is looked for further back. Aware, as callers' instants are.
 _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
@@ -48,7 +48,7 @@ _EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
 # The methods by which a type says when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MAX_PROBES = 1000
-#: What asks to be asked more often, so many times in a row, is a mistake: nobody would get beyond it.
+#: A schedule that advances by less in _MAX_PROBES calls of is_due is wrong: no search would get past it.
 _LEAST_PROGRESS = timedelta(seconds=1)
 _LAST_YEAR = 9999
 _PINNING = threading.RLock()
@@ -61,7 +61,7 @@ def next_start(
     """Return the first scheduled instant after `after` (aware), in UTC; None if there is none by year 9999.
 
     `anchor` (aware) moves the grid of an interval, so that the anchor is one of its instants; intervals of
-    whole days then keep the anchor's local time of day. No other schedule has a use for it.
+    whole days then keep the anchor's local time of day. Other schedules ignore it.
 
     Celery's own types are computed: ``schedule`` as a fixed grid (whole days from local midnight, counted
     from Monday 1970-01-05; anything else from the epoch), ``crontab`` by its fields, ``solar`` by the sun's
@@ -99,7 +99,7 @@ def starts_after(
 ) -> Iterator[datetime]:
     """Yield the starts after `after` up to and including `until` (both aware), in order; see next_start.
 
-    What is undecided is asked on up to `until`.
+    A schedule that is undecided is asked on, up to `until`.
     """
     asked = None
     while True:

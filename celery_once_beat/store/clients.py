@@ -1,9 +1,8 @@
 """Redis clients from Celery's URLs, since redis-py knows only some of them.
 
 ``redis://``, ``rediss://``, ``redis+socket://``, ``sentinel://…;sentinel://…`` and
-``redis+cluster://…;redis+cluster://…``, of which any node will do that is up. Options of
-:attr:`Settings.redis_options` win over the URL's. Nothing connects here, but for a cluster, whose client has to know
-its nodes.
+``redis+cluster://…;redis+cluster://…``, of which any node will do that is up. :attr:`Settings.redis_options` go before
+the URL's options. Only a cluster's client connects here, since it has to know its nodes.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ def connect(settings: Settings) -> Any:
     """Return a client for ``settings.redis_url``; raises SettingError where URL or options can't be understood."""
     options: dict[str, Any] = {
         "decode_responses": True,
-        # A foreign key may hold any bytes: it is passed over, not stumbled on.
+        # A foreign key may hold any bytes: reading it must not fail.
         "encoding_errors": "surrogateescape",
-        # A process that beats must not hang on one: two seconds a try; the store tries again itself, since what
-        # redis-py repeats, and when, differs with its release.
+        # A beat must not hang here. The store repeats commands itself, since releases of redis-py differ in what they
+        # repeat.
         "socket_timeout": 2.0,
         "socket_connect_timeout": 2.0,
         "retry": Retry(NoBackoff(), 0),
@@ -106,7 +105,7 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
             options.setdefault(option, value)
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [(server.hostname or "localhost", server.port or 26379) for server in servers],
-        # One that is gone must not hold up the question to the next: redis-py's own retries take it seconds.
+        # A sentinel that is gone must not hold up the next: redis-py's own retries take seconds.
         sentinel_kwargs={**{name: options[name] for name in _PATIENCE if name in options}, **sentinel_kwargs},
         **options,
     )

@@ -26,7 +26,7 @@ _LONGEST = 1e11
 
 
 def ms(seconds: float) -> int:
-    """Write a span as scripts take it: at most so long that its sum with the time has no more digits than they read."""
+    """Write a span for a script, cut so that its sum with the time has no more digits than scripts read."""
     return round(seconds * 1000) if seconds < _LONGEST else round(_LONGEST * 1000)  # NaN is longest, too
 
 
@@ -221,7 +221,7 @@ def read_past(text: str) -> r.Past:
 
 
 def as_mapping(reply: Any) -> dict[str, str]:
-    """Return a hash, which a pipeline without redis-py's own reading of replies returns as a list."""
+    """Return a hash as a dict; a pipeline may return it as a flat list."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
@@ -232,7 +232,7 @@ def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
 
 
 def as_info(reply: Any) -> dict[str, Any]:
-    """Return what INFO says by name, which a pipeline without redis-py's own reading of replies returns as text."""
+    """Return what INFO says by name; a pipeline may return it as text."""
     if isinstance(reply, dict):
         return reply
     lines = (line.partition(":") for line in str(reply).splitlines() if not line.startswith("#"))
@@ -240,21 +240,20 @@ def as_info(reply: Any) -> dict[str, Any]:
 
 
 def write_report(report: r.BeatReport, app: str) -> tuple[str, str]:
-    """Write what a beat says of itself: for versions that read five words only, and as JSON with ``app``.
+    """Write a beat's report twice: as five words, for earlier versions, and as JSON with ``app``.
 
-    A field that is added stands in the JSON alone, and whoever doesn't know it passes over it.
+    A new field goes into the JSON alone; a version that doesn't know it ignores it.
     """
     words = f"{report.offset * 1000:.0f} {report.lag * 1000:.0f} {report.entries} {report.untracked} {report.version}"
     return words, json.dumps({**json.loads(app or "{}"), **asdict(report)})
 
 
-def read_report(words: str | None, told: str | None) -> r.BeatReport | None:
-    """Read what a beat says of itself: from the JSON, or the words of an earlier version. None: nothing readable."""
+def read_report(words: str | None, text: str | None) -> r.BeatReport | None:
+    """Read a beat's report from the JSON, or from the words of an earlier version. None: neither can be read."""
     try:
-        said = json.loads(told or "")
-        return r.BeatReport(
-            **{field.name: _told(said[field.name], field.type) for field in _TOLD if field.name in said}
-        )
+        said = json.loads(text or "")
+        known = [field for field in fields(r.BeatReport) if field.name in said]
+        return r.BeatReport(**{field.name: _checked(said[field.name], field.type) for field in known})
     except (ValueError, TypeError, RecursionError):
         pass
     try:
@@ -264,11 +263,8 @@ def read_report(words: str | None, told: str | None) -> r.BeatReport | None:
         return None
 
 
-_TOLD = fields(r.BeatReport)
-
-
-def _told(value: object, kind: object) -> Any:
-    """Return a value of a report's JSON, which is of the type that its field names."""
+def _checked(value: object, kind: object) -> Any:
+    """Return a value of a report's JSON; raises ValueError if it isn't of its field's type, ``kind``."""
     if kind == "str" and isinstance(value, str):
         return value[:64]
     if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
@@ -277,7 +273,7 @@ def _told(value: object, kind: object) -> Any:
 
 
 def read_app(text: str | None) -> str | None:
-    """Read of which app a beat is; see ``settings.describe_app``. None where it says nothing that can be understood."""
+    """Read which app a beat is of, as ``settings.describe_app`` wrote it. None if it can't be read."""
     try:
         told = json.loads(text or "")
         name, apart = str(told["app"])[:64], str(told.get("apart", ""))[:128]
@@ -287,7 +283,7 @@ def read_app(text: str | None) -> str | None:
 
 
 def read_members(reply: list[str] | OnceError) -> list[WindowKey | None] | OnceError:
-    """Read members of an open zset; None stands for what nobody of ours put there."""
+    """Read members of an open zset; None stands for a foreign one."""
     return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
 
 
@@ -304,7 +300,7 @@ def _read_member(member: str) -> WindowKey | None:
 
 
 def _outcome(text: str) -> str:
-    """An outcome, which people are shown: a stranger's text would move their cursor."""
+    """Return an outcome that may be shown: a foreign text could hold control characters."""
     if not (text.isascii() and text.isalpha()):
         raise ValueError(f"found {text!r:.40}, expected an outcome")
     return text

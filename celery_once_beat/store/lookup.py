@@ -1,6 +1,6 @@
 """What people ask of the store: which beats live, how each entry stands, what ran. Reads, and writes nothing.
 
-A key that can't be read is a line of trouble at its entry, and hides no other.
+A key that can't be read is a line of trouble at its entry; the other entries are shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "Story")
 
 #: Entries that travel in one pipeline.
 _CHUNK = 500
-#: Overdue windows read of each shard: what lies beyond is no longer looked at one by one by anybody.
+#: Most overdue windows that are read of each shard.
 _MOST_OVERDUE = 10_000
 
 
@@ -36,13 +36,13 @@ class BeatSeen:
     heard: float
     #: What it said of itself; None: nothing, or nothing that this version understands.
     report: BeatReport | None
-    #: Of which app it is; None: the same.
+    #: Of which app it is; None: as for ``report``.
     app: str | None = None
 
 
 @dataclass(frozen=True)
 class Story:
-    """A window of which something is known: it has its outcome, or is open."""
+    """A window that is open or has its outcome."""
 
     start: datetime
     #: Its outcome, or how it stands: ``overdue``, ``running``, ``waiting`` (for a retry, or to run again),
@@ -84,7 +84,7 @@ class Overview:
     latency: float
     beats: list[BeatSeen]
     entries: dict[str, EntrySeen]
-    #: Overdue windows of entries that weren't asked for, by entry: no schedule of ours has them any more.
+    #: How many overdue windows each entry has that wasn't asked for: it has left the schedule.
     strangers: dict[str, int]
 
 

@@ -156,7 +156,7 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Nothing was changed; what ``reason`` says had happened first."""
+    """Nothing was changed; ``reason`` says why."""
 
     reason: str = ""
 
@@ -190,7 +190,7 @@ class Begun:
     last_done: datetime | None
 
 
-#: The reason of a copy that must come again: no beat recovers its window.
+#: Why a copy has to come again later: no beat recovers its window.
 RUNS_ALONE = "runs alone"
 
 
@@ -247,7 +247,7 @@ class Heartbeat:
     now: datetime
     beats: tuple[str, ...]
     new: bool
-    #: Where ``once_beat_wait_replicas`` asks for replicas: so many have what was written with it.
+    #: As many replicas as ``once_beat_wait_replicas`` says have what was written with it.
     certain: bool = True
 
 
@@ -257,7 +257,7 @@ class BeatReport:
 
     #: By how much its machine's clock is ahead of the server's.
     offset: float
-    #: By how much the entry that is due longest was late, when it said so.
+    #: How late the entry was that had been due longest.
     lag: float
     entries: int
     untracked: int

@@ -34,15 +34,16 @@ Command = tuple[Any, ...]
 
 #: What a client raises where it has no answer of the server; the cluster's is no RedisError.
 UNREACHABLE = (RedisError, RedisClusterException, OSError, ValueError)
-#: Of those, what may be over in a moment.
+#: Those of them that may be over in a moment.
 _BROKEN = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
 #: A node says that the command is to be sent again, here or elsewhere; AskError is MovedError's base.
 _REDIRECTED = (AskError, ClusterDownError, TryAgainError)
 #: Seconds before the second and the third try: every verb may be sent again, since it answers its owner as it did
 #: the first time.
 _PAUSES = (0.1, 0.2)
-#: How INFO names a replica, and options of a connection that say which server it is to.
+#: How INFO names a replica.
 _REPLICA = re.compile(r"slave\d+$")
+#: Options of a connection that say which server it is to.
 _OF_ONE_SERVER = frozenset({"host", "port", "path", "connection_pool"})
 
 
@@ -50,7 +51,7 @@ _OF_ONE_SERVER = frozenset({"host", "port", "path", "connection_pool"})
 class Reply:
     """What came back for one command."""
 
-    #: Of the server; an exception where that is its answer, or where it has none.
+    #: The server's answer; an exception if it refused the command or didn't answer.
     value: Any
     #: What the server said to the last command of the pipeline.
     last: Any = None
@@ -62,7 +63,7 @@ class _Part(NamedTuple):
 
     client: Any
     positions: list[int]
-    #: Their slot is on its way to this node: each command has to say that it knows.
+    #: Their slot is migrating here: each command goes after ASKING.
     asking: bool = False
 
 
@@ -129,12 +130,12 @@ class Nodes:
         self,
         commands: Sequence[Command],
         positions: Sequence[int],
-        before_now: dict[int, Reply],
+        earlier: dict[int, Reply],
         before: Sequence[Command],
         last: Command | None,
     ) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}
-        for part in self._parts(commands, positions, before_now, replies):
+        for part in self._parts(commands, positions, earlier, replies):
             try:
                 raw = _send_part(part, [commands[position] for position in part.positions], before, last)
             except UNREACHABLE as exc:
@@ -146,15 +147,15 @@ class Nodes:
         self,
         commands: Sequence[Command],
         positions: Sequence[int],
-        before_now: dict[int, Reply],
+        earlier: dict[int, Reply],
         replies: dict[int, Reply],
     ) -> list[_Part]:
-        """Say which server gets the commands at ``positions``; notes a reply for those that have none now."""
+        """Say which server gets the commands at ``positions``. If none can, the error goes into ``replies``."""
         if not self._cluster:
             return [_Part(self._client, list(positions))] if positions else []
         parts: dict[tuple[str, bool], _Part] = {}
         for position in positions:
-            said = before_now[position].value if position in before_now else None
+            said = earlier[position].value if position in earlier else None
             try:
                 node = None
                 if isinstance(said, AskError) and not isinstance(said, MovedError):
@@ -168,9 +169,9 @@ class Nodes:
         return list(parts.values())
 
     def _refresh(self) -> None:
-        """Learn anew which node has what: one is gone, or said that it doesn't have a slot."""
+        """Ask again which node has which slots: one is gone, or doesn't have a slot any more."""
         if self._cluster:
-            # What was known stays known; the next command that fails looks again.
+            # If nobody answers, what was known stays known.
             with contextlib.suppress(*UNREACHABLE):
                 self._client.nodes_manager.initialize()
 
@@ -179,7 +180,7 @@ def _send_part(
     part: _Part, commands: Sequence[Command], before: Sequence[Command], last: Command | None
 ) -> list[Reply]:
     if len(commands) == 1 and not (before or part.asking or last is not None):
-        # As in a pipeline of one, which costs redis-py half as much again; a worker waits for two a window.
+        # A pipeline of one costs redis-py half as much again, and a worker waits for two round trips a window.
         try:
             return [Reply(part.client.execute_command(*commands[0]))]
         except ResponseError as answer:
@@ -196,7 +197,7 @@ def _send_part(
         raw = pipe.execute(raise_on_error=False)
     said = raw.pop() if last is not None else None
     values = raw[len(before) :]
-    # A script that may not be loaded: that is the reason, not that it isn't there.
+    # If a script may not be loaded, that is the reason, not NOSCRIPT.
     refused = next((value for value in raw[: len(before)] if isinstance(value, Exception)), None)
     return [
         Reply(refused if refused and isinstance(value, NoScriptError) else value, said)

@@ -1,4 +1,4 @@
-"""The round trip: scripts and commands travel in one pipeline, and come back as answers or as errors of ours.
+"""The round trip: scripts and commands travel in one pipeline; each comes back as an answer or an error of ours.
 
 An error that concerns one key stands in the place of its answer; what concerns them all is raised. Scripts are sent
 by their hash, and loaded where the server doesn't know them: after a restart, a failover, a SCRIPT FLUSH.
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
-#: How the text of an error begins that a script itself made, not a command in it.
+#: How an error begins that a script raised itself, and not a command in it.
 _SCRIPT_FAILED = ("user_script:", "Error running script")
-#: What a command in it said of the server's state: Redis 6.2 hides its code behind the script's.
+#: An error of a command in a script that is about the server's state: Redis 6.2 puts its code behind the script's.
 _OF_THE_SERVER = re.compile(r"user_script: \d+: (-(?!ERR )[A-Z]+ |The user executing the script can't)")
 _WHERE = re.compile(r" script: [^:]*@user_script:\d+\.$")
 #: What ``read_fields`` of ``lua/pieces/entry.lua`` raises.
 _NEWER = re.compile(r"user_script:\d+: NEWER (\d+)")
-#: What a command says of a value that isn't what it works on: of the key, not of the server's state.
+#: How a command refuses the value of a key. That says nothing of the server's state.
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
 #: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
@@ -135,8 +135,8 @@ class RoundTrip:
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
         except BaseException:
-            # Raised into it, a soft time limit say: a connection may wait for a reply that nobody reads, and the next
-            # command would take it for its own. Not closed: other threads may use others of the same pool.
+            # Raised from outside, as a soft time limit is. A reply may come that nobody has read, and the next command
+            # would take it for its own. Not closed: other threads may use the same pool.
             self._lazy = None
             raise
 
@@ -155,7 +155,7 @@ class RoundTrip:
         return doubt or result
 
     def _doubt(self, verb: str, acknowledged: Any) -> UncertainWriteError | None:
-        """Return what there is against acting on a write; ``acknowledged`` is what WAIT said, None: nothing."""
+        """Return why a write can't be acted on, or None; ``acknowledged`` is WAIT's reply, None if it wasn't sent."""
         replicas = self.settings.wait_replicas
         if isinstance(acknowledged, Exception):  # this user may not send it, say
             return UncertainWriteError(f"{verb}: WAIT (once_beat_wait_replicas) failed: {acknowledged}")
@@ -173,7 +173,7 @@ class RoundTrip:
         elif found := _NEWER.search(text):
             wrapped = newer(keys[0], found[1])
         elif "BADDATA" in text:
-            # Around what a script says the server puts where in the script that was.
+            # The server adds where in the script that was.
             wrapped = StoreDataError(_WHERE.sub("", text.partition("BADDATA ")[2]))
         elif type(error) is ResponseError and (
             (text.startswith(_SCRIPT_FAILED) and not _OF_THE_SERVER.search(text))
@@ -187,7 +187,7 @@ class RoundTrip:
         return wrapped
 
     def _wrong_type(self, keys: Sequence[str]) -> str | None:
-        """Name the key whose type isn't the one that its name says, for the message of an error."""
+        """Return a message that names a key of the wrong type, or None if none has it."""
         for key in keys:
             wanted = self._keys.type_of(key)
             found = self._send([("TYPE", key)])[0].value
@@ -199,7 +199,7 @@ class RoundTrip:
 
 
 def _unavailable(error: Exception) -> StoreUnavailableError:
-    # The text of redis-py's errors names host and port, never the password; but this one shows the sentinels' clients,
-    # of which some of its releases print all options.
+    # redis-py's errors name host and port, never the password. But this one prints the sentinels' clients, in some
+    # releases with all their options.
     text = str(error).partition(" : ")[0] if isinstance(error, MasterNotFoundError) else str(error)
     return StoreUnavailableError(f"Redis: {type(error).__name__}: {text}")

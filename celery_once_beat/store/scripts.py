@@ -3,8 +3,8 @@
 From this the script is made that a server gets: a local for each key and argument, in capitals, then those pieces of
 ``lua/pieces/`` that the verb uses, then the verb of ``lua/``, whose header says what it does and answers.
 
-A piece is a top-level ``local``, a function or values, with the statements up to the next one. A script has the pieces
-that its verb names, and those that they name in turn: each call makes every function of its script anew.
+A piece is a top-level ``local``, a function or values, with the statements up to the next one. A script has only the
+pieces that its verb uses, directly or through others, since each call makes every function of its script anew.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Call(Generic[T]):
     read: Callable[[list[Any]], T]
 
     def command(self) -> Command:
-        """As a client sends it."""
+        """The command that a client sends."""
         return ("EVALSHA", self.verb.sha, len(self.keys), *self.keys, *self.arguments)
 
 
@@ -77,7 +77,7 @@ class Verb(Generic[T]):
     #: Names, each with its kind behind a colon.
     takes: str
     read: Callable[[list[Any]], T]
-    #: With ``wait_replicas`` its answer counts once so many have what it wrote.
+    #: Its answer counts once ``wait_replicas`` replicas have what it wrote.
     waits: bool = False
     #: The name of further keys: in Lua a table.
     more_keys: str = ""
@@ -90,7 +90,7 @@ class Verb(Generic[T]):
 
     @cached_property
     def script(self) -> str:
-        """What the server gets."""
+        """The script that the server gets."""
         locals_ = [f"local {name.upper()} = KEYS[{place}]" for place, name in enumerate(self._key_names, 1)]
         if self.more_keys:
             more = self.more_keys.upper()
@@ -103,7 +103,7 @@ class Verb(Generic[T]):
 
     @cached_property
     def sha(self) -> str:
-        """By which the server knows the script."""
+        """The hash by which the server knows the script."""
         return hashlib.sha1(self.script.encode(), usedforsecurity=False).hexdigest()
 
     def call(self, keys: Mapping[str, str], more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
@@ -171,7 +171,7 @@ _WINDOW = "start member"
 #: How many records of windows that ended an entry has, and for how long a window's markers live.
 _KEPT = "marker_ttl:span history_size:number"
 _ENDING = f"{_WINDOW} {_KEPT} retention:span"
-#: Which beats live, as of ``asked_at`` (None: now), as far as the caller knows it and it may matter.
+#: Which beats were alive and which gone at ``asked_at`` (None: now), of those that may matter.
 _WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
 #: ``tracked`` is what the message's headers say.

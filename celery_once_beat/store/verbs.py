@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ("Store", "store_of")
 
 T = TypeVar("T")
-#: A call that hasn't been told yet who lives.
+#: Makes a call from what is known of which beats live.
 _Unsent = Callable[..., Call[T]]
 
 #: Beats of which each load says whether they live, though nobody has asked yet.
@@ -48,7 +48,7 @@ class Store:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self._trip = RoundTrip(settings, self.keys, client)
-        #: Beats for which scripts asked last.
+        #: Beats that scripts asked about last.
         self._met: tuple[str, ...] = ()
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Store:
     ) -> r.Spent | r.Unknown:
         """Say that a one-off has had its window, and that it is being ``disabled``.
 
-        ``edited`` is when its row was, as the beat knows it, ``now`` from where it counts if it was enabled again.
+        ``edited`` is its last edit that the beat knows of, ``now`` from where it counts if it was enabled again.
         Returns :class:`Unknown` where it has to be loaded again.
         """
         keys = {"entry": self.entry_key(entry)}
@@ -172,10 +172,10 @@ class Store:
     def _ask_with_beats(
         self, calls: Sequence[tuple[_Unsent[T], Collection[str], datetime | None]]
     ) -> list[T | OnceError]:
-        """Send calls whose answers depend on which beats live; each with who did, and when that was asked.
+        """Send calls whose answers depend on which beats live. Each comes with those that lived, and when they did.
 
-        A script asks for the beats that matter; the few that were asked for last are told from the start. So what is
-        sent doesn't grow with the number of beats.
+        A script asks about the beats that matter to it, and is sent what it asks. Of the few that were asked about last
+        it is told at once. So a call doesn't grow with the number of beats.
         """
         answers: dict[int, T | OnceError] = {}
         told = dict.fromkeys(range(len(calls)), self._met)
@@ -247,7 +247,7 @@ class Store:
         if not beats:
             return {}
         (texts,) = self._trip.read([("HMGET", self.keys.of_beats["apps"], *beats)])
-        if isinstance(texts, OnceError):  # display only: whatever else may be in its place
+        if isinstance(texts, OnceError):  # for people only: a foreign key here stops no beat
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
@@ -417,7 +417,7 @@ class Store:
     def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
         """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
 
-        It isn't where the message didn't go out and another has claimed the window since.
+        It isn't if the message didn't go out and another has claimed the window since.
         """
         call = self._of_window(scripts.KEY_CONFIRM, window, claimant=claimant, published=published)
         return self._trip.one(call) == "confirmed"
@@ -484,7 +484,7 @@ def store_of(app: Celery) -> Store:
 def _telling(
     call: _Unsent[T], alive: Collection[str], asked_at: datetime | None, beats: Iterable[str]
 ) -> Call[T | r.Who]:
-    """Make a call that says of ``beats`` whether they live, and whose answer may ask for more."""
+    """Make a call that says which of ``beats`` live; its answer may ask about more."""
     beats = [*beats]
     made = call(
         asked_at=asked_at,
