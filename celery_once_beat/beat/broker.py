@@ -30,7 +30,7 @@ logger = get_logger(__name__)
 #: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.
 BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
 
-#: Of a message to a queue: the push, and where the queue expires an expiry for each of ten priorities.
+#: Redis commands for one message: the push, and ten expiries, one a priority, if its queue expires.
 _COMMANDS = 11
 
 
@@ -39,9 +39,9 @@ class BlockedError(OperationalError):
 
 
 class Alarm:
-    """Whether a RabbitMQ takes no messages, since its memory or its disk is full.
+    """Whether RabbitMQ takes no messages, since its memory or its disk is full.
 
-    It says so to a connection that publishes, and then reads nothing more from it.
+    It tells a connection that publishes, and then reads nothing more from it.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Alarm:
             self._publishing = False
 
     def blocked(self, reason: str) -> None:
-        """Called by the connection, in whatever reads from it."""
+        """Called by the connection, when somebody reads from it."""
         self.on = self.was_on = True
         if self._publishing:
             raise BlockedError(reason)
@@ -71,7 +71,7 @@ class Alarm:
 def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
     """Options for a connection on which windows are published: publisher confirms, and no endless waits.
 
-    What the app sets itself counts.
+    The app's own options go first.
     """
     conf = app.conf
     url = conf.broker_write_url or conf.broker_url or "amqp://"
@@ -96,7 +96,7 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
     try:
         if not any(isinstance(queue, Broadcast) for queue in app.amqp.queues.values()):
             return  # nearly always; the app's routers may be slow
-    except Exception as exc:  # noqa: BLE001  # a stranger's queues
+    except Exception as exc:  # noqa: BLE001  # a user's queues
         logger.debug("once: the app's queues can't be read: %s", exc)
         return
     for entry in entries:
@@ -104,7 +104,7 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
             task = app.tasks.get(entry.task)
             options = {"queue": getattr(task, "queue", None), **(entry.options or {})}
             route = app.amqp.router.route(options, entry.task, entry.args, entry.kwargs, task)
-        except Exception as exc:  # noqa: BLE001  # a stranger's router
+        except Exception as exc:  # noqa: BLE001  # a user's router
             logger.debug("once: entry %r can't be routed: %s", entry.name, exc)
             continue
         if isinstance(route.get("queue"), Broadcast):
@@ -112,12 +112,11 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
 
 
 def batch(producer: Any, messages: int) -> AbstractContextManager[Any]:
-    """Let what is published inside travel together where the transport can: kombu's over Redis, from 5.7 on.
+    """Publish what is sent inside in one round trip, if the transport can: kombu's over Redis, from 5.7 on.
 
-    A message then waits for the others, and all of them for one round trip, which is most of what a publish costs.
-    Elsewhere each is published by itself. Celery sends ``after_task_publish`` when a message is in the batch, this
+    Else each message is published by itself. Celery sends ``after_task_publish`` when a message is in the batch, this
     package ``window_published`` when it is out. ``producer`` is None if there is none: nothing will be published.
-    Raises BatchPublishError at the end where perhaps not all went out.
+    Raises BatchPublishError at the end if perhaps not all went out.
     """
     if not getattr(producer, "supports_batch_publish", False):
         return nullcontext()
@@ -147,7 +146,7 @@ def drop(connection: Any) -> None:
         if close_socket is not None:
             close_socket()
         connection.release()
-    except Exception as exc:  # noqa: BLE001  # it is broken: whatever it says
+    except Exception as exc:  # noqa: BLE001  # it is broken anyway
         logger.debug("once: the broken connection couldn't be released: %s", exc)
 
 

@@ -34,7 +34,7 @@ __all__ = ("CHUNK", "Claiming", "Claims")
 
 logger = get_logger(__name__)
 
-#: What is logged where a load tells this beat something new of an entry.
+#: The action that is logged for a load's news.
 _NEWS = {"new": "entry_new", "changed": "entry_changed", "back": "entry_back"}
 
 #: Entries that are loaded in one pipeline, and windows that one tick claims, slice by slice.
@@ -57,7 +57,7 @@ class Claims:
     won: list[Job] = field(default_factory=list)
     #: Entries whose window another beat has.
     lost: list[BeatEntry] = field(default_factory=list)
-    #: Of each entry with windows that were passed over the newest of them, and how many those were.
+    #: For each entry with missed windows the newest of them, and how many they are.
     missed: list[tuple[Window, int]] = field(default_factory=list)
     #: The schedule holds another definition than some entry: it has to be read anew.
     replaced: bool = False
@@ -112,7 +112,7 @@ class Claiming:
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
             del self._superseded_by[name]
             self._entries.wake_up(name)
-        # Those of a silent node last: they mustn't take up all the time each time.
+        # Those of a silent node last: they must not use up the others' time.
         left = sorted(self._entries.unloaded(), key=lambda entry: entry.name not in self._silent)
         while left:
             asked: list[tuple[BeatEntry, LoadRequest]] = []
@@ -139,7 +139,7 @@ class Claiming:
     def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._entries.get(name) is None]
         replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
-        # Of a cluster one node may be away: it is told later.
+        # One node of a cluster may be away: it is told later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
 
@@ -182,7 +182,7 @@ class Claiming:
             self._entries.loaded(entry, reply.cursor)
 
     def _stand_still(self, entry: BeatEntry, cursor: datetime) -> None:
-        """Wait: its windows are claimed up to ``cursor``, in the future. Somebody may delete its key meanwhile."""
+        """Let it wait: its ``cursor`` lies in the future. It is loaded again, since somebody may delete its key."""
         self._ahead[entry.name] = cursor
         self._entries.rest(entry, "")  # one line speaks of all
 
@@ -212,7 +212,7 @@ class Claiming:
 
     def _superseded(self, entry: BeatEntry, reply: Superseded) -> None:
         entry.superseded(reply)
-        # Each look finds out whether that beat lives: not all entries need be asked for at each.
+        # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
@@ -264,13 +264,13 @@ class Claiming:
                 break
             with self._entries.alone(entry):
                 if not self._entries.adopt(entry, schedule.get(entry.name)):
-                    replaced = True  # behind our back: made anew at the next tick
+                    replaced = True  # it is made anew at the next tick
                     self._entries.put(entry)
                     continue
                 assert entry.cursor is not None
                 step = entry.step(now)
                 if step is None:
-                    # The next tick goes on looking; or the schedule has changed its mind.
+                    # The next tick goes on looking; or the schedule says another thing by now.
                     self._entries.advance(entry, entry.cursor)
                     continue
                 mode = ("run" if entry.tracked else "untracked") if step.run else "pass"

@@ -57,9 +57,9 @@ _MAX_NAME = 64 * 1024
 #: A schedule that starts more often, twice in a row, is a mistake: it would fill the queue for good.
 _LEAST_APART = timedelta(milliseconds=1)
 _BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
-#: Seconds for which one entry's starts are looked for at a time: the others' turn comes between.
+#: Seconds for which one entry's starts are looked for before it is the others' turn.
 _SLICE = 0.05
-#: An older plan is made anew: what was on time may be late by now.
+#: A plan that is older is made anew: what was on time may be late by now.
 _PLAN_LASTS = timedelta(seconds=5)
 
 
@@ -106,7 +106,7 @@ class BeatEntry:
     fingerprint: str
     #: Whether workers close its windows, so that a lost one can be recovered.
     tracked: bool
-    #: This beat's place for the entry in a burst.
+    #: Entries that are due at once are claimed in this order, which differs from beat to beat.
     order: int
     #: When its messages may run, and until when.
     timing: Timing = field(default_factory=Timing)
@@ -150,9 +150,9 @@ class BeatEntry:
     _plan: deque[Step] = field(default_factory=deque)
     _planned_at: datetime = _BEGINNING
     _backlog: Backlog | None = None
-    #: The last start that was looked beyond, and the one after it: a window, its end and the next are one question.
+    #: What :meth:`after` was asked last, and its answer: a window's start, its end and the next start ask the same.
     _beyond: tuple[datetime, datetime | None] | None = None
-    #: Of a schedule that can only be asked again and again: the start that was looked beyond, and up to when.
+    #: A start after which the schedule is undecided, and up to when it was asked.
     _asked: tuple[datetime, datetime] | None = None
 
     @property
@@ -174,7 +174,7 @@ class BeatEntry:
         self.absent_at = self.came_at = None
 
     def came(self, at: datetime | None, absent_at: datetime | None) -> None:
-        """Its windows count from ``at``, of which the schedule said so, or from the last look without it."""
+        """Count its windows from ``at``, when it came into the schedule; None: from ``absent_at``, the look before."""
         self.came_at, self.absent_at = at, absent_at
 
     def advanced(self, source: Any) -> None:
@@ -186,7 +186,7 @@ class BeatEntry:
         self.since = since
 
     def taken_over(self, old: BeatEntry) -> None:
-        """Only its limits are others than ``old``'s: what the store said of that one holds."""
+        """Keep what the store said of ``old``, from which only the limits differ."""
         self.loaded_at, self.known, self.since = old.loaded_at, old.known, old.since
         self.absent_at, self.came_at, self.unanswered = old.absent_at, old.came_at, old.unanswered
 
@@ -214,7 +214,7 @@ class BeatEntry:
         self.drop_plan()
 
     def drop_plan(self) -> None:
-        """What is due is to be judged anew."""
+        """Judge anew what is due."""
         self._plan.clear()
 
     def repeat(self, cursor: datetime, step: Step) -> None:
@@ -306,7 +306,7 @@ class BeatEntry:
     def after(self, start: datetime) -> datetime | None:
         """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError.
 
-        UndecidedError: it is none of a time for which the schedule was asked; the next call asks on.
+        UndecidedError: there is none up to where the schedule was asked; the next call asks on.
         """
         if self.one_off and self.since is not None and start > self.since:
             return None
@@ -407,7 +407,7 @@ class Entries:
         self._heap = [(entry.next, entry.name) for entry in self if entry.next]
         heapq.heapify(self._heap)
         self._due.clear()
-        # A definition that is new here hasn't anything to rest for.
+        # A new definition has no reason to rest.
         self._resting = [(until, name) for until, name in self._resting if self.get(name) is kept.get(name)]
         heapq.heapify(self._resting)
         resting = {name for _, name in self._resting}
@@ -416,12 +416,12 @@ class Entries:
         return [entry for name, entry in kept.items() if name not in self._entries]
 
     def make(self, name: str, source: Any) -> BeatEntry:
-        """Return a new entry; raises SettingError, or whatever a stranger's name, options or schedule raise."""
+        """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise."""
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
         if not isinstance(source.task, str) or not source.task:
             raise SettingError(f"task: found {shown(source.task)}, expected the name of a task")
-        name = str.__str__(name)  # without what a subclass, an enum say, makes of it elsewhere
+        name = str.__str__(name)  # a subclass, an enum say, may write itself otherwise
         task = self._tasks.get(source.task)
         zone = getattr(getattr(source, "app", None), "timezone", timezone.utc)
         timing = Timing.of(name, source.options or {}, task, zone)
@@ -470,7 +470,7 @@ class Entries:
             )
 
     def adopt(self, entry: BeatEntry, source: Any) -> bool:
-        """Take ``source``, where a base makes a new one at each access; False if it says another thing."""
+        """Take ``source``, since a base may make a new one at each access; False if its definition is another."""
         same = source is entry.source or (
             source is not None
             and (source.options or {}) == (entry.source.options or {})
@@ -533,7 +533,7 @@ class Entries:
             return
         self._newest = max(self._newest, cursor)
         self._unloaded.discard(entry)
-        # Where a claim met what it can't read, that the entry could be loaded says nothing.
+        # After a claim met what it can't read, a load that works says nothing.
         if not entry.claim_failed:
             if entry.trouble:
                 logger.info("once: entry %r goes on", entry.name, extra=about("entry_goes_on", entry=entry.name))
@@ -581,7 +581,7 @@ class Entries:
         return list(self._unloaded)
 
     def reload(self, name: str) -> None:
-        """Have one entry's cursor loaded anew."""
+        """Load one entry's cursor anew."""
         entry = self.get(name)
         if entry is not None:
             entry.forget()
@@ -614,7 +614,7 @@ class Entries:
         action: str = "entry_broken",
         level: int = logging.ERROR,
     ) -> None:
-        """Load an entry that can't go on anew after ``seconds``; log the reason, once for as long as it lasts."""
+        """Let an entry that can't go on rest for ``seconds``; log the reason, once for as long as it lasts."""
         trouble = str(reason)
         if trouble and trouble != entry.trouble:
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
@@ -625,10 +625,10 @@ class Entries:
 
     @contextmanager
     def alone(self, entry: BeatEntry) -> Iterator[None]:
-        """Ask an entry something: whatever its source raises is its trouble alone, and it rests for it."""
+        """Guard what asks an entry's source: whatever that raises, only this entry rests for it."""
         try:
             yield
-        except Exception as exc:  # noqa: BLE001  # a stranger's options, schedule or zone
+        except Exception as exc:  # noqa: BLE001  # a user's options, schedule or zone
             self.rest(entry, exc if isinstance(exc, OnceError) else shown(exc))
 
     def wake(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """How a window's message goes out: through Celery's own ``apply_entry``, over a connection that is known to live.
 
 Decided here: which claimed windows there is still time to publish, and whether a publish that failed is tried again
-(the broker was away) or can't succeed (its arguments can't be serialized, say). The scheduler inherits this part and
-doesn't hold it, as it does ``claiming`` and ``recovery``: it overrides the base's own methods.
+(the broker was away) or can't succeed (its arguments can't be serialized, say). The scheduler holds ``claiming`` and
+``recovery``, but inherits this part, which overrides methods of Celery's scheduler.
 
 If the process dies, or sleeps for an hour:
 
@@ -37,8 +37,8 @@ from celery_once_beat.windows import Window, WindowKey, encode_headers, format_i
 from celery_once_beat.wording import shown
 
 from . import broker
-from .departure import Departure
 from .entries import BeatEntry
+from .outgoing import OutgoingMessage
 from .results import Results
 from .server_clock import ServerClock
 
@@ -138,7 +138,7 @@ class Publishing(Scheduler):
         self._until = claimed_at + self._patience
         while left and steady() < self._until and not self._broker_down:
             self._publish_slice(left)
-        self._owed += (job for job in left if not job.tracked)  # of the others recovery sees to it
+        self._owed += (job for job in left if not job.tracked)  # recovery publishes the others
 
     def _publish_owed(self) -> None:
         """Publish what there was no time for."""
@@ -185,7 +185,7 @@ class Publishing(Scheduler):
             source = self._advance_source(entry)
         try:
             published = self._send(source, window, job)
-        except Exception as exc:  # noqa: BLE001  # what a stranger's options, entry or scheduler raise
+        except Exception as exc:  # noqa: BLE001  # what a user's options, entry or scheduler raise
             published, why = Published.IMPOSSIBLE, shown(exc)
             if self._unsendable.get(entry.name) != why:
                 self._unsendable[entry.name] = why
@@ -224,7 +224,7 @@ class Publishing(Scheduler):
         self._confirm(confirmations)
 
     def _delay(self, job: Job) -> float:
-        """Seconds until the job's message may run. Of one that is published again the countdown began long ago."""
+        """Seconds until the job's message may run. If it is published again, its countdown began at the start."""
         return job.entry.timing.delay(self.clock.now(), job.start if job.again else None)
 
     def _confirm(self, confirmations: list[Confirmation]) -> None:
@@ -255,13 +255,13 @@ class Publishing(Scheduler):
         if self._broker_down:
             return Published.UNSURE
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
-        departure = Departure(sent_as, encode_headers(window, sent_as))
-        message = self._message(source, window, job, departure)
+        outgoing = OutgoingMessage(sent_as, encode_headers(window, sent_as))
+        to_send = self._entry_to_send(source, window, job, outgoing)
         self._published, self._hung = Published.UNSURE, False
         producer = self._producer()
         if producer is not None:
-            with self._alarm.during_publish(), departure.watched():
-                self.apply_entry(message, producer=producer)
+            with self._alarm.during_publish(), outgoing.watched():
+                self.apply_entry(to_send, producer=producer)
         if self._hung:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
         if self._published == Published.UNSURE:
@@ -271,29 +271,29 @@ class Publishing(Scheduler):
             job.entry.refused(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
         else:
             job.entry.accepted()
-        if self._published == Published.SENT and departure.lost and window.tracked:
+        if self._published == Published.SENT and outgoing.lost and window.tracked:
             if not job.entry.astray:
                 logger.error(
                     "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
                     "keep the options 'task_id' and 'headers' that it is given?",
                     window.entry,
-                    departure.lost,
+                    outgoing.lost,
                     extra=about("entry_astray", window),
                 )
             job.entry.went_astray()
             return Published.ASTRAY
         if self._published == Published.SENT and job.publishes > 1 and not job.begun:
-            self._results.watch(WindowKey(window.entry, window.start), departure.task_id)
+            self._results.watch(WindowKey(window.entry, window.start), outgoing.task_id)
             if job.publishes >= _OFTEN:
-                self._unbegun[window.entry] = job, departure.queue
+                self._unbegun[window.entry] = job, outgoing.queue
         return self._published
 
-    def _message(self, source: Any, window: Window, job: Job, departure: Departure) -> Any:
+    def _entry_to_send(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessage) -> Any:
         """Return Celery's entry with the window's options."""
         options = {key: value for key, value in (source.options or {}).items() if key != "once"}
         # Celery writes into the headers of the options: a copy of its own for each message.
-        options["headers"] = with_window(options.get("headers"), window, departure.task_id)
-        options["task_id"] = departure.task_id
+        options["headers"] = with_window(options.get("headers"), window, outgoing.task_id)
+        options["task_id"] = outgoing.task_id
         # A broker that takes messages and confirms none must not hold a beat.
         options["confirm_timeout"] = max(self._until - steady(), 1.0)
         options["retry"] = False
@@ -304,11 +304,11 @@ class Publishing(Scheduler):
         if job.retry:
             options["retries"] = job.retry
         # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
-        message = object.__new__(type(source))
-        message.__dict__.update(vars(source), options=options)
+        entry = object.__new__(type(source))
+        entry.__dict__.update(vars(source), options=options)
         if not window.entry.isprintable():
-            message.name = repr(window.entry)  # Celery logs it unquoted: a newline would start a line of its own
-        return message
+            entry.name = repr(window.entry)  # Celery logs it unquoted: a newline would start a line of its own
+        return entry
 
     def _name_unbegun(self) -> None:
         """Log of each entry a window that was published often and never begun; again only if one began since."""
@@ -318,7 +318,7 @@ class Publishing(Scheduler):
         try:
             fences = self.store.fences(unbegun)
         except OnceError:
-            return  # who needs the store will say so
+            return  # the next look reports it
         for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):
             task = job.entry.source.task
             if isinstance(fence, OnceError) or self._said_unbegun.get(entry) == (fence, task, queue):
@@ -394,8 +394,8 @@ class Publishing(Scheduler):
             return False
         answers = broker.is_alive(self.connection)
         self._broker_seen = time.monotonic()
-        # While it takes no messages, this connection is the one that is told when it does again; then there is a new
-        # one, on which no confirm of an earlier message can come.
+        # While the broker takes no messages, it is this connection that is told when it does again. Then a new one is
+        # made, on which no confirm of an earlier message can come.
         if not answers or (self._alarm.was_on and not self._alarm.on):
             self._drop_broker()
         alive = answers and not self._alarm.on

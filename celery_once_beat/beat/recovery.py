@@ -50,7 +50,7 @@ class Recovery:
         self._apps: dict[str, str | None] = {}
         self._beat = beat
         self._clock = clock
-        #: Of the signals.
+        #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
         #: The beats that lived at ``asked_at``, the time of the server at the last look.
@@ -80,7 +80,7 @@ class Recovery:
         self._next = 0.0
 
     def look(self, report: BeatReport) -> list[WindowKey]:
-        """Say that this beat lives and how it is, learn the time and who else lives, and return what is overdue.
+        """Say that this beat lives, with its report; learn the time and who else lives; return what is overdue.
 
         Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, that is ``away``.
         """
@@ -98,7 +98,7 @@ class Recovery:
         elif self.alive:
             self.forgotten = False  # who came since the last answer lives: see ``asked_at``
         else:
-            raise heartbeat  # it never knew who lives, and would take the entries of those that do
+            raise heartbeat  # it never knew who lives, and would take over entries of beats that do
         self._next = sent + self._store.settings.recovery_interval
         self._name_other_apps()
         return self._read(found)

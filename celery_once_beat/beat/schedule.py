@@ -74,9 +74,9 @@ def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None)
 
 def _read_entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
     from_conf = OnceScheduler(app, lazy=True)
-    Scheduler.setup_schedule(from_conf)  # a beat's own wants a Redis to be set, which isn't asked here
+    Scheduler.setup_schedule(from_conf)  # OnceScheduler's own needs a Redis, which isn't asked here
     entries = dict(from_conf.schedule)
-    if hasattr(cls, "all_as_schedule"):  # a database's: rows that are there are read, none is made
+    if hasattr(cls, "all_as_schedule"):  # a database's: its rows are read, none is made
         stored: Any = cls(app=app, lazy=True)  # by name, as beat does
         # django-celery-beat's disables a row that it can't read.
         stored.Entry = type("Entry", (stored.Entry,), {"_disable": lambda *_: None})

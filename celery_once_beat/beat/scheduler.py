@@ -69,11 +69,11 @@ class OnceSchedulerMixin(Publishing):
 
     #: Set it to True if ``schedule`` always holds every entry, and entries have no ``is_due`` of their own.
     base_is_fit = False
-    #: This scheduler isn't a stock one, which would send everything once more.
+    #: Tells it from a stock scheduler, which would send everything once more.
     claims_windows = True
     #: What this beat knows of each entry.
     entries: Entries
-    #: This beat's name, which is another at each start.
+    #: This beat's name; each start makes a new one.
     beat_id: str
     #: celery-redbeat asks every beat's scheduler for it, wherever it is imported (by Sentry's SDK, say). There is none.
     lock_key: str | None = None
@@ -497,7 +497,7 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         for name, entry in entries.items():
             try:
                 made[name] = self._maybe_entry(name, entry)  # type: ignore[attr-defined]  # celery-types lacks it
-            except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
+            except Exception as exc:  # noqa: BLE001  # whatever a user's entry raises
                 logger.error(
                     "once: entry %s is left out: %s", shown(name), shown(exc), extra=about("entry_wrong", entry=name)
                 )

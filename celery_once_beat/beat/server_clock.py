@@ -49,7 +49,7 @@ class ServerClock:
         if received - sent > SLOW and self._server is not None:
             known = (self._server - server).total_seconds() + received - self._at
             if 0 <= known <= received - sent:
-                return  # what was measured before is better
+                return  # the earlier measurement is better
         # It was somewhere in the round trip. Taken as its end, this clock can only be late, and no window runs early.
         self._server, self._at = server, received
         apart = self.offset

@@ -1,7 +1,7 @@
-"""What a worker's main process tells the store: told by a thread, so that the event loop waits for nothing.
+"""What a worker's main process tells the store. A thread tells it, so that the event loop waits for nothing.
 
-The thread has a store of its own. Children of the pool are forked from this process at any moment, and would inherit a
-lock of their store that the thread holds just then.
+The thread has a store of its own. The pool's children are forked from this process at any moment, and would inherit
+the locks that the thread holds then.
 
 If the process dies, what it hasn't told yet is lost; recovery sees to those windows.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Errands", "errands_of")
 
-#: Seconds for which an orderly shutdown waits for what isn't told yet.
+#: Seconds that an orderly shutdown waits for what isn't told yet.
 _AT_END = 5.0
 #: At most this many wait: a queue of expired messages must not fill the memory while Redis is away.
 _MOST = 10_000
@@ -53,7 +53,7 @@ class Errands:
     ) -> None:
         """Call ``send`` with a store, soon and in turn; again for that many seconds if the store doesn't answer.
 
-        What couldn't be told is given to ``unrecorded``.
+        If it can't be told, ``unrecorded`` gets the error.
         """
         if self._waiting.qsize() >= _MOST:
             unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))
@@ -94,7 +94,7 @@ class Errands:
             self._now = telling
             try:
                 see_through(telling)
-            except Exception as exc:  # noqa: BLE001  # whatever one is, the others are told
+            except Exception as exc:  # noqa: BLE001  # whatever becomes of one, the others are told
                 telling.unrecorded(OnceError(repr(exc)))
             self._now = None
 

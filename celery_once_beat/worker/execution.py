@@ -1,8 +1,8 @@
-"""One delivery's execution of a window: what Celery makes of the protocol in ``turn``.
+"""One delivery's execution of a window: the protocol of ``turn``, as a Celery task needs it.
 
 A refused copy raises Ignore, which leaves no trace in the result. Where the store can't be asked, the message is put
-back to come again. A retry is given the window before its message is published, since that can reach another worker
-before this execution has returned. Everything else that can go wrong is in ``turn``.
+back to come again. A retry is given the window before its message is published, since the message can reach another
+worker before this execution has returned. ``turn`` says what else can go wrong.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Execution(Turn):
         if isinstance(reply, Begun):
             return
         if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
-            # No beat publishes it again: if the other has died, this copy is all that is left.
+            # No beat publishes it again: if the other execution has died, only this copy is left.
             if not times_put_back(request):
                 self.log(logging.INFO, "window_comes_again", "runs, or has died: this copy comes again")
             come_again(self.task, request, self.length)
@@ -140,7 +140,7 @@ class Execution(Turn):
     def _record(self, error: BaseException | None) -> None:
         """Record how the body ended, by what it raised; called again, it goes on where it was.
 
-        The end of the process or the worker is no end of the window: recovery runs it again, as after any death.
+        If the process or the worker ends, the window doesn't: recovery runs it again, as after any death.
         """
         if self._recorded:
             return
@@ -150,19 +150,19 @@ class Execution(Turn):
         elif is_death(error):
             self._recorded = True
             if isinstance(error, Exception):
-                # As in a worker's harder ends: no failure is stored, and no errback or hook for one is called.
+                # As when a worker is killed: no failure is stored, and no errback or failure hook is called.
                 raise WorkerTerminate(EX_FAILURE) from error
         elif isinstance(error, Reject) and error.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
             self._give_back_rejected()
         else:
-            # Nothing comes again after a Retry that was raised by hand, without retry(), after a Reject, or for a key.
+            # Nothing comes again after a Reject, after a Retry that was raised without retry(), or for a key.
             final = isinstance(error, (Retry, Reject)) or self.window.keyed
             again_after = self.store.settings.of_task("retry_failed_after", self.task) or None
             self.fail(error, None if final else again_after)
         self._recorded = True
 
     def _give_back_rejected(self) -> None:
-        """The same message comes again. Nothing died, so the window is handed over to its own retry number."""
+        """Hand the window over to its own retry number: the same message comes again, and nothing died."""
         if self.handed_over or self.lease is None:
             return
         if not (self.stale or self._told):
@@ -171,7 +171,7 @@ class Execution(Turn):
             self.end_stale()
 
     def end_stale(self) -> NoReturn:
-        """Raise Ignore too: its result isn't reported."""
+        """As a turn's; then raise Ignore, so that its result isn't reported."""
         super().end_stale()
         raise Ignore("stale: the lease ran out and another execution has the window")
 
@@ -181,11 +181,11 @@ class Execution(Turn):
             if self.lease is not None or self.begin_afterwards():
                 self.tell(lambda: self._hand_over(options["retries"], _delay(options)))
         except BaseException:
-            if self.handed_over:  # something was raised into it, and goes on once the retry is out
+            if self.handed_over:  # raised from outside: the retry goes out first
                 publish()
             raise
         if self.stale:
-            raise Ignore("stale")  # retry() makes a Reject of it, whose end is told to the store and found stale
+            raise Ignore("stale")  # retry() makes a Reject of it; when that end is told, it is found stale
         # Also if it couldn't be told: the retry goes out, and whoever runs it finishes the window.
         self.handed_over = True
         return publish()

@@ -1,9 +1,9 @@
-"""Windows of keys of the user's own: plain code that many machines start, and child tasks that are sent once.
+"""Windows of user-defined keys: plain code that many machines start, and child tasks that are sent once.
 
 ``once("key", every="1h")`` gives each window of the key to one caller; ``task.apply_once(key=…)`` publishes a task
-once a window. A key has no entry and no cursor, and nobody recovers it. Two strings in Redis decide. Each lives for
-``once_beat_retention``, or as long as the window if that is longer. ``apply_once`` within another task's window names
-the key after that window's entry and the user's key.
+once a window. A key has no entry and no cursor, and nobody recovers it. Two strings in Redis decide, its claim and its
+run key. Each lives for ``once_beat_retention``, or as long as the window if that is longer. Within another task's
+window, ``apply_once`` names the key after that window's entry and the user's key.
 
 What ``once()`` does if its process dies or sleeps is in ``turn``. A process that dies in ``apply_once``:
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Child", "Every", "once")
 
-logger = logging.getLogger(__name__)  # in plain code nobody has set up Celery's
+logger = logging.getLogger(__name__)  # not Celery's: plain code has not set that up
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ Every = timedelta | float | str | BaseSchedule
 _AN_EVERY = f"a timedelta, seconds, a schedule like crontab(hour=2, minute=0), or {A_SPAN}, at least 1 ms"
 _MAX_KEY = 1024
 _PLAIN = re.compile(r"[\w.-]{1,100}")
-#: How often the server may say that its time lies in another window, before begin is given up.
+#: How often the server may answer that its time lies in another window.
 _TRIES = 3
 
 
@@ -209,7 +209,7 @@ class _Turn(Turn):
         return begin(_keyed(self.window), self.owner, self.length)
 
     def _send_give_back(self, fence: int) -> object:
-        # Failed, to run again at once: the next caller may begin.
+        # It has failed and runs again at once: the next caller may begin.
         return self.store.finish(self.key, self.owner, fence, "failed", 0.001, tracked=False)
 
     def start(self) -> _Turn | None:
@@ -313,7 +313,7 @@ class Child:
             try:
                 store.confirm_key(_keyed(window), claimant, published=published)
             except OnceError as exc:
-                # The next who asks publishes it again; that copy is refused.
+                # The next caller publishes it again; the worker refuses that copy.
                 logger.debug("once: claim of %s not confirmed: %s", window.entry, exc)
         return result
 
@@ -322,7 +322,7 @@ class Child:
 
 
 def _check_key(key: object) -> str:
-    # Half of a surrogate pair is no text, and has no bytes.
+    # Half of a surrogate pair has no bytes.
     if not isinstance(key, str) or not 0 < len(key.encode(errors="ignore")) <= _MAX_KEY or not key.isprintable():
         raise SettingError(f"key: found {shown(key)}, expected a text of 1 to {_MAX_KEY} bytes")
     return key

@@ -39,9 +39,9 @@ class Lease:
         self.attempt = attempt
         self.sent = sent
         self.lost = False
-        #: Its end is being told to the store, which then answers a renewal with Stale.
+        #: Its end is being told, after which a renewal is answered with Stale.
         self.ending = False
-        #: Its execution has ended, in whatever way: it isn't renewed any more.
+        #: Its execution has ended: it isn't renewed any more.
         self.over = False
 
     def held(self) -> bool:
@@ -81,7 +81,7 @@ class Leases:
             self._wake.put(None)
 
     def release(self, lease: Lease) -> None:
-        """Don't renew ``lease`` any more. Its ``over`` alone says so too, without a call that could be cut short."""
+        """Don't renew ``lease`` any more. Setting its ``over`` is enough: no exception can cut that short."""
         lease.over = True
         self._held.discard(lease)
 

@@ -5,8 +5,7 @@ message waits longer each time; it carries how often it was put back (``once_put
 that the messages of an outage don't all come at once. A process puts back at most RATE messages a second, so that
 thousands of them don't keep the broker busy.
 
-If the process dies before the message is published again, it is lost as any that a dead worker had, and the window
-becomes overdue. After that the copy is there.
+If the process dies before the message is published again, the window becomes overdue, as after any worker's death.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ logger = get_logger(__name__)
 
 #: A process puts back at most this many messages a second.
 RATE = 50.0
-#: Longest wait, in seconds, behind the other messages of the process.
+#: Most seconds that a message waits for the others of its process.
 _LONGEST_QUEUE = 30.0
 #: Seconds until a message comes again the first time.
 _FIRST = 0.1
-#: A message of a newer version comes again within this many recovery intervals; if the store is away, within one.
+#: A message comes again within this many recovery intervals; if the store is away, within one.
 _INTERVALS = 5
 #: The count stops here.
 _MOST_TIMES = 100
 #: Reasons already logged. An unreachable store counts as one, since its error text varies.
 _reasons: set[str] = set()
 _AWAY = StoreUnavailableError.__name__
-#: At most this many are remembered: a stranger's messages must not fill the memory.
+#: At most this many are remembered: foreign messages must not fill the memory.
 _MOST = 1000
 #: When this process may put back the next message, at RATE; by time.monotonic().
 _free_at = 0.0
@@ -82,13 +81,13 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
             # Celery's delayed delivery, which quorum queues need, knows whole seconds only.
             signature.apply_async(countdown=1)
     except Exception as publish_error:  # noqa: BLE001  # every transport has errors of its own
-        # Neither store nor broker: with late acks the broker has it still, else the window stays open.
+        # Neither store nor broker answers: with late acks the broker has it still, else the window stays open.
         raise Reject(publish_error, requeue=True) from cause
     raise Ignore("put back") from cause
 
 
 def times_put_back(request: Any) -> int:
-    """Return how often this message was put back; 0 for what can't be."""
+    """Return how often this message was put back; 0 if the header says nothing that can be."""
     times = find_headers(vars(request), request.headers).get(PUT_BACK)
     return times if type(times) is int and 0 <= times <= _MOST_TIMES else 0
 

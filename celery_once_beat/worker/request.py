@@ -1,6 +1,6 @@
-"""What a worker's main process does for windows whose task can't: it was killed, or never saw its message.
+"""What a worker's main process does for windows whose task can't, as it was killed or never saw its message.
 
-All that is for the store goes to a thread (``errands``): this is called in the event loop, which serves all others.
+It runs in the event loop, so what the store is told goes to a thread (``errands``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ("OnceRequest", "request_class")
 
 logger = get_logger(__name__)
 
-#: Seconds to keep trying while Redis doesn't answer. After that, recovery is just as quick.
+#: Seconds to keep trying while Redis doesn't answer. Later, recovery would be as quick.
 _PATIENCE = 30.0
 #: The (entry, task) pairs of which a discarded message was logged: each is named once.
 _unknown: set[tuple[str, str]] = set()
@@ -64,7 +64,7 @@ class OnceRequest(Request):
 
 
 def request_class(task: Any) -> type[OnceRequest]:
-    """Return the class of the task's requests: its own, if it has one, and ours at once.
+    """Return the class of the task's requests: ours, combined with the task's own if it has one.
 
     Raises SettingError if the two can't be combined.
     """
@@ -136,7 +136,7 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> N
 
 
 class _Delivery(NamedTuple):
-    """What the store is told of a delivery. It is kept small, since many may wait."""
+    """What the store is told of a delivery. It is small, since many may wait."""
 
     window: Window
     owner: str
@@ -162,7 +162,7 @@ class _Delivery(NamedTuple):
 
 
 def _read(request: Any, outcome: str) -> _Delivery | None:
-    """Read the delivery of a message of a window's; None for others, and for one whose headers can't be read."""
+    """Read the delivery of a window's message; None for other messages, and if the headers can't be read."""
     request = request if isinstance(request, dict) else {}
     try:
         headers = find_headers(request, request.get("headers"))

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 else:
     _Task = Task  # older releases of Celery can't be subscripted
 
-#: What this process has logged already: the tasks that are sent with another task's headers, and "STARTED" while that
-#: can't be stored.
+#: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
 _said: set[str] = set()
 
 _CHECKS = {
@@ -80,7 +79,7 @@ class OnceTask(_Task):
 
     #: Tells the scheduler that workers close this task's windows.
     once_closes_windows = True
-    #: ``track_started``, which the tracer would act on before a duplicate is refused.
+    #: The task's ``track_started``: the tracer would store STARTED before a duplicate is refused.
     _once_track_started = False
 
     @classmethod
@@ -113,7 +112,7 @@ class OnceTask(_Task):
         """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
         request: Any = self.request_stack.top
         if request is not None and request.is_eager and not request._protected:
-            # Its own request: Celery 5.4 would put an empty one on top, as on a direct call, and lose the retry.
+            # Celery 5.4 would push an empty request, as on a direct call, and lose the retry.
             request._protected = 1
             request._once_began = time.time()
             return self.run(*args, **kwargs)
@@ -218,7 +217,7 @@ class OnceTask(_Task):
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; the window's headers survive a retry even if another tool nests headers.
 
-        Without a window the retry is told when the call first began.
+        Without a window, a header says when the call first began.
         """
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
@@ -314,7 +313,7 @@ def _always() -> bool:
 def _start_worker(instance: Any, **_: Any) -> None:
     """A worker with a wrong setting or task says so at its start, not at its first window.
 
-    From now on it hears of messages that no task gets to see, even if it has no OnceTask yet.
+    The import makes it hear of messages that no task sees, even if it has no OnceTask yet.
     """
     from .request import request_class  # noqa: PLC0415  # only a worker needs it
 
@@ -328,7 +327,7 @@ def _start_worker(instance: Any, **_: Any) -> None:
 def _start_beat(sender: Any, **_: Any) -> None:
     """A beat with a wrong task says so at its start, and stock beat is warned of.
 
-    A beat that claims nothing sends what the others claim once more: it looks well, and everything is doubled.
+    It sends what the others claim once more: it looks well, and everything runs twice.
     """
     with _ending_if_wrong():
         check_tasks(sender.app)

@@ -6,8 +6,8 @@ The store does, by the server's clock. A turn asks whether it may begin, and tel
 its lease, counted from before the request was sent, and ``leases`` renews that.
 
 ``begin`` and ``Telling.step`` are steps: each asks the store once and returns how many seconds to wait before it is
-called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. What Celery makes of an answer is
-in ``execution``, what ``once()`` makes of it in ``keyed``.
+called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's turn,
+``keyed`` that of ``once()``.
 
 What each failure does
 ----------------------
@@ -58,14 +58,14 @@ from .leases import Lease
 
 __all__ = ("Telling", "Turn", "WindowTask", "is_death", "see_through", "wait_for")
 
-#: How often begin may be answered only after the lease that it asked for, before the window is given back.
+#: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
 
 BeginReply = Begun | Busy | Closed | Elsewhen
 
 
 class WindowTask(Protocol):
-    """What this box asks of a task; ``task.OnceTask`` is one."""
+    """What executions need of a task; ``task.OnceTask`` is one."""
 
     name: str
     once_lease: float | None
@@ -89,7 +89,7 @@ class Turn(ABC):
     logger: logging.Logger
 
     def __init__(self, sender: object, store: Store, window: Window, owner: str, length: float) -> None:
-        #: Of the signals.
+        #: The ``sender`` of signals.
         self.sender = sender
         self.store = store
         #: Once begun, with its attempt, fence and lease.
@@ -122,7 +122,7 @@ class Turn(ABC):
     # -- begin
 
     def begin(self) -> float | None:
-        """Ask once; a step. Raises StoreUnavailableError, the window given back, if no answer can be acted on."""
+        """Ask once; a step. If no answer can be acted on, gives the window back and raises StoreUnavailableError."""
         sent = steady()
         try:
             reply = self._send_begin()
@@ -262,10 +262,9 @@ def wait_for(step: Callable[[], float | None]) -> None:
 
 
 class Telling:
-    """Tells the store how an execution ended: an end that is lost costs a second one.
+    """Tells the store how an execution ended, and tries again for ``seconds``: a lost end costs another execution.
 
-    What can't be told within ``seconds`` goes to ``unrecorded`` and stops nothing. A foreign key and a newer version
-    don't go away by waiting.
+    If it can't be told, ``unrecorded`` gets the error, at once for a foreign key or a newer version.
     """
 
     def __init__(self, send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
@@ -288,7 +287,7 @@ class Telling:
 
 
 def see_through(telling: Telling) -> None:
-    """Call its step until it is settled, whatever is raised into this meanwhile: that goes on then.
+    """Call its step until it is settled. An exception raised from outside meanwhile goes on then.
 
     A second exception from outside goes on at once.
     """

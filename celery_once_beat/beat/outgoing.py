@@ -8,10 +8,10 @@ from typing import Any
 
 from celery.signals import before_task_publish
 
-__all__ = ("Departure",)
+__all__ = ("OutgoingMessage",)
 
 
-class Departure:
+class OutgoingMessage:
     """Watches for the message with one task id, and restores a window's headers if a task's own code dropped them.
 
     An ``apply_async`` that sets ``options["headers"]`` does so, and nothing else would show it: without them a worker
