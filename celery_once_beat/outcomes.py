@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ("COUNTED", "LIMITS", "OPEN", "OTHER", "OUTCOMES", "STATES", "UNTRACKED", "Outcome", "State")
+__all__ = ("COUNTED", "LIMITS", "OPEN", "OTHER", "OUTCOMES", "STATES", "Outcome", "State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,7 @@ STATES: dict[str, State] = {
     OTHER.name: OTHER,
 }
 
-#: Untracked windows are counted under this name. No worker records their end: they are closed at their claim.
-UNTRACKED = "untracked"
-#: The names under which the store counts an entry's windows.
-COUNTED = (*OUTCOMES, UNTRACKED)
+#: The names under which the store counts an entry's windows. Untracked ones are closed when they are claimed.
+COUNTED = (*OUTCOMES, "untracked")
 #: The outcomes with which a limit ends a window.
 LIMITS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.by_limit)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from .broker import broadcast_entries
-from .entries import RETRY_AFTER, BeatEntry, Entries
+from .entries import BeatEntry, Entries
 from .schedule import LoadedSchedule, describe, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 
 __all__ = (
     "CURSOR_AHEAD",
-    "RETRY_AFTER",
     "BeatEntry",
     "Entries",
     "LoadedSchedule",

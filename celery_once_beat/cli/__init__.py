@@ -1,8 +1,4 @@
-"""``celery -A proj once …``: what people ask and order. A command is a function in a module, and a line below.
-
-Exit statuses: 0 as asked; 1 no: nothing lives, an account doesn't balance, a check found something; 2 wrong usage;
-65 a key in Redis isn't ours; 69 Redis or the broker doesn't answer; 78 a wrong setting.
-"""
+"""``celery -A proj once …``: what people ask and order. A command is a function in a module, and a line below."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from celery_once_beat.rules import balance
 from celery_once_beat.store import EntrySeen
 from celery_once_beat.windows import format_instant
 
-from .context import Project, as_json, open_project, scheduler_option
+from .context import Project, json_option, open_project, scheduler_option
 from .output import plain, print_json, print_table
 
 __all__ = ("audit",)
@@ -22,7 +22,7 @@ _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red
 
 @click.command()
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Count each entry's windows again: those that its schedule defines = outcomes + open + untracked.
@@ -31,14 +31,14 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
     doesn't balance or can't be read. An entry of which the beats have another definition isn't judged.
     """
     with open_project(ctx, scheduler) as project:
-        facts = _audit(project)
-    bad = [fact for fact in facts if fact["verdict"] in ("doesn't balance", "can't be read")]
+        accounts = _audit(project)
+    bad = [each for each in accounts if each["verdict"] in ("doesn't balance", "can't be read")]
     if json_:
-        print_json({"balances": not bad, "entries": facts})
-    elif not facts:
+        print_json({"balances": not bad, "entries": accounts})
+    elif not accounts:
         click.echo("The schedule has no entries.")
     else:
-        _print_audit(facts, len(bad))
+        _print_audit(accounts, len(bad))
     if bad:
         ctx.exit(1)
 
@@ -46,23 +46,23 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
 def _audit(project: Project) -> list[dict[str, Any]]:
     entries = sorted(project.schedule.entries, key=lambda entry: entry.name)
     overview = project.lookup.overview([entry.name for entry in entries])
-    return [_fact(entry, overview.entries[entry.name]) for entry in entries]
+    return [_judge(entry, overview.entries[entry.name]) for entry in entries]
 
 
-def _fact(entry: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
+def _judge(entry: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
     account = seen.account
     if account is None:
         trouble = seen.trouble
         return {"entry": entry.name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
-    fact = {"entry": entry.name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
+    judged = {"entry": entry.name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
     if account.fingerprint not in (None, entry.fingerprint):
-        return {**fact, "verdict": "another definition", "why": "the beats that live have another definition of it"}
+        return {**judged, "verdict": "another definition", "why": "the beats that live have another definition of it"}
     try:
         result = balance(entry.name, entry.source.schedule, account, anchor=entry.policy.anchor, offset=entry.offset)
     except ScheduleError as exc:
-        return {**fact, "verdict": "can't be read", "why": str(exc)}
+        return {**judged, "verdict": "can't be read", "why": str(exc)}
     return {
-        **fact,
+        **judged,
         "defined": result.defined,
         "outcomes": result.outcomes,
         "open": result.open,
@@ -75,20 +75,20 @@ def _fact(entry: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
     }
 
 
-def _print_audit(facts: list[dict[str, Any]], bad: int) -> None:
+def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
     print_table(
         ["ENTRY", "WINDOWS", "OUTCOMES", "OPEN", "VERDICT"],
         [
             [
-                plain(fact["entry"]),
-                str(fact.get("defined", "-")),
-                ", ".join(f"{number} {outcome}" for outcome, number in sorted(fact.get("outcomes", {}).items())) or "-",
-                str(fact.get("open", "-")),
-                click.style(fact["verdict"], fg=_COLOURS.get(fact["verdict"], "yellow"))
-                + (f": {plain(fact['why'])}" if fact["why"] else ""),
+                plain(each["entry"]),
+                str(each.get("defined", "-")),
+                ", ".join(f"{number} {outcome}" for outcome, number in sorted(each.get("outcomes", {}).items())) or "-",
+                str(each.get("open", "-")),
+                click.style(each["verdict"], fg=_COLOURS.get(each["verdict"], "yellow"))
+                + (f": {plain(each['why'])}" if each["why"] else ""),
             ]
-            for fact in facts
+            for each in accounts
         ],
     )
     click.echo()
-    click.echo(f"{bad} of {len(facts)} accounts don't balance." if bad else "Every account balances.")
+    click.echo(f"{bad} of {len(accounts)} accounts don't balance." if bad else "Every account balances.")

@@ -19,7 +19,7 @@ from celery_once_beat.store import Lookup, Store
 from celery_once_beat.wording import did_you_mean
 from celery_once_beat.worker import check_tasks
 
-__all__ = ("Project", "as_json", "entry_argument", "fail", "open_project", "scheduler_option")
+__all__ = ("Project", "entry_argument", "fail", "json_option", "open_project", "scheduler_option")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,7 +120,7 @@ def scheduler_option(command: F) -> F:
     )(command)
 
 
-def as_json(command: F) -> F:
+def json_option(command: F) -> F:
     """``--json``."""
     return click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")(command)
 

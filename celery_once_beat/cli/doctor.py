@@ -15,7 +15,7 @@ from celery_once_beat.rules import Finding, address_findings, checks
 from celery_once_beat.status import make_report
 from celery_once_beat.store import Overview
 
-from .context import Project, as_json, open_project, scheduler_option
+from .context import Project, json_option, open_project, scheduler_option
 from .output import plain, print_json
 
 __all__ = ("doctor",)
@@ -26,7 +26,7 @@ _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 
 @click.command()
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Check what could break the promise: Redis, clocks, leases, entries, beats. Exits with 1 if something does."""
@@ -85,7 +85,7 @@ def _versions(project: Project) -> Iterator[Finding]:
 
 
 def _meaning(project: Project) -> Iterator[Finding]:
-    """Say what the settings come to: how long what takes, and what runs late."""
+    """Say what the settings mean: how long recovery takes, and what runs late."""
     s, conf = project.settings, project.app.conf
     servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
     yield Finding("store", "ok", f"{servers}, keys {s.key_prefix}…")

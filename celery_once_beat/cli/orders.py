@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -15,19 +15,18 @@ import click
 from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
-from celery_once_beat.status import told_once
+from celery_once_beat.rules import latest_start
+from celery_once_beat.status import latest_stories
 from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
-from .context import Project, as_json, entry_argument, fail, open_project, scheduler_option
+from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import plain, print_json
 
 __all__ = ("backfill", "pause", "resume", "run")
 
-#: resume looks at the run keys of so many of the windows that it passes over: the newest.
+#: resume names so many of the newest windows that it passes over, since they may have run.
 _MOST_LISTED = 1000
-#: No window is looked for further back.
-_BEGINNING = datetime(1970, 1, 5, tzinfo=timezone.utc)
 
 
 # -- run and backfill -------------------------------------------------------------------------------------------
@@ -37,7 +36,7 @@ _BEGINNING = datetime(1970, 1, 5, tzinfo=timezone.utc)
 @entry_argument()
 @click.option("--window", metavar="TIME", help="The window that starts then; default: the newest that has started.")
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Run a window of ENTRY now, also one that ran before. Prints its start and its task's id.
@@ -71,7 +70,7 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @click.option("--again", is_flag=True, help="Also windows that are done.")
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     ctx: click.Context,
@@ -122,16 +121,12 @@ def _tracked(project: Project, name: str) -> BeatEntry:
 
 
 def _newest(entry: BeatEntry, project: Project) -> datetime:
-    """Return the newest start up to now. It searches from further and further back."""
+    """Return the newest start up to now."""
     now = project.store.look().now
-    back = timedelta(hours=1)
-    while True:
-        starts = list(entry.starts(max(now - back, _BEGINNING), now))
-        if starts:
-            return starts[-1]
-        if now - back < _BEGINNING:
-            fail(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
-        back *= 24
+    start = latest_start(entry.source.schedule, now - entry.offset, anchor=entry.policy.anchor)
+    if start is None:
+        fail(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
+    return start + entry.offset
 
 
 def _to_backfill(
@@ -144,7 +139,7 @@ def _to_backfill(
     if since > now:
         fail("FROM lies in the future: no window has begun since")
     seen = project.lookup.entry(entry.name, project.settings.history_size or 1)
-    known = {story.start: story for story in told_once(seen)}
+    known = {story.start: story for story in latest_stories(seen)}
     skipped: Counter[str] = Counter()
     starts = []
     for start in entry.starts(since - timedelta(microseconds=1), min(until, now)):
@@ -219,7 +214,7 @@ def _told(done: Counter[str]) -> dict[str, int]:
 
 @click.command()
 @entry_argument(nargs=-1, required=True)
-@as_json
+@json_option
 @click.pass_context
 def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # noqa: FBT001
     """Claim no further windows of ENTRY…; what is open goes on. Holds until resume, over restarts and deploys.
@@ -240,7 +235,7 @@ def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # n
 @entry_argument(nargs=-1, required=True)
 @click.option("--from-now", is_flag=True, help="Record the windows of the pause as missed, instead of catching up.")
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def resume(
     ctx: click.Context,

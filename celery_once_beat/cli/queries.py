@@ -15,12 +15,11 @@ import click
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError, UndecidedError
 from celery_once_beat.identity import is_of
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, make_report
-from celery_once_beat.status import as_json as to_json
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import span
 
-from .context import Project, as_json, entry_argument, fail, open_project, scheduler_option
+from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import local, painted, plain, print_json, print_table, seconds
 
 __all__ = ("history", "next", "ping", "status", "watch")
@@ -31,7 +30,7 @@ _ASKED_FOR = timedelta(days=31)
 
 @click.command()
 @click.option("--beat", metavar="ID", help="This beat: its ID, or the host name that its ID begins with.")
-@as_json
+@json_option
 @click.pass_context
 def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FBT001
     """Exit with 0 where a beat lives, with 1 where none does: for probes.
@@ -58,7 +57,7 @@ def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FB
 
 @click.command()
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Show which beats live and how each entry stands; those that need attention come first.
@@ -68,7 +67,7 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
     with open_project(ctx, scheduler) as project:
         report = _look(project)
         if json_:
-            print_json(to_json(report))
+            print_json(as_json(report))
         else:
             _print_status(report, project.zone)
     if report.behind:
@@ -155,7 +154,7 @@ def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How many.")
 @click.option("--from", "since", metavar="TIME", default="now", help="After this time; default: now.")
 @scheduler_option
-@as_json
+@json_option
 @click.pass_context
 def next(  # noqa: A001  # the command's name
     ctx: click.Context,
@@ -249,7 +248,7 @@ def _clocks_change(there: datetime) -> bool:
 @click.command()
 @entry_argument()
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
-@as_json
+@json_option
 @click.pass_context
 def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  # noqa: FBT001
     """Show the last windows of ENTRY, newest first: which beat, which worker, how late, how long.
@@ -266,7 +265,7 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
         windows = [WindowStatus.of(story) for story in seen.stories[:number]]
         zone = project.zone
     if json_:
-        print_json({"entry": entry, "windows": to_json(windows)})
+        print_json({"entry": entry, "windows": as_json(windows)})
         return
     if not windows:
         click.echo(f"{plain(entry)}: no window has an outcome yet.")

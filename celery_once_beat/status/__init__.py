@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .poll import Sight, View, told_once
+from .poll import Sight, View, latest_stories
 from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
 __all__ = (
@@ -13,6 +13,6 @@ __all__ = (
     "View",
     "WindowStatus",
     "as_json",
+    "latest_stories",
     "make_report",
-    "told_once",
 )

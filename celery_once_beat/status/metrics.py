@@ -81,11 +81,11 @@ class OnceCollector(Collector):
         self._most = entries
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: who registers it doesn't wait for Redis."""
+        """Return nothing, so that registering it doesn't ask Redis."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Look once, and say what was seen."""
+        """Look once, and yield what was seen."""
         report = self._look()
         up = report is not None
         yield _gauge("once_store_up", "1 where Redis could be read, else 0, and then nothing else is told.", up)
@@ -154,8 +154,8 @@ def _entries(entries: tuple[EntryStatus, ...], most: int) -> Iterator[Metric]:
 def _labelled(entries: Iterable[EntryStatus], most: int) -> dict[str, list[EntryStatus]]:
     """Return the entries that each value of the label stands for.
 
-    By name, so that the same ones have series of their own each time. What isn't in the schedule is nobody's to name:
-    Redis may hold any number of strangers.
+    By name, so that the same ones have series of their own each time. Entries that aren't in the schedule are summed:
+    Redis may hold any number of them.
     """
     labelled: dict[str, list[EntryStatus]] = {}
     others = []
@@ -179,7 +179,7 @@ def _label(name: str) -> str:
 def _counted(labelled: dict[str, list[EntryStatus]], name: str, help_: str, key: str) -> CounterMetricFamily:
     family = CounterMetricFamily(name, help_, labels=["entry", "outcome"])
     for entry, group in labelled.items():
-        # Those that haven't happened yet are told as well: Prometheus sees no increase from nothing to 1.
+        # Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1.
         counts = dict.fromkeys(COUNTED, 0) if key == "outcomes" else {}
         for status in group:
             for outcome, number in getattr(status, key).items():

@@ -1,4 +1,4 @@
-"""One app's schedule and store, looked at again and again: what the board and the metrics show. Writes nothing."""
+"""Looks at one app's schedule and store again and again, for the board and the metrics. Writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .report import Report, make_report
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Sight", "View", "told_once")
+__all__ = ("Sight", "View", "latest_stories")
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +69,9 @@ class View:
         else:
             again = {name: overview.entries[name] for name in changed}
         deep = {name: again.get(name) or self._deep[name] for name in overview.entries}
-        self._stories = {name: told_once(again[name]) if name in again else self._stories[name] for name in deep}
+        self._stories = {name: latest_stories(again[name]) if name in again else self._stories[name] for name in deep}
         self._seen, self._deep = overview.entries, deep
-        # An older window that can't be read is a trouble of its entry too.
+        # An older window that can't be read is its entry's trouble too.
         told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
         return Sight(make_report(replace(overview, entries=told), schedule), self._stories)
 
@@ -92,10 +92,10 @@ class View:
         return self._schedule
 
 
-def told_once(seen: EntrySeen) -> list[Story]:
-    """Return one story a window: a backfill's replaces the one before it."""
-    told: dict[datetime, Story] = {}
+def latest_stories(seen: EntrySeen) -> list[Story]:
+    """Return the latest story of each window: a backfill's replaces the one before it."""
+    latest: dict[datetime, Story] = {}
     for story in seen.stories:
-        if story.start not in told or story.open is not None:
-            told[story.start] = story
-    return list(told.values())
+        if story.start not in latest or story.open is not None:
+            latest[story.start] = story
+    return list(latest.values())

@@ -48,7 +48,7 @@ class BeatStatus:
 
     @property
     def says(self) -> dict[str, str | None]:
-        """What it says of itself, as people are shown it."""
+        """What it says of itself, as text."""
         return {
             "lag": None if self.lag is None else span(self.lag),
             "clock": None if self.offset is None else f"{self.offset:+.3f} s",
@@ -130,9 +130,9 @@ class EntryStatus:
     backfilled: Mapping[str, int] = field(default_factory=dict)
     #: What somebody should look at, in words; the most urgent first.
     attention: tuple[str, ...] = ()
-    #: What of it is a matter of the set-up.
+    #: Those of them that the set-up causes.
     misfit: tuple[str, ...] = ()
-    #: The larger, the further up it stands.
+    #: Entries with a larger one are shown first.
     urgency: int = 0
 
 
@@ -161,7 +161,7 @@ def as_json(value: Any) -> Any:
 
 
 def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
-    """Say how everything stands that one look at the store shows, beside the schedule."""
+    """Say how everything stands, by one look at the store and the schedule."""
     entries = [_entry(entry, overview.entries[entry.name], overview) for entry in schedule.entries]
     for found, why in schedule.entries.wrong.items():
         name = found if isinstance(found, str) else shown(found)  # what is no name is left out too

@@ -274,12 +274,19 @@ class Store:
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
     def begin(
-        self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True, skip: bool = False
+        self,
+        window: WindowKey,
+        owner: str,
+        lease: float,
+        retry: int = 0,
+        *,
+        tracked: bool = True,
+        overlap: str = "allow",
     ) -> r.Begun | r.Busy | r.Closed:
         """Take the right to execute ``window`` for ``lease`` seconds.
 
-        ``retry`` is the message's retry number, ``tracked`` what its headers say; ``skip``: not while another window of
-        its entry runs, unless the entry says otherwise.
+        ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
+        has one of its own.
         """
         return self._trip.one(
             self._of_window(
@@ -289,7 +296,7 @@ class Store:
                 lease=lease,
                 retry=retry,
                 tracked=tracked and not isinstance(window, KeyedWindow),
-                overlap="skip" if skip else "allow",
+                overlap=overlap,
             )
         )
 

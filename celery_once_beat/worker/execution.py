@@ -98,8 +98,10 @@ class Execution(Turn):
         raise Ignore(f"window refused: {reason}")
 
     def _send_begin(self) -> Any:
-        skip = self.store.settings.of_task("overlap", self.task) == "skip"
-        return self.store.begin(self.key, self.owner, self.length, self.retry, tracked=self.window.tracked, skip=skip)
+        overlap = self.store.settings.of_task("overlap", self.task)
+        return self.store.begin(
+            self.key, self.owner, self.length, self.retry, tracked=self.window.tracked, overlap=overlap
+        )
 
     def _send_give_back(self, fence: int) -> object:
         return self._send_hand_over(fence, self.retry, 0.0)

@@ -83,7 +83,7 @@ def test_who_counts_as_running(redis_url: str) -> None:
     _, first, second, third, fourth, fifth = windows
 
     def begin(window: WindowKey, owner: str, retry: int = 0) -> object:
-        return store.begin(window, owner, 30.0, retry, skip=True)
+        return store.begin(window, owner, 30.0, retry, overlap="skip")
 
     fence = begin(first, "A").fence
     assert begin(second, "B") == Closed("skipped")
@@ -113,23 +113,23 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
         store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
     key, member = store.keys.open(store.shard_of("tick")), f"tick@{format_instant(first.start)}"
     with redis.Redis.from_url(redis_url) as client:
-        fence = store.begin(first, "A", 30.0, skip=True).fence
+        fence = store.begin(first, "A", 30.0, overlap="skip").fence
         client.delete(*client.keys("once:*run:tick:*"))  # its lease runs out
         client.zadd(key, {member: 1.0})
         client.hdel(store.entry_key("tick"), "running")  # an older version let the next one begin
-        other = store.begin(second, "B", 30.0, skip=True)
+        other = store.begin(second, "B", 30.0, overlap="skip")
         assert isinstance(other, Begun)
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Stale()]
-        assert store.begin(first, "C", 30.0, skip=True) == Busy("another window of its entry runs")
+        assert store.begin(first, "C", 30.0, overlap="skip") == Busy("another window of its entry runs")
         assert client.zscore(key, member) < client.zscore(key, f"tick@{format_instant(second.start)}"), "it is overdue"
         store.finish(second, "B", other.fence, "done")
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Renewed()], "nobody began since"
-        assert store.begin(third, "D", 30.0, skip=True) == Closed("skipped"), "it runs again, so it blocks again"
+        assert store.begin(third, "D", 30.0, overlap="skip") == Closed("skipped"), "it runs again, so it blocks again"
         store.finish(first, "A", fence, "done")
     assert isinstance(store.backfill(second, "order-1"), Claimed)
     assert isinstance(store.backfill(third, "order-2"), Claimed)
-    assert isinstance(store.begin(second, "E", 30.0, skip=True), Begun)
-    assert store.begin(third, "F", 30.0, skip=True) == Busy("another window of its entry runs")
+    assert isinstance(store.begin(second, "E", 30.0, overlap="skip"), Begun)
+    assert store.begin(third, "F", 30.0, overlap="skip") == Busy("another window of its entry runs")
     late = store.confirm_many([Confirmation(third, 1, 1, 600.0)])
     assert late == [Unchanged()], "its copy is refused already: it asks again soon, not after start_timeout"
     assert store.account("tick").counts == {"done": 2, "skipped": 1}
@@ -185,7 +185,7 @@ def test_who_has_begun_before_goes_first(tick: tuple[Store, list[WindowKey], red
     store, (first, second, third, fourth, fifth), client = tick
 
     def begin(window: WindowKey, owner: str) -> object:
-        return store.begin(window, owner, 30.0, skip=True)
+        return store.begin(window, owner, 30.0, overlap="skip")
 
     def take(window: WindowKey) -> object:
         return store.take_many("beat", [(window, "mark")])[0]
@@ -215,14 +215,14 @@ def test_who_cant_run_again_keeps_nobody_from_running(
     """No beat has its entry any more, or none lives, or all its executions died: new ones go on."""
     store, (first, second, *_), client = tick
     for owner in ("A", "B") if why == "its limit is reached" else ("A",):
-        assert isinstance(store.begin(first, owner, 30.0, skip=True), Begun)
+        assert isinstance(store.begin(first, owner, 30.0, overlap="skip"), Begun)
         die(store, client, first, 61.0 if why in ("nobody takes it", "nobody asks for it") else 0.001)
     if why == "put off":
         assert store.postpone_many("beat-2", [(first, "unknown")], 3600.0, []) == ["postponed"]
     if why == "nobody asks for it":
         asked = f"{format_instant(first.start)} {(client.time()[0] - 61) * 1000}"
         client.hset(store.entry_key("tick"), "waiting", asked)
-    assert isinstance(store.begin(second, "C", 30.0, skip=True), Begun)
+    assert isinstance(store.begin(second, "C", 30.0, overlap="skip"), Begun)
 
 
 @pytest.mark.parametrize("by", ["task", "entry"])

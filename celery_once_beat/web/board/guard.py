@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.web.loopback import names_this_machine
 
-__all__ = ("COOKIE", "HEADERS", "Guard")
+__all__ = ("HEADERS", "Guard")
 
-COOKIE = "once_board"
+_COOKIE = "once_board"
 
 #: Of every answer: load nothing from elsewhere, run no script but ours, keep nothing.
 HEADERS: Mapping[str, str] = {
@@ -83,7 +83,7 @@ class Guard:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
             return None
-        if self._is_cookie(request.cookies.get(COOKIE, "")):
+        if self._is_cookie(request.cookies.get(_COOKIE, "")):
             return None
         return PlainTextResponse(
             "The board wants its token: open it once with ?token=…, or send 'Authorization: Bearer …'.\n",
@@ -96,13 +96,12 @@ class Guard:
         rest = [(name, value) for name, value in parse_qsl(request.url.query) if name != "token"]
         address = "./" + quote(request.url.path.rpartition("/")[2], safe=":") + (f"?{urlencode(rest)}" if rest else "")
         if _is_foreign(request):
-            # Of a redirect that another site began, a browser doesn't send the cookie; of one that this answer begins,
-            # it does.
+            # A browser doesn't send the cookie along a redirect that another site began. It does after this refresh.
             answer: Response = PlainTextResponse("", headers={"refresh": f"0; url={address}"})
         else:
             answer = RedirectResponse(address, 303)
         assert self._cookie
-        answer.set_cookie(COOKIE, self._cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        answer.set_cookie(_COOKIE, self._cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
         return answer
 
     def _is_token(self, given: str) -> bool:
