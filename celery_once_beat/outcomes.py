@@ -16,7 +16,7 @@ class State:
 
     #: As in the store, in JSON and in the labels of metrics.
     name: str
-    #: What people are told it means.
+    #: What it means, for people.
     meaning: str
     #: On a terminal.
     colour: str

@@ -136,6 +136,6 @@ def _complete_entry(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
         app: Any = ctx.find_root().params.get("app") or os.environ.get("CELERY_APP")
         app = find_app(app) if isinstance(app, str) else app
         names = [entry.name for entry in load_schedule(app, Settings.from_app(app, connects=False)).entries]
-    except Exception:  # noqa: BLE001  # whatever a stranger's app raises
+    except Exception:  # noqa: BLE001  # whatever a user's app raises
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -53,7 +53,9 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
             fail(f"--window: {there} is no window of {entry!r}; see: once next --from {window} {entry}")
         done, ids = _order(project, tracked, [start], _publisher(project))
     if json_:
-        print_json({"entry": entry, "start": format_instant(start), "task_id": ids[0] if ids else None, **_told(done)})
+        print_json(
+            {"entry": entry, "start": format_instant(start), "task_id": ids[0] if ids else None, **_numbers(done)}
+        )
     elif ids:
         click.echo(f"{format_instant(start)} {ids[0]}")
     if done["open"]:
@@ -104,7 +106,7 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
             with click.progressbar(length=len(starts), label=plain(entry), file=sys.stderr if json_ else None) as bar:
                 done, _ = _order(project, tracked, starts, _publisher(project), bar.update)
     if json_:
-        print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **_told(done)})
+        print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **_numbers(done)})
     elif done:
         click.echo(f"{done['published']} published" + (f", {done['open']} open meanwhile" if done["open"] else ""))
     _end_unpublished(ctx, done)
@@ -205,7 +207,7 @@ def _end_unpublished(ctx: click.Context, done: Counter[str]) -> None:
         ctx.exit(os.EX_UNAVAILABLE)
 
 
-def _told(done: Counter[str]) -> dict[str, int]:
+def _numbers(done: Counter[str]) -> dict[str, int]:
     return {became: done[became] for became in ("published", "open", "unpublished", "unpublishable")}
 
 
@@ -260,13 +262,13 @@ def resume(
 
 
 @contextmanager
-def _printing(told: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noqa: FBT001
+def _printing(results: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noqa: FBT001
     """Print what was carried out as JSON, also where a later entry fails."""
     try:
         yield
     finally:
         if json_:
-            print_json(told)
+            print_json(results)
 
 
 def _pass_over(project: Project, name: str) -> int:

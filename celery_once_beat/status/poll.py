@@ -80,7 +80,7 @@ class View:
             try:
                 self._schedule = load_schedule(self._app, self._settings, self._scheduler)
                 self._stale = False
-            except Exception as exc:  # noqa: BLE001  # whatever a stranger's scheduler, or its database, raises
+            except Exception as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
                 if not self._stale:
                     logger.warning(
                         "once: the schedule can't be read again, the last one is shown: %s",

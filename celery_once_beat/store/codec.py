@@ -44,7 +44,7 @@ def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
 def read_claim(reply: list[Any]) -> r.ClaimReply:
     match reply[0]:
         case "claimed":
-            return r.Claimed(int(reply[1]), _instant(reply[2]), int(reply[3]))
+            return r.Claimed(int(reply[1]), _instant_or_none(reply[2]), int(reply[3]))
         case "moved":
             return r.Moved(parse_instant(reply[1]), int(reply[2]))
         case "paused":
@@ -66,8 +66,8 @@ def read_confirm(reply: list[Any]) -> r.Confirmed | r.Closed | r.Unchanged:
 def read_take(reply: list[Any]) -> r.TakeReply:
     match reply[0]:
         case "taken":
-            turn, retry, attempts, expires, publishes, ordered = reply[1:7]
-            return r.Taken(int(turn), int(retry), int(attempts), _instant(expires), int(publishes), _instant(ordered))
+            turn, retry, attempts, expires, publishes, ordered = map(int, reply[1:7])
+            return r.Taken(turn, retry, attempts, _instant_or_none(expires), publishes, _instant_or_none(ordered))
         case "closed":
             return r.Closed(reply[1])
     return r.Unchanged(reply[1])
@@ -76,14 +76,14 @@ def read_take(reply: list[Any]) -> r.TakeReply:
 def read_backfill(reply: list[Any]) -> r.Claimed | r.Open | r.Unknown:
     match reply[0]:
         case "claimed":
-            return r.Claimed(int(reply[1]), _instant(reply[2]), ordered=_instant(reply[3]))
+            return r.Claimed(int(reply[1]), _instant_or_none(reply[2]), ordered=_instant_or_none(reply[3]))
         case "open":
             return r.Open()
     return r.Unknown()
 
 
 def read_begin_now(reply: list[Any]) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
-    return r.Elsewhen(_at(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+    return r.Elsewhen(_instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
 
 
 def read_begin(reply: list[Any]) -> r.Begun | r.Busy | r.Closed:
@@ -100,7 +100,7 @@ def read_key_claim(reply: list[Any]) -> r.Claimed | r.Unchanged | r.Elsewhen:
         case "claimed":
             return r.Claimed(0, None)
         case "elsewhen":
-            return r.Elsewhen(_at(reply[1]))
+            return r.Elsewhen(_instant(reply[1]))
     return r.Unchanged(read_word(reply))
 
 
@@ -189,8 +189,8 @@ def _read_open(text: str) -> r.OpenWindow:
     """Read an open window's account; see NUMBERS in ``lua/pieces/window.lua``."""
     attempts, fence, retry, _, _, claimed, _, backfill, released, _, owner, beat = text.split(" ")
     return r.OpenWindow(
-        claimed=_at(claimed),
-        begun=_instant(fence),
+        claimed=_instant(claimed),
+        begun=_instant_or_none(fence),
         attempts=int(attempts),
         retry=int(retry),
         backfill=backfill == "1",
@@ -204,7 +204,7 @@ def read_past(text: str) -> r.Past:
     """Read one record of a history; see ``remember`` in ``lua/pieces/ends.lua``."""
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
     whole, _, fraction = start.partition(".")
-    claimed = _at(claimed_ms)
+    claimed = _instant(claimed_ms)
     ran = outcome != "missed" and int(number) > 0
     return r.Past(
         start=parse_instant(f"{whole}.{fraction:0<6}Z"),
@@ -275,8 +275,8 @@ def _checked(value: object, kind: object) -> Any:
 def read_app(text: str | None) -> str | None:
     """Read which app a beat is of, as ``settings.describe_app`` wrote it. None if it can't be read."""
     try:
-        told = json.loads(text or "")
-        name, apart = str(told["app"])[:64], str(told.get("apart", ""))[:128]
+        said = json.loads(text or "")
+        name, apart = str(said["app"])[:64], str(said.get("apart", ""))[:128]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return repr(name) + (f" ({apart!r})" if apart else "")
@@ -306,9 +306,9 @@ def _outcome(text: str) -> str:
     return text
 
 
-def _at(ms: str | int) -> datetime:
+def _instant(ms: str | int) -> datetime:
     return EPOCH + timedelta(milliseconds=int(ms))
 
 
-def _instant(ms: str | int) -> datetime | None:
-    return _at(ms) if int(ms) else None
+def _instant_or_none(ms: str | int) -> datetime | None:
+    return _instant(ms) if int(ms) else None

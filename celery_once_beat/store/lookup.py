@@ -130,7 +130,7 @@ class Lookup:
 
     def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:
         keys = self._keys.of_beats
-        scores, words, told = self._trip.read(
+        scores, words, reports = self._trip.read(
             [
                 ("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"),
                 ("HGETALL", keys["reports"]),
@@ -144,7 +144,7 @@ class Lookup:
             if isinstance(reply, OnceError):
                 raise reply
         heard, words = dict(codec.as_pairs(scores)), codec.as_mapping(words)
-        told = {} if isinstance(told, OnceError) else codec.as_mapping(told)
+        reports = {} if isinstance(reports, OnceError) else codec.as_mapping(reports)
         now_ms = (heartbeat.now - codec.EPOCH) / timedelta(milliseconds=1)
         return (
             heartbeat.now,
@@ -153,8 +153,8 @@ class Lookup:
                 BeatSeen(
                     name,
                     max(now_ms - heard.get(name, now_ms), 0.0) / 1000,
-                    codec.read_report(words.get(name), told.get(name)),
-                    codec.read_app(told.get(name)),
+                    codec.read_report(words.get(name), reports.get(name)),
+                    codec.read_app(reports.get(name)),
                 )
                 for name in sorted(heartbeat.beats)
             ],
@@ -217,11 +217,11 @@ class Lookup:
             Story(start, _state(window, overdue=start in overdue), open=window)
             for start, window in (account.open if account else {}).items()
         ]
-        told = [
+        counted = [
             Story(story.start, story.state, story.past, story.open, refused.get(format_instant(story.start), 0))
             for story in sorted(stories, key=lambda story: story.start, reverse=True)
         ]
-        return EntrySeen(name, account, told, overdue, trouble)
+        return EntrySeen(name, account, counted, overdue, trouble)
 
 
 def _state(window: OpenWindow, *, overdue: bool) -> str:

@@ -222,7 +222,7 @@ BACKFILL = Verb(
 )
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb(
-    "heartbeat", "beats reports apps", "beat beat_ttl:span what report told", codec.read_heartbeat, waits=True
+    "heartbeat", "beats reports apps", "beat beat_ttl:span what words report", codec.read_heartbeat, waits=True
 )
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(

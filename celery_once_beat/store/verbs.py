@@ -213,8 +213,8 @@ class Store:
         shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself, ``app``
         of which app it is.
         """
-        words, told = ("", "") if report is None else codec.write_report(report, app)
-        calls = [self._heartbeat(beat, report=words, told=told)]
+        words, text = ("", "") if report is None else codec.write_report(report, app)
+        calls = [self._heartbeat(beat, words=words, report=text)]
         until = codec.epoch_ms(now)
         commands: list[Command] = [
             ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
@@ -251,9 +251,9 @@ class Store:
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
-    def _heartbeat(self, beat: str, what: str = "lives", report: str = "", told: str = "") -> Call[r.Heartbeat]:
+    def _heartbeat(self, beat: str, what: str = "lives", words: str = "", report: str = "") -> Call[r.Heartbeat]:
         return scripts.HEARTBEAT.call(
-            self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, report=report, told=told
+            self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, words=words, report=report
         )
 
     def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:

@@ -229,7 +229,7 @@ class Database:
         """Whether the row still has the entry's schedule, which is a row of another table."""
         try:
             return repr(self._tables.entry(row, app=entry.app).schedule) == repr(entry.schedule)
-        except Exception:  # noqa: BLE001  # it is no entry any more, whatever a stranger's crontab raises
+        except Exception:  # noqa: BLE001  # it is no entry any more, whatever a user's crontab raises
             return False
 
     def _write_what_ran(self) -> None:

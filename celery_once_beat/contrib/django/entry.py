@@ -119,7 +119,7 @@ def _json(model: Any, field: str, kind: type, expected: str) -> Any:
     text = getattr(model, field)
     try:
         value = loads(text) if text else kind()
-    except Exception as exc:  # noqa: BLE001  # whatever a stranger's text raises
+    except Exception as exc:  # noqa: BLE001  # whatever a user's text raises
         raise SettingError(
             f"row {model.name!r}, {field}: found {shown(text)}, expected JSON, {expected}: {exc}"
         ) from None

@@ -89,7 +89,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for model in models:
             try:
                 schedule[model.name] = self.Entry(model, app=self.app)
-            except Exception as exc:  # noqa: BLE001  # whatever a stranger's crontab or place raises
+            except Exception as exc:  # noqa: BLE001  # whatever a user's crontab or place raises
                 why = str(exc) if isinstance(exc, OnceError) else f"row {model.name!r}: {shown(exc)}"
                 schedule[model.name] = WrongEntry(model.name, why)
         return schedule
@@ -115,7 +115,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 self.Entry.from_entry(name, app=self.app, **fields)
         except _AWAY:
             raise
-        except Exception as exc:  # noqa: BLE001  # whatever a stranger's entry raises
+        except Exception as exc:  # noqa: BLE001  # whatever a user's entry raises
             logger.error(
                 "once: entry %s is left out: %s", shown(name), shown(exc), extra=about("entry_wrong", entry=name)
             )
@@ -132,7 +132,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             return None
         if self._seen.schedule is not self._schedule:
             self._schedule, self._heap = self._seen.schedule, None
-        return self._at(self._seen.at)
+        return self._server_time(self._seen.at)
 
     def on_entries_changed(self) -> None:
         """Say from when the entries count that are new here, and name the one-offs among all."""
@@ -154,7 +154,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 came_at = self._came_at(entry, absent_at, seen)
                 if entry.source.edited_at <= absent_at:
                     # It may have been there at the last look: another beat may have read it earlier.
-                    absent_at = self._at(before.read[0])
+                    absent_at = self._server_time(before.read[0])
                 entry.came(came_at, absent_at)
             old = names.get(_key(entry.source), entry.name)
             if old != entry.name and self.entries.get(old) is None:
@@ -168,13 +168,13 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 self.entries.reload(entry.name)
 
     def _came_at(self, entry: BeatEntry, absent_at: datetime, seen: Seen) -> datetime:
-        """When an entry came that wasn't there at ``absent_at``: the best that is known, and not before that."""
-        # Between two looks another row may have changed too: what this one says of itself goes first.
+        """When an entry came that wasn't there at ``absent_at``, as exactly as is known, and not before that."""
+        # Another row may have changed last: what this one says of itself goes first.
         moments: list[datetime] = [entry.source.edited_at, *([instant(seen.changed)] if seen.changed else ())]
         # One that came without a trace came before it was read.
-        return next((moment for moment in moments if moment > absent_at), self._at(seen.read[1]))
+        return next((moment for moment in moments if moment > absent_at), self._server_time(seen.read[1]))
 
-    def _at(self, moment: float) -> datetime:
+    def _server_time(self, moment: float) -> datetime:
         return self.clock.now() - timedelta(seconds=steady() - moment)
 
     def _say_what_is_wrong(self, trouble: str) -> None:
@@ -205,7 +205,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self.entries.rest(entry, reason, action="entry_renamed", level=logging.INFO)
 
     def _see_to_renamed(self) -> None:
-        """Let rows with a new name go on behind what ran by their old one; raises StoreUnavailableError."""
+        """Let renamed rows go on after what ran under their old names; raises StoreUnavailableError."""
         waiting = {entry.name for entry in self.entries.unloaded()}
         for name, (old, until) in list(self._renamed.items()):
             entry = self.entries.get(name)
@@ -235,7 +235,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                     self._wait(entry, self._renamed[entry.name][0])
             raise
         except OnceError:
-            return None  # what stands there tells nothing of the row
+            return None  # that key can't be read, and says nothing of the row
 
     # -- one-offs ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 -- heartbeat: a beat says that it lives, and learns the time and who else does.
 --
--- WHAT is 'lives', 'leaves' (it ends), or 'looks' (it only asks, and nothing changes). REPORT and TOLD are what it says of
--- itself, for people; '' for nothing new.
+-- WHAT is 'lives', 'leaves' (it ends), or 'looks' (it only asks, and nothing changes). WORDS and REPORT are what it says of
+-- itself, for people, as earlier versions and as this one read it; '' for nothing new.
 --
 -- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
 --                                                 it lives and was not known, else 0; then each beat alive
@@ -37,8 +37,8 @@ if WHAT == 'lives' then
   redis.call('PEXPIRE', BEATS, BEAT_TTL) -- first what needs no memory: a full server takes no beat for gone
   added = redis.call('ZADD', BEATS, now, BEAT)
   redis.call('PEXPIRE', BEATS, BEAT_TTL)
-  tell(REPORTS, REPORT)
-  tell(APPS, TOLD)
+  tell(REPORTS, WORDS)
+  tell(APPS, REPORT)
 elseif WHAT == 'leaves' then
   forget(BEAT)
 end

@@ -94,13 +94,13 @@ class Feed:
     async def _look_once(self) -> None:
         took = 0.0
         try:
-            page, told, took = await asyncio.to_thread(self._look_in_thread, self.page)
+            page, changed, took = await asyncio.to_thread(self._look_in_thread, self.page)
             self.page = page
             self._number += 1
-            if told is None:
+            if changed is None:
                 event = self._event(self._number, "anew", "{}")
             else:
-                event = self._event(self._number, "news", json.dumps(told, separators=(",", ":")))
+                event = self._event(self._number, "news", json.dumps(changed, separators=(",", ":")))
             self._news.append((self._number, event))
         finally:
             self._due = time.monotonic() + max(self._every, took / _SHARE)
@@ -112,7 +112,7 @@ class Feed:
         try:
             sight = self._look()
             page = make_page(sight, self._zone, old)
-            told = changes(old, page)
+            changed = changes(old, page)
         except OnceError as exc:
             self.report = None
             page = replace(old, trouble=f"Redis can't be read: {words.plain(str(exc).removeprefix('Redis: '))}")
@@ -126,7 +126,7 @@ class Feed:
             return page, changes(old, page), 0.0
         self._broken = False
         self.report = sight.report
-        return page, told, time.thread_time() - began
+        return page, changed, time.thread_time() - began
 
     def _event(self, number: int, kind: str, data: str) -> str:
         return f"id: {self._era}-{number}\nevent: {kind}\ndata: {data}\n\n"

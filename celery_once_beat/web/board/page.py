@@ -135,30 +135,30 @@ def changes(old: Page, new: Page) -> dict[str, Any] | None:
     """What a viewer of ``old`` has to change to see ``new``; None: other entries, the whole page is another."""
     if old.lines.keys() != new.lines.keys():
         return None
-    told: dict[str, Any] = {
+    changed: dict[str, Any] = {
         "headline": new.headline,
         "worries": new.worries,
         "as_of": new.as_of,
         "trouble": new.trouble,
     }
     if old.beats != new.beats:
-        told["beats"] = new.beats
+        changed["beats"] = new.beats
     lines = {line_id: _change(old.lines[line_id], line) for line_id, line in new.lines.items()}
-    told["lines"] = {line_id: change for line_id, change in lines.items() if change}
-    return told
+    changed["lines"] = {line_id: change for line_id, change in lines.items() if change}
+    return changed
 
 
 def _change(old: Line, new: Line) -> dict[str, Any]:
     if old is new:
         return {}
-    told: dict[str, Any] = {
+    changed: dict[str, Any] = {
         key: getattr(new, key) for key in ("about", "next", "attention") if getattr(old, key) != getattr(new, key)
     }
     if old.cells is not new.cells:
         known = {cell.start: cell for cell in old.cells}
         cells = [[c.start, c.state, c.label] for c in new.cells if known.pop(c.start, None) != c]
         if cells:
-            told["cells"] = cells
+            changed["cells"] = cells
         if known:
-            told["gone"] = list(known)
-    return told
+            changed["gone"] = list(known)
+    return changed
