@@ -41,7 +41,7 @@ CATCH_UP = ("latest", "all", "none")
 OVERLAP = ("allow", "skip")
 _MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
-#: A beat that hasn't been heard of for so many seconds counts as gone.
+#: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
 _DEFAULT_PREFIX = "once:"
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")

@@ -78,7 +78,7 @@ def window(
 
 
 class _Execution:
-    """As much of an execution as a task asks of its own; the store's part is left out."""
+    """The part of an execution that a task uses, without the store."""
 
     retry = 0
 
@@ -86,7 +86,7 @@ class _Execution:
         self.window = window
 
     def hand_over(self, _: dict[str, Any], publish: Callable[[], Any]) -> Any:
-        """There is nobody to take it from."""
+        """Just publish the retry: there is no store to ask."""
         return publish()
 
 

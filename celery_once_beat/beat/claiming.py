@@ -59,7 +59,7 @@ class Claims:
     lost: list[BeatEntry] = field(default_factory=list)
     #: For each entry with missed windows the newest of them, and how many they are.
     missed: list[tuple[Window, int]] = field(default_factory=list)
-    #: The schedule holds another definition than some entry: it has to be read anew.
+    #: The schedule holds another definition of some entry: it has to be read again.
     replaced: bool = False
     #: Redis didn't answer all of them.
     away: StoreUnavailableError | None = None
@@ -87,7 +87,7 @@ class Claiming:
         self._left: dict[str, str] = {}
         #: Entries whose node of a cluster didn't answer when they were to be loaded.
         self._silent: set[str] = set()
-        #: Seconds by which the server's clock is behind the latest cursor, beyond what clocks differ; else 0.
+        #: Seconds by which the server's clock is behind the latest cursor; 0 if by no more than CURSOR_AHEAD.
         self.behind = 0.0
         #: The cursors that lie so far ahead.
         self._ahead: dict[str, datetime] = {}
@@ -99,7 +99,7 @@ class Claiming:
         self._left.update((entry.name, entry.fingerprint) for entry in entries if entry.loaded_at)
 
     def load(self, beats: Iterable[str], asked_at: datetime | None = None) -> None:
-        """Say which definitions this beat has, and learn the cursors, as far as there is time for.
+        """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.
 
         The rest is left to the next call: a beat that loads for long says meanwhile that it lives, and claims.
         ``beats`` are those that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
@@ -264,7 +264,7 @@ class Claiming:
                 break
             with self._entries.alone(entry):
                 if not self._entries.adopt(entry, schedule.get(entry.name)):
-                    replaced = True  # it is made anew at the next tick
+                    replaced = True  # the entry is made again at the next tick
                     self._entries.put(entry)
                     continue
                 assert entry.cursor is not None

@@ -54,7 +54,7 @@ logger = get_logger(__name__)
 RETRY_AFTER = 30.0
 _THIRTY_DAYS = 30 * 86_400.0
 _MAX_NAME = 64 * 1024
-#: A schedule that starts more often, twice in a row, is a mistake: it would fill the queue for good.
+#: A schedule whose starts lie closer together, twice in a row, is a mistake: it would fill the queue for ever.
 _LEAST_APART = timedelta(milliseconds=1)
 _BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
 #: Seconds for which one entry's starts are looked for before it is the others' turn.
@@ -64,7 +64,7 @@ _PLAN_LASTS = timedelta(seconds=5)
 
 
 class Backlog:
-    """The starts after a cursor that are due, as far as they have been looked for; each is looked for once."""
+    """The starts after a cursor that are due and were found so far; each is looked for once."""
 
     def __init__(self, cursor: datetime) -> None:
         self.starts: list[datetime] = []
@@ -119,7 +119,7 @@ class BeatEntry:
     #: Every window up to it is claimed; None: it has to be loaded.
     cursor: datetime | None = None
     next: datetime | None = None
-    #: The last cursor, kept while the entry has to be loaded anew.
+    #: The last cursor, kept while the entry has to be loaded again.
     known: datetime | None = None
     #: The cursor from which the definition counts, by the store.
     since: datetime | None = None
@@ -157,7 +157,7 @@ class BeatEntry:
 
     @property
     def definition(self) -> tuple[object, ...]:
-        """All that a beat has to load anew where it has changed."""
+        """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
 
     # -- what happens to it -----------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class BeatEntry:
         self.drop_plan()
 
     def drop_plan(self) -> None:
-        """Judge anew what is due."""
+        """Plan again what is due."""
         self._plan.clear()
 
     def repeat(self, cursor: datetime, step: Step) -> None:
@@ -378,7 +378,7 @@ class Entries:
     # -- the schedule -----------------------------------------------------------------------------------------
 
     def changed(self, schedule: Mapping[str, Any]) -> bool:
-        """Whether entries came or went since :meth:`refresh`, as far as a count shows it."""
+        """Whether the number of entries has changed since :meth:`refresh`."""
         return len(schedule) != self._size
 
     def refresh(self, schedule: Mapping[str, Any], absent_at: datetime | None = None) -> list[BeatEntry]:
@@ -501,7 +501,7 @@ class Entries:
             if entry.out and entry.cursor is not None:
                 found.append(entry)
             else:
-                entry.out = False  # it was given back meanwhile, to be loaded anew
+                entry.out = False  # meanwhile it was given back, to be loaded again
         return found
 
     def next_due(self) -> datetime | None:
@@ -581,21 +581,21 @@ class Entries:
         return list(self._unloaded)
 
     def reload(self, name: str) -> None:
-        """Load one entry's cursor anew."""
+        """Load one entry's cursor again."""
         entry = self.get(name)
         if entry is not None:
             entry.forget()
             self._unloaded.add(entry)
 
     def doubt(self) -> None:
-        """The store was away: judge what is due anew, and ask first what became of claims that weren't answered."""
+        """The store was away: plan again, and first ask what became of claims that weren't answered."""
         for entry in self:
             entry.drop_plan()
             if entry.unanswered is not None:
                 self.reload(entry.name)
 
     def restart(self) -> None:
-        """Forget all cursors, so that they are loaded anew: the store lost its data."""
+        """Forget all cursors, so that they are loaded again: the store lost its data."""
         for entry in self:
             entry.forget()
         self._due.clear()

@@ -104,7 +104,7 @@ class Publishing(Scheduler):
 
     #: The verbs of windows in Redis.
     store: Store
-    #: The server's time, as far as this beat knows it.
+    #: The server's time.
     clock: ServerClock
     _results: Results
 
@@ -228,7 +228,7 @@ class Publishing(Scheduler):
         return job.entry.timing.delay(self.clock.now(), job.start if job.again else None)
 
     def _confirm(self, confirmations: list[Confirmation]) -> None:
-        """Confirm as far as the store answers; the next tick finds out whether it is away.
+        """Confirm what was published. If the store doesn't answer, the next tick finds that out.
 
         What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy.
         """

@@ -66,7 +66,7 @@ class Recovery:
         self.certain = True
         #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
         self._skip: dict[int, int] = {}
-        #: Shards of which the last look found more than it read, and those of which something was moved since.
+        #: Shards of which the last look may not have read all, and shards with a window that was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._said: dict[str, str] = {}

@@ -105,7 +105,7 @@ class Results:
         """Return the outcome that the result says, None where it says none."""
         backend: Any = self._app.backend  # one a thread
         if isinstance(backend, DisabledBackend) or type(backend).__module__ == "celery.backends.rpc":
-            self.stop()  # nobody can be asked: results go nowhere, or to who sent the message
+            self.stop()  # results aren't kept, or only whoever sent the message can read them
             return None
         meta = backend.get_task_meta(task_id, cache=False)
         state, result = meta.get("status"), meta.get("result")

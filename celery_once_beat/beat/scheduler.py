@@ -218,7 +218,7 @@ class OnceSchedulerMixin(Publishing):
     def _refresh(self) -> None:
         known_at = self.poll_schedule()
         schedule = self.schedule
-        # A base that reloads its schedule says so by putting another heap in the place of this one.
+        # A base that reloads its schedule replaces its heap.
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
             self._claiming.left(self.entries.refresh(schedule, self._known_at))

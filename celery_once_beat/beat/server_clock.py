@@ -1,4 +1,4 @@
-"""The server's time, as far as this process knows it, and the clock that carries it on.
+"""The server's time, as this process measures it.
 
 The server's time is measured in a round trip that is made anyway. Between two of them ``steady`` counts. So a wall
 clock that is wrong, or jumps, moves no window.

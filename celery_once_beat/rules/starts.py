@@ -45,7 +45,7 @@ _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 
 _EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
-# The methods by which a type says when it is due.
+# The methods with which a schedule's type decides when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MAX_PROBES = 1000
 #: A schedule that advances by less in _MAX_PROBES calls of is_due is wrong: no search would get past it.
@@ -151,7 +151,7 @@ def naive_utc(instant: datetime) -> datetime:
 
 @lru_cache(maxsize=256)
 def _kind(cls: Any) -> type:
-    """Which of Celery's types says when a `cls` is due; BaseSchedule if it has a rule of its own."""
+    """Return the type of Celery's that decides when a `cls` is due; BaseSchedule if `cls` decides itself."""
     for kind in (schedule, crontab, solar):
         if issubclass(cls, kind):
             bases = cls.__mro__[: cls.__mro__.index(kind)]

@@ -24,7 +24,7 @@ __all__ = ("Sight", "View", "latest_stories")
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which the schedule is built anew: a database's may have changed.
+#: Seconds after which the schedule is read again: a database's may have changed.
 _SCHEDULE_LASTS = 30.0
 
 

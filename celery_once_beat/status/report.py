@@ -111,7 +111,7 @@ class EntryStatus:
     """How one entry stands."""
 
     entry: str
-    #: ``scheduled``, ``left out`` (as wrong), or ``stranger`` (in no schedule of ours).
+    #: ``scheduled``, ``left out`` (as wrong), or ``stranger`` (not in the schedule).
     kind: str
     task: str | None = None
     schedule: str | None = None

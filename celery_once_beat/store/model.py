@@ -210,7 +210,7 @@ class Elsewhen:
 
 @dataclass(frozen=True)
 class Renewed:
-    """The lease runs anew."""
+    """The lease was renewed."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class BeatReport:
 
 @dataclass(frozen=True)
 class Overdue:
-    """Windows past their deadline, as far as one look shows them: for each shard a list, or its error."""
+    """The windows past their deadline that one look found: for each shard a list, or its error."""
 
     shards: list[list[WindowKey | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.

@@ -44,7 +44,7 @@ _NEWER = re.compile(r"user_script:\d+: NEWER (\d+)")
 #: How a command refuses the value of a key. That says nothing of the server's state.
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
-#: Answers on which somebody acts, and their verbs; with wait_replicas they must not be undone by a failover. Each
+#: Answers that callers act on. With wait_replicas, a failover must not be able to undo what they say. Each
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
 #: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
 _ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.Renewed, r.HandedOver, r.Finished, r.Again)
@@ -135,8 +135,8 @@ class RoundTrip:
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
         except BaseException:
-            # Raised from outside, as a soft time limit is. A reply may come that nobody has read, and the next command
-            # would take it for its own. Not closed: other threads may use the same pool.
+            # Raised from outside, as a soft time limit is. Its reply is still to come, and the next command would take
+            # that for its own. Not closed: other threads may use the same pool.
             self._lazy = None
             raise
 

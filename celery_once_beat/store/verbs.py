@@ -30,7 +30,7 @@ T = TypeVar("T")
 #: Makes a call from what is known of which beats live.
 _Unsent = Callable[..., Call[T]]
 
-#: Beats of which each load says whether they live, though nobody has asked yet.
+#: Most beats that a call speaks of before its script has asked.
 _MOST_MET = 16
 #: How often one call may ask who lives. Each time it is told more.
 _MOST_QUESTIONS = 5
@@ -124,7 +124,7 @@ class Store:
             beat=beat,
             fingerprint=q.fingerprint,
             mode=q.mode,
-            # A message that expires at once is still one that expires.
+            # 0 would mean that the message never expires.
             expires=None if q.expires is None else max(q.expires, 0.001),
             missed_count=max(q.missed_count, len(missed)),
             missed=missed,
@@ -231,7 +231,7 @@ class Store:
         return self._trip.one(self._heartbeat(beat))
 
     def leave(self, beat: str) -> None:
-        """Say that ``beat`` ends, so that nobody waits for it to be missed."""
+        """Say that ``beat`` ends: others needn't wait until it counts as gone."""
         self._trip.one(self._heartbeat(beat, "leaves"))
 
     def look(self) -> r.Heartbeat:
@@ -243,7 +243,7 @@ class Store:
         return self.look().beats
 
     def apps(self, beats: Sequence[str]) -> dict[str, str | None]:
-        """Return of which app each of ``beats`` is; None where it hasn't said, or what can't be understood."""
+        """Return which app each of ``beats`` is of; None if it hasn't said, or that can't be read."""
         if not beats:
             return {}
         (texts,) = self._trip.read([("HMGET", self.keys.of_beats["apps"], *beats)])

@@ -1,4 +1,4 @@
-"""Whether an address, or a request's Host header, means this machine alone, and sockets that listen."""
+"""Listening sockets, and whether an address or a Host header means this machine alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _THIS_MACHINE = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", 
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody but this machine reaches ``address``, a numeric one."""
+    """Whether only this machine reaches ``address``, a numeric one."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -24,9 +24,9 @@ def is_loopback(address: str) -> bool:
 
 
 def names_this_machine(host: str | None) -> bool:
-    """Whether a Host header is a name of the loopback, with any port: a tunnel has one of its own.
+    """Whether a Host header names the loopback, with any port: a tunnel has its own.
 
-    A page of another site, whose name its owner lets point here (DNS rebinding), sends another one.
+    A page of another site whose name points here (DNS rebinding) sends another one.
     """
     return host is not None and _THIS_MACHINE.fullmatch(host) is not None
 

@@ -31,7 +31,7 @@ __all__ = ("DELIVERY", "Execution")
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
-#: Stands for "the body hasn't ended yet", in the place of what it raised.
+#: In the place of what the body raised: it hasn't ended yet.
 _RUNNING = BaseException()
 
 
@@ -188,7 +188,7 @@ class Execution(Turn):
             raise
         if self.stale:
             raise Ignore("stale")  # retry() makes a Reject of it; when that end is told, it is found stale
-        # Also if it couldn't be told: the retry goes out, and whoever runs it finishes the window.
+        # Even if the store couldn't be told: the retry goes out, and finishes the window.
         self.handed_over = True
         return publish()
 

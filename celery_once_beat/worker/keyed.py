@@ -158,7 +158,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             turn.release()
 
     def _leave(self, frame: FrameType) -> _Turn | None:
-        """Find the block that is left now, by its frame, else by its context; return its turn.
+        """Find the block that is being left, by its frame, else by its context; return its turn.
 
         If neither is known (an ExitStack that is left elsewhere), blocks without a window go first. So a lease may
         last until the last of them is left, but none ends early.

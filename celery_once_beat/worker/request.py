@@ -30,7 +30,7 @@ logger = get_logger(__name__)
 
 #: Seconds to keep trying while Redis doesn't answer. Later, recovery would be as quick.
 _PATIENCE = 30.0
-#: The (entry, task) pairs of which a discarded message was logged: each is named once.
+#: The (entry, task) pairs whose discarded messages were logged: each is logged once.
 _unknown: set[tuple[str, str]] = set()
 _MOST = 1000
 
@@ -118,7 +118,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
 
 
 def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> None:
-    """Have ``outcome`` of the delivery ``request`` recorded; if the store doesn't answer, recovery sees to it."""
+    """Record ``outcome`` of the delivery ``request``; if the store doesn't answer, recovery ends the window."""
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
         return

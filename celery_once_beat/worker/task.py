@@ -239,7 +239,7 @@ _KNOWN = [name for name in vars(OnceTask) if name.startswith("once_")]
 
 
 def check_tasks(app: Celery) -> list[OnceTask]:
-    """Return the OnceTasks of ``app``; raises SettingError if one sets ``window``, or what isn't ours or can't be."""
+    """Return the OnceTasks of ``app``; raises SettingError if one sets ``window`` or a wrong attribute."""
     tasks = [task for task in app.tasks.values() if isinstance(task, OnceTask)]
     for task in tasks:
         _check_task(task)

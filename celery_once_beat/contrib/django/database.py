@@ -48,7 +48,7 @@ def one_line(error: BaseException) -> str:
 
 
 class Seen(NamedTuple):
-    """The rows as they were ``at`` (``clock.steady``), as far as changes leave a trace."""
+    """The rows as they were ``at`` (``clock.steady``), but for changes that leave no trace."""
 
     schedule: dict[str, Any]
     at: float
@@ -93,7 +93,7 @@ class Database:
         self._stopping = False
         self._tried = threading.Event()
         self._wake = threading.Event()
-        #: The look after which this process stood still, as far as it has noticed.
+        #: The last look before this process stood still.
         self._old: Seen | None = None
         self._thread = threading.Thread(target=self._run, name="once-database", daemon=True)
 
@@ -258,7 +258,7 @@ class Database:
 
 
 def _tried(step: Callable[[], None]) -> str:
-    """Take a step, which needs no transaction of its own; return what went wrong, '' if nothing did."""
+    """Take a step; return what went wrong, or ''. Its transaction is committed here."""
     try:
         close_old_connections()
         _commit()  # without autocommit and with REPEATABLE READ others' changes would never be seen
@@ -273,9 +273,9 @@ def _tried(step: Callable[[], None]) -> str:
 
 @contextmanager
 def alone(changes: Any) -> Iterator[None]:
-    """Write alone: beats that start at once make one interval of a length, not two.
+    """Keep other beats from writing: two that start together would make two intervals of the same length.
 
-    It locks the row in which ``changes`` keeps when rows changed, on every database.
+    It locks the row in which ``changes`` keeps when rows changed, which every database can.
     """
     changes.objects.get_or_create(ident=1, defaults={"last_update": now()})
     with transaction.atomic(using=router.db_for_write(changes)):

@@ -111,7 +111,7 @@ class WrongEntry:
 
     @property
     def task(self) -> str:
-        """Raises what is wrong, to whoever makes something of the entry."""
+        """Raises the SettingError that says what is wrong."""
         raise SettingError(self._why)
 
 

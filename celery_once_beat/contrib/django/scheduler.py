@@ -162,8 +162,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for entry in self.entries:
             old_source = before.schedule.get(entry.name)
             if entry.one_off and old_source and _key(old_source) not in (None, _key(entry.source)):
-                # Deleted and made anew between two looks: what the old one has run is not this one's. The same moment
-                # for all beats.
+                # Deleted and made again between two looks: what the old row ran doesn't count for this one. All beats
+                # take the same moment.
                 entry.came(entry.came_at, entry.source.edited_at)
                 self.entries.reload(entry.name)
 
@@ -337,7 +337,7 @@ def _has_had_its_window(entry: BeatEntry, old: EntryAccount) -> bool:
 
 
 def _is_spent(entry: BeatEntry) -> bool:
-    """Whether a one-off's window is behind it, as far as this beat knows."""
+    """Whether a one-off has had its window, by what this beat knows."""
     if entry.cursor is None or entry.since is None or entry.next is not None:
         return False
     clocked = entry.source.model.clocked

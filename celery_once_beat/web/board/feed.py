@@ -1,4 +1,4 @@
-"""The current page, and its changes for whoever watches. While nobody watches, Redis isn't read.
+"""The current page, and its changes for viewers. While there are none, Redis isn't read.
 
 One look serves all viewers. It is made when somebody asks and the last one is older than ``every`` seconds; in a
 thread, since the store's client blocks.
@@ -28,7 +28,7 @@ __all__ = ("Feed",)
 
 logger = logging.getLogger(__name__)
 
-#: Changes kept for a viewer who was away for a moment. One who was away longer reads the whole page again.
+#: Changes kept for a viewer who was away for a moment. After a longer time the whole page is read again.
 _KEPT = 60
 #: The share of a core that looking may take; with very many entries the page changes less often.
 _SHARE = 0.2

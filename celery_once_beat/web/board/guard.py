@@ -41,7 +41,7 @@ HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """Lets through to ``app`` what may pass. ``token`` None: none is asked for, and only this machine may ask."""
+    """Passes allowed requests on to ``app``. ``token`` None: none is needed, and only this machine may ask."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
@@ -70,7 +70,7 @@ class Guard:
         headers = request.headers
         if self._token is None and not names_this_machine(headers.get("host")):
             return PlainTextResponse("Without a token the board is for localhost only.\n", 400)
-        # Followed by somebody, not fetched by a script, nor shown in a frame.
+        # A person followed a link: no script's fetch, and no frame.
         link = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
         if _is_foreign(request) and not link:
             return PlainTextResponse("Another site's page may link to the board, and no more.\n", 403)

@@ -73,7 +73,7 @@ def serve(app: Any, settings: Settings, view: View, listener: socket.socket, tok
         timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
-    # uvicorn ends in order, and then raises the signal again for whoever had it before.
+    # uvicorn shuts down, and then raises the signal again for the handler that was set before.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         server.run(sockets=[listener])
