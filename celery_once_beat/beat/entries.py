@@ -462,9 +462,9 @@ class Entries:
         self._named_untracked |= names
         if new:
             logger.warning(
-                "once: untracked, a window that is lost after its publish isn't recovered: %s. Their tasks are no "
-                "OnceTask (task_cls=OnceTask, or base=OnceTask on a task), or this beat's app doesn't know them; "
-                "options={'once': {'tracked': False}} accepts it",
+                "once: these entries are untracked, so a window lost after its publish isn't recovered: %s. Their "
+                "tasks are no OnceTask (task_cls=OnceTask, or base=OnceTask on a task), or this beat's app doesn't "
+                "know them. options={'once': {'tracked': False}} accepts it",
                 ", ".join(sorted(map(repr, new))),
                 extra=about("entries_untracked", entries=sorted(new)),
             )

@@ -116,8 +116,8 @@ class Recovery:
             if app not in (None, mine, *named):
                 named.add(app)
                 logger.warning(
-                    "once: beat %s is of the app %s, this one of %s, and both have the keys %s…: what has the same "
-                    "name in both runs in one of them only. Give each its own once_beat_key_prefix",
+                    "once: beat %s is of the app %s, this one of %s, and both use the keys %s…: of two entries "
+                    "with one name only one runs. Give each app its own once_beat_key_prefix",
                     beat, app, mine, self._store.settings.key_prefix,
                     extra=about("apps_share", owner=self._beat),
                 )  # fmt: skip

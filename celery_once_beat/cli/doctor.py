@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
             if finding.advice:
                 click.echo(f"      → {finding.advice}")
         click.echo()
-        click.echo(f"{len(bad)} of {len(findings)} checks want something done." if bad else "Nothing to be done.")
+        click.echo(f"{len(bad)} of {len(findings)} checks need attention." if bad else "Nothing to be done.")
     if bad:
         ctx.exit(1)
 

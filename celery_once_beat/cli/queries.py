@@ -124,7 +124,7 @@ def _print_beats(beats: Sequence[BeatStatus]) -> None:
     )
     apps = sorted({beat.app for beat in beats if beat.app is not None})
     if len(apps) > 1:
-        click.secho(f"Beats of {len(apps)} apps have the same keys: {plain(', '.join(apps))}; see doctor.", fg="yellow")
+        click.secho(f"Beats of {len(apps)} apps use the same keys: {plain(', '.join(apps))}; see doctor.", fg="yellow")
     if len(beats) == 1:
         click.secho("One beat lives: if it dies, nothing is published until another one starts.", fg="yellow")
 

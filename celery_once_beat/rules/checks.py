@@ -164,9 +164,9 @@ def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) ->
     apps = {app: beat for beat, app in beats if app is not None}
     if len(apps) > 1:
         yield Finding(
-            "apps", "warn", f"beats of {len(apps)} have the keys {settings.key_prefix}…: "
+            "apps", "warn", f"beats of {len(apps)} apps use the keys {settings.key_prefix}…: "
             + ", ".join(f"{app}, as {beat}" for app, beat in apps.items()),
-            "give each app its own once_beat_key_prefix: what has the same name in both runs in one of them only",
+            "give each app its own once_beat_key_prefix: of two entries with one name only one runs",
         )  # fmt: skip
 
 

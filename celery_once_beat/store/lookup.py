@@ -124,7 +124,7 @@ class Lookup:
 
     def clocks(self) -> dict[str, float]:
         """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
-        return self._store.clocks()
+        return self._trip.clocks()
 
     # -- beats ------------------------------------------------------------------------------------------------
 

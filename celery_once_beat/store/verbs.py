@@ -448,10 +448,6 @@ class Store:
         """Return the last fence of each of ``entries``: it changes with every begin."""
         return self._trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
 
-    def clocks(self) -> dict[str, float]:
-        """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
-        return self._trip.clocks()
-
     def _of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
         """One call about a window. What follows from the window and the settings is given where the verb takes it."""
         settings, start = self.settings, format_instant(window.start)

@@ -82,7 +82,9 @@ class Execution(Turn):
         if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
             # No beat publishes it again: if the other execution has died, only this copy is left.
             if not times_put_back(request):
-                self.log(logging.INFO, "window_comes_again", "runs, or has died: this copy comes again")
+                self.log(
+                    logging.INFO, "window_comes_again", "another execution runs, or has died: this copy comes again"
+                )
             come_again(self.task, request, self.length)
         if isinstance(reply, Closed) and reply.outcome:
             # A limit ended the window just now.

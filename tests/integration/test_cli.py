@@ -461,10 +461,10 @@ def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> Non
         beat.wait_log("is of the app ")
         assert names in beat.log
     said = once("status")
-    assert "Beats of 2 apps have the same keys: 'once_app', 'once_app' ('shop:'); see doctor." in said.log
+    assert "Beats of 2 apps use the same keys: 'once_app', 'once_app' ('shop:'); see doctor." in said.log
     doctor = once("doctor")
     assert doctor.exit_code == 1
-    assert re.search(r"^warn  apps: beats of 2 have the keys once:…", doctor.log, re.MULTILINE)
+    assert re.search(r"^warn  apps: beats of 2 apps use the keys once:…", doctor.log, re.MULTILINE)
     told = [beat.log.count("is of the app ") for beat in beats]
     beats[2].stop()
     assert told == [0, 1, 1]
