@@ -16,8 +16,8 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``cli``: ``celery once …``
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
-``beat/publishing``; then ``worker/task``, ``worker/execution``, ``store/verbs``. Overdue: ``beat/recovery``. Shown:
-``store/lookup``, ``status/report``.
+``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/turn``, ``store/verbs``. Overdue:
+``beat/recovery``. Shown: ``store/lookup``, ``status/report``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The project's settings, read once from a Celery app's configuration, validated and frozen.
 
+An entry's own options are in ``rules.policy``, a task's attributes in ``worker.task``.
+
 All times are seconds. A wrong value is a :class:`~celery_once_beat.errors.SettingError` that names the setting,
 what was found and what was expected. So is an unknown name: a misspelt ``once_beat_leese`` would otherwise be ignored.
 Settings stand in the app's ``conf``, in lower case, or with the app's namespace in front (``CELERY_ONCE_BEAT_LEASE`` in

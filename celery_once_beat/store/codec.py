@@ -15,7 +15,7 @@ from typing import Any
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
 
-from . import model as r
+from . import model
 from .keys import VERSION, newer
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -35,112 +35,112 @@ def epoch_ms(instant: datetime) -> int:
     return (instant - EPOCH) // timedelta(milliseconds=1)
 
 
-def read_load(reply: list[Any]) -> r.Loaded | r.Superseded:
+def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     if reply[0] == "superseded":
-        return r.Superseded(reply[1], int(reply[2]))
-    return r.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]), parse_instant(reply[5]))
+        return model.Superseded(reply[1], int(reply[2]))
+    return model.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]), parse_instant(reply[5]))
 
 
-def read_claim(reply: list[Any]) -> r.ClaimReply:
+def read_claim(reply: list[Any]) -> model.ClaimReply:
     match reply[0]:
         case "claimed":
-            return r.Claimed(int(reply[1]), _instant_or_none(reply[2]), int(reply[3]))
+            return model.Claimed(int(reply[1]), _instant_or_none(reply[2]), int(reply[3]))
         case "moved":
-            return r.Moved(parse_instant(reply[1]), int(reply[2]))
+            return model.Moved(parse_instant(reply[1]), int(reply[2]))
         case "paused":
-            return r.Paused()
+            return model.Paused()
         case "superseded":
-            return r.Superseded(reply[1])
-    return r.Unknown()
+            return model.Superseded(reply[1])
+    return model.Unknown()
 
 
-def read_confirm(reply: list[Any]) -> r.Confirmed | r.Closed | r.Unchanged:
+def read_confirm(reply: list[Any]) -> model.Confirmed | model.Closed | model.Unchanged:
     match reply[0]:
         case "confirmed":
-            return r.Confirmed()
+            return model.Confirmed()
         case "failed" | "untracked":
-            return r.Closed(reply[0])
-    return r.Unchanged()
+            return model.Closed(reply[0])
+    return model.Unchanged()
 
 
-def read_take(reply: list[Any]) -> r.TakeReply:
+def read_take(reply: list[Any]) -> model.TakeReply:
     match reply[0]:
         case "taken":
             turn, retry, attempts, expires, publishes, ordered = map(int, reply[1:7])
-            return r.Taken(turn, retry, attempts, _instant_or_none(expires), publishes, _instant_or_none(ordered))
+            return model.Taken(turn, retry, attempts, _instant_or_none(expires), publishes, _instant_or_none(ordered))
         case "closed":
-            return r.Closed(reply[1])
-    return r.Unchanged(reply[1])
+            return model.Closed(reply[1])
+    return model.Unchanged(reply[1])
 
 
-def read_backfill(reply: list[Any]) -> r.Claimed | r.Open | r.Unknown:
+def read_backfill(reply: list[Any]) -> model.Claimed | model.Open | model.Unknown:
     match reply[0]:
         case "claimed":
-            return r.Claimed(int(reply[1]), _instant_or_none(reply[2]), ordered=_instant_or_none(reply[3]))
+            return model.Claimed(int(reply[1]), _instant_or_none(reply[2]), ordered=_instant_or_none(reply[3]))
         case "open":
-            return r.Open()
-    return r.Unknown()
+            return model.Open()
+    return model.Unknown()
 
 
-def read_begin_now(reply: list[Any]) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
-    return r.Elsewhen(_instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
+    return model.Elsewhen(_instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
 
 
-def read_begin(reply: list[Any]) -> r.Begun | r.Busy | r.Closed:
+def read_begin(reply: list[Any]) -> model.Begun | model.Busy | model.Closed:
     match reply[0]:
         case "begun":
-            return r.Begun(int(reply[1]), int(reply[2]), parse_instant(reply[3]) if reply[3] else None)
+            return model.Begun(int(reply[1]), int(reply[2]), parse_instant(reply[3]) if reply[3] else None)
         case "closed":
-            return r.Closed(reply[1])
-    return r.Busy(reply[1])
+            return model.Closed(reply[1])
+    return model.Busy(reply[1])
 
 
-def read_key_claim(reply: list[Any]) -> r.Claimed | r.Unchanged | r.Elsewhen:
+def read_key_claim(reply: list[Any]) -> model.Claimed | model.Unchanged | model.Elsewhen:
     match reply[0]:
         case "claimed":
-            return r.Claimed(0, None)
+            return model.Claimed(0, None)
         case "elsewhen":
-            return r.Elsewhen(_instant(reply[1]))
-    return r.Unchanged(read_word(reply))
+            return model.Elsewhen(_instant(reply[1]))
+    return model.Unchanged(read_word(reply))
 
 
-def read_renew(reply: list[Any]) -> r.Renewed | r.Stale:
-    return r.Renewed() if reply[0] == "renewed" else r.Stale()
+def read_renew(reply: list[Any]) -> model.Renewed | model.Stale:
+    return model.Renewed() if reply[0] == "renewed" else model.Stale()
 
 
-def read_hand_over(reply: list[Any]) -> r.HandedOver | r.Stale:
-    return r.HandedOver() if reply[0] == "handed over" else r.Stale()
+def read_hand_over(reply: list[Any]) -> model.HandedOver | model.Stale:
+    return model.HandedOver() if reply[0] == "handed over" else model.Stale()
 
 
-def read_finish(reply: list[Any]) -> r.Finished | r.Again | r.Stale:
+def read_finish(reply: list[Any]) -> model.Finished | model.Again | model.Stale:
     match reply[0]:
         case "finished":
-            return r.Finished()
+            return model.Finished()
         case "again":
-            return r.Again(int(reply[1]) / 1000)
-    return r.Stale()
+            return model.Again(int(reply[1]) / 1000)
+    return model.Stale()
 
 
-def read_close(reply: list[Any]) -> r.Closed | r.Unchanged:
-    return r.Closed(reply[1]) if reply[0] == "closed" else r.Unchanged()
+def read_close(reply: list[Any]) -> model.Closed | model.Unchanged:
+    return model.Closed(reply[1]) if reply[0] == "closed" else model.Unchanged()
 
 
-def read_discarded(reply: list[Any]) -> r.Confirmed | r.Unchanged:
-    return r.Confirmed() if reply[0] == "sooner" else r.Unchanged()
+def read_discarded(reply: list[Any]) -> model.Confirmed | model.Unchanged:
+    return model.Confirmed() if reply[0] == "sooner" else model.Unchanged()
 
 
-def read_heartbeat(reply: list[Any]) -> r.Heartbeat:
+def read_heartbeat(reply: list[Any]) -> model.Heartbeat:
     now = EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
-    return r.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
+    return model.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
 
 
-def read_spent(reply: list[Any]) -> r.Spent | r.Unknown:
+def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
     match reply[0]:
         case "spent":
-            return r.Spent()
+            return model.Spent()
         case "again":
-            return r.Spent(parse_instant(reply[1]))
-    return r.Unknown()
+            return model.Spent(parse_instant(reply[1]))
+    return model.Unknown()
 
 
 def read_word(reply: list[Any]) -> str:
@@ -150,7 +150,7 @@ def read_word(reply: list[Any]) -> str:
     return word
 
 
-def read_account(key: str, reply: Any) -> r.EntryAccount | OnceError | None:
+def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
     """Read an entry's hash, ``key``; None where there is none, an error where it can't be read."""
     if isinstance(reply, OnceError):
         return reply
@@ -166,11 +166,11 @@ def read_account(key: str, reply: Any) -> r.EntryAccount | OnceError | None:
         return StoreDataError(f"the key {key!r} is no account of an entry: {exc}")
 
 
-def _read_account(values: dict[str, str]) -> r.EntryAccount:
+def _read_account(values: dict[str, str]) -> model.EntryAccount:
     def counted(prefix: str) -> dict[str, int]:
         return {_outcome(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
 
-    return r.EntryAccount(
+    return model.EntryAccount(
         cursor=parse_instant(values["cursor"]),
         born=parse_instant(values["born"]),
         since=parse_instant(values["since"]),
@@ -185,10 +185,10 @@ def _read_account(values: dict[str, str]) -> r.EntryAccount:
     )
 
 
-def _read_open(text: str) -> r.OpenWindow:
+def _read_open(text: str) -> model.OpenWindow:
     """Read an open window's account; see NUMBERS in ``lua/pieces/window.lua``."""
     attempts, fence, retry, _, _, claimed, _, backfill, released, _, owner, beat = text.split(" ")
-    return r.OpenWindow(
+    return model.OpenWindow(
         claimed=_instant(claimed),
         begun=_instant_or_none(fence),
         attempts=int(attempts),
@@ -200,13 +200,13 @@ def _read_open(text: str) -> r.OpenWindow:
     )
 
 
-def read_past(text: str) -> r.Past:
+def read_past(text: str) -> model.Past:
     """Read one record of a history; see ``remember`` in ``lua/pieces/ends.lua``."""
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
     whole, _, fraction = start.partition(".")
     claimed = _instant(claimed_ms)
     ran = outcome != "missed" and int(number) > 0
-    return r.Past(
+    return model.Past(
         start=parse_instant(f"{whole}.{fraction:0<6}Z"),
         outcome=_outcome(outcome),
         claimed=claimed,
@@ -239,7 +239,7 @@ def as_info(reply: Any) -> dict[str, Any]:
     return {name: value for name, separator, value in lines if separator}
 
 
-def write_report(report: r.BeatReport, app: str) -> tuple[str, str]:
+def write_report(report: model.BeatReport, app: str) -> tuple[str, str]:
     """Write a beat's report twice: as five words, for earlier versions, and as JSON with ``app``.
 
     A new field goes into the JSON alone; a version that doesn't know it ignores it.
@@ -248,17 +248,17 @@ def write_report(report: r.BeatReport, app: str) -> tuple[str, str]:
     return words, json.dumps({**json.loads(app or "{}"), **asdict(report)})
 
 
-def read_report(words: str | None, text: str | None) -> r.BeatReport | None:
+def read_report(words: str | None, text: str | None) -> model.BeatReport | None:
     """Read a beat's report from the JSON, or from the words of an earlier version. None: neither can be read."""
     try:
         said = json.loads(text or "")
-        known = [field for field in fields(r.BeatReport) if field.name in said]
-        return r.BeatReport(**{field.name: _checked(said[field.name], field.type) for field in known})
+        known = [field for field in fields(model.BeatReport) if field.name in said]
+        return model.BeatReport(**{field.name: _checked(said[field.name], field.type) for field in known})
     except (ValueError, TypeError, RecursionError):
         pass
     try:
         offset, lag, entries, untracked, version = (words or "").split(" ")
-        return r.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
+        return model.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
     except ValueError:
         return None
 

@@ -22,7 +22,7 @@ from celery_once_beat.errors import (
 )
 from celery_once_beat.settings import Settings
 
-from . import model as r
+from . import model
 from .clients import connect
 from .keys import Keys, newer
 from .nodes import UNREACHABLE, Command, Nodes, Reply
@@ -47,7 +47,7 @@ _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would ov
 #: Answers that callers act on. With wait_replicas, a failover must not be able to undo what they say. Each
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
 #: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
-_ACTED_ON = (r.Claimed, r.Taken, r.Begun, r.Renewed, r.HandedOver, r.Finished, r.Again)
+_ACTED_ON = (model.Claimed, model.Taken, model.Begun, model.Renewed, model.HandedOver, model.Finished, model.Again)
 
 
 class RoundTrip:
@@ -149,7 +149,7 @@ class RoundTrip:
             result = call.read(value)
         except (ValueError, IndexError, TypeError) as exc:
             return StoreDataError(f"{call.keys[0]!r}: {call.verb.name} answered {value!r:.120}: {exc}")
-        if isinstance(result, r.Heartbeat):
+        if isinstance(result, model.Heartbeat):
             return replace(result, certain=certain)
         doubt = self._doubt(call.verb.name, reply.last) if isinstance(result, _ACTED_ON) else None
         return doubt or result

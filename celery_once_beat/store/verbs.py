@@ -13,8 +13,7 @@ from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableE
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 
-from . import codec, scripts
-from . import model as r
+from . import codec, model, scripts
 from .keys import SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, LoadRequest, Renewal
 from .nodes import Command
@@ -65,12 +64,12 @@ class Store:
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
-    def load_many(self, requests: Iterable[LoadRequest]) -> list[r.Loaded | r.Superseded | OnceError]:
+    def load_many(self, requests: Iterable[LoadRequest]) -> list[model.Loaded | model.Superseded | OnceError]:
         """Say which definitions of entries this beat has."""
         asked = list(requests)
         return self._ask_with_beats([(self._load(q), q.alive, q.asked_at) for q in asked])
 
-    def _load(self, q: LoadRequest) -> _Unsent[r.Loaded | r.Superseded]:
+    def _load(self, q: LoadRequest) -> _Unsent[model.Loaded | model.Superseded]:
         return partial(
             scripts.LOAD.call,
             {"entry": self.entry_key(q.entry)},
@@ -101,7 +100,7 @@ class Store:
 
     def spent(
         self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
-    ) -> r.Spent | r.Unknown:
+    ) -> model.Spent | model.Unknown:
         """Say that a one-off has had its window, and that it is being ``disabled``.
 
         ``edited`` is its last edit that the beat knows of, ``now`` from where it counts if it was enabled again.
@@ -110,11 +109,11 @@ class Store:
         keys = {"entry": self.entry_key(entry)}
         return self._trip.one(scripts.SPENT.call(keys, since=since, edited=edited, disabled=disabled, from_now=now))
 
-    def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[r.ClaimReply | OnceError]:
+    def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[model.ClaimReply | OnceError]:
         """Claim windows in one pipeline."""
         return self._trip.run([self._claim(beat, request) for request in requests])
 
-    def _claim(self, beat: str, q: ClaimRequest) -> Call[r.ClaimReply]:
+    def _claim(self, beat: str, q: ClaimRequest) -> Call[model.ClaimReply]:
         missed = [format_instant(start) for start in q.missed]
         return self._of_window(
             scripts.CLAIM,
@@ -132,7 +131,7 @@ class Store:
 
     def confirm_many(
         self, confirmations: Iterable[Confirmation]
-    ) -> list[r.Confirmed | r.Closed | r.Unchanged | OnceError]:
+    ) -> list[model.Confirmed | model.Closed | model.Unchanged | OnceError]:
         """Say of each window what became of its message."""
         return self._trip.run(
             [
@@ -141,7 +140,7 @@ class Store:
             ]
         )
 
-    def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[r.TakeReply | OnceError]:
+    def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[model.TakeReply | OnceError]:
         """Take overdue (window, fingerprint) pairs."""
         return self._trip.run(
             [
@@ -179,13 +178,13 @@ class Store:
         """
         answers: dict[int, T | OnceError] = {}
         told = dict.fromkeys(range(len(calls)), self._met)
-        sent: dict[int, Call[T | r.Who]] = {}
+        sent: dict[int, Call[T | model.Who]] = {}
         for _ in range(_MOST_QUESTIONS):
             sent = {number: _telling(*calls[number], told[number]) for number in told}
             questions = {}
             replies = self._trip.run(list(sent.values()))
             for number, reply in zip(sent, replies, strict=True):
-                if isinstance(reply, r.Who):
+                if isinstance(reply, model.Who):
                     questions[number] = reply.beats
                 else:
                     answers[number] = reply
@@ -204,9 +203,9 @@ class Store:
         now: datetime,
         most: int,
         skip: Mapping[int, int] = MappingProxyType({}),
-        report: r.BeatReport | None = None,
+        report: model.BeatReport | None = None,
         app: str = "",
-    ) -> r.Overdue:
+    ) -> model.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
@@ -224,9 +223,9 @@ class Store:
         # Of a cluster one node may be away: what lives on the others is looked at all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
-        return r.Overdue([codec.read_members(members) for members in shards], heartbeat)
+        return model.Overdue([codec.read_members(members) for members in shards], heartbeat)
 
-    def heartbeat(self, beat: str) -> r.Heartbeat:
+    def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
         return self._trip.one(self._heartbeat(beat))
 
@@ -234,7 +233,7 @@ class Store:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
         self._trip.one(self._heartbeat(beat, "leaves"))
 
-    def look(self) -> r.Heartbeat:
+    def look(self) -> model.Heartbeat:
         """Return the server's time and who lives; changes nothing."""
         return self._trip.one(self._heartbeat("", "looks"))
 
@@ -251,12 +250,12 @@ class Store:
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
-    def _heartbeat(self, beat: str, what: str = "lives", words: str = "", report: str = "") -> Call[r.Heartbeat]:
+    def _heartbeat(self, beat: str, what: str = "lives", words: str = "", report: str = "") -> Call[model.Heartbeat]:
         return scripts.HEARTBEAT.call(
             self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, words=words, report=report
         )
 
-    def backfill(self, window: WindowKey, beat: str) -> r.Claimed | r.Open | r.Unknown:
+    def backfill(self, window: WindowKey, beat: str) -> model.Claimed | model.Open | model.Unknown:
         """Open a window once more, by order of ``beat``: a beat's name, or one that is used for this order alone."""
         return self._trip.one(self._of_window(scripts.BACKFILL, window, beat=beat))
 
@@ -282,7 +281,7 @@ class Store:
         *,
         tracked: bool = True,
         overlap: str = "allow",
-    ) -> r.Begun | r.Busy | r.Closed:
+    ) -> model.Begun | model.Busy | model.Closed:
         """Take the right to execute ``window`` for ``lease`` seconds.
 
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
@@ -300,7 +299,9 @@ class Store:
             )
         )
 
-    def begin_now(self, window: KeyedWindow, owner: str, lease: float) -> r.Begun | r.Busy | r.Closed | r.Elsewhen:
+    def begin_now(
+        self, window: KeyedWindow, owner: str, lease: float
+    ) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
         """As :meth:`begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
         return self._trip.one(
             self._of_window(
@@ -315,7 +316,7 @@ class Store:
             )
         )
 
-    def renew_many(self, renewals: Iterable[Renewal]) -> list[r.Renewed | r.Stale | OnceError]:
+    def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
         """Renew leases, each for its own ``lease`` seconds from now."""
         return self._trip.run(
             [
@@ -334,7 +335,7 @@ class Store:
         start_timeout: float,
         *,
         tracked: bool = True,
-    ) -> r.HandedOver | r.Stale:
+    ) -> model.HandedOver | model.Stale:
         """Give the window to retry number ``retry``, before that is published.
 
         It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's, or 0
@@ -362,7 +363,7 @@ class Store:
         again_after: float | None = None,
         *,
         tracked: bool = True,
-    ) -> r.Finished | r.Again | r.Stale:
+    ) -> model.Finished | model.Again | model.Stale:
         """Record ``outcome``: done, failed or revoked.
 
         With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
@@ -380,7 +381,7 @@ class Store:
             )
         )
 
-    def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> r.Closed | r.Unchanged:
+    def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> model.Closed | model.Unchanged:
         """Record that a message was discarded before its task could see it: expired or revoked.
 
         ``retry`` is the message's retry number. Returns :class:`Unchanged` where the window runs, waits for another
@@ -388,14 +389,14 @@ class Store:
         """
         return self._close(scripts.CLOSE, window, owner, outcome, retry)
 
-    def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> r.Closed | r.Unchanged:
+    def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> model.Closed | model.Unchanged:
         """Record what the result of a window says that never began: done, failed or revoked.
 
         Returns :class:`Unchanged` where it has begun, is closed already, or was opened by order.
         """
         return self._close(scripts.CLOSE, window, beat, outcome, by_result=True)
 
-    def discarded(self, window: WindowKey, retry: int) -> r.Confirmed | r.Unchanged:
+    def discarded(self, window: WindowKey, retry: int) -> model.Confirmed | model.Unchanged:
         """Say that a message was discarded by a worker that doesn't know its task; ``retry`` is its retry number.
 
         Returns :class:`Confirmed` where the window is published again soon.
@@ -413,7 +414,7 @@ class Store:
 
     def claim_key(
         self, window: KeyedWindow, claimant: str, *, now: bool = False
-    ) -> r.Claimed | r.Unchanged | r.Elsewhen:
+    ) -> model.Claimed | model.Unchanged | model.Elsewhen:
         """Take the right to publish the message of ``window``; ``claimant`` is a name used for this claim alone.
 
         Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
@@ -431,14 +432,14 @@ class Store:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def account(self, entry: str) -> r.EntryAccount | None:
+    def account(self, entry: str) -> model.EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
         (account,) = self.accounts([entry])
         if isinstance(account, OnceError):
             raise account
         return account
 
-    def accounts(self, entries: Sequence[str]) -> list[r.EntryAccount | OnceError | None]:
+    def accounts(self, entries: Sequence[str]) -> list[model.EntryAccount | OnceError | None]:
         """Return what the store knows of each of ``entries``, None where nothing; changes nothing."""
         keys = [self.entry_key(entry) for entry in entries]
         replies = self._trip.read([("HGETALL", key) for key in keys])
@@ -486,7 +487,7 @@ def store_of(app: Celery) -> Store:
 
 def _telling(
     call: _Unsent[T], alive: Collection[str], asked_at: datetime | None, beats: Iterable[str]
-) -> Call[T | r.Who]:
+) -> Call[T | model.Who]:
     """Make a call that says which of ``beats`` live; its answer may ask about more."""
     beats = [*beats]
     made = call(
@@ -495,7 +496,7 @@ def _telling(
         gone=[beat for beat in beats if beat not in alive],
     )
 
-    def read(reply: list[Any]) -> T | r.Who:
-        return r.Who(reply[1:]) if reply[0] == "who" else made.read(reply)
+    def read(reply: list[Any]) -> T | model.Who:
+        return model.Who(reply[1:]) if reply[0] == "who" else made.read(reply)
 
     return Call(made.verb, made.keys, made.arguments, read)
