@@ -1,12 +1,12 @@
--- close: a worker's main process says that a message was discarded before its task could see it; or a beat, that a
--- window which never began has a result, since a worker executed it that doesn't know windows (BY_RESULT).
+-- close: a worker's main process says that a message was discarded before its task could see it. Or a beat says that a
+-- window which never began has a result (BY_RESULT): a worker that doesn't know windows executed it.
 --
 -- OUTCOME is expired or revoked; of a result done, failed or revoked; 'unknown' if the worker doesn't know the task.
 --
 -- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
 --                         it died, which is for recovery; or it is closed already
---         {'sooner'}      of one that is unknown: it stays open, and asks again soon, in doubling steps up to
+--         {'sooner'}      the task is unknown: it stays open, and is overdue soon, in doubling steps up to
 --                         PUBLISH_TIMEOUT; the next copy may meet a worker that knows its task
 
 local kind, owner = settle()

@@ -9,7 +9,7 @@
 local now, gone = int(NOW), int(NOW - BEAT_TTL)
 local added = 0
 
--- pcall: what is for people only stops no beat, whatever else may be in its place.
+-- pcall: reports are for people only, and a foreign key in their place must not stop a beat.
 local function forget(beat)
   redis.call('ZREM', BEATS, beat)
   redis.pcall('HDEL', REPORTS, beat)
@@ -24,8 +24,7 @@ local function tell(key, text)
 end
 
 if WHAT ~= 'looks' then
-  -- A time in the future: the clock went back. As if it were now, so that who lives stays, and who doesn't is gone as soon
-  -- as ever.
+  -- A time in the future: the server's clock went back. It counts as now: living beats stay, others expire as soon as ever.
   for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '(' .. now, '+inf')) do
     redis.call('ZADD', BEATS, now, beat)
   end

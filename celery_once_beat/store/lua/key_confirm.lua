@@ -1,8 +1,8 @@
 -- key_confirm: whoever claimed a keyed window says whether its message went out.
 --
--- returns {'confirmed'}   nobody publishes it for RETENTION ms, whoever has claimed it since; or, where it didn't go out,
---                         anybody may at once
---         {'late'}        it didn't go out, and another has claimed it since, or nobody has it: nothing changes
+-- returns {'confirmed'}   it went out: nobody publishes it for RETENTION ms, whoever has claimed it since; or it didn't:
+--                         anybody may publish it at once
+--         {'late'}        it didn't go out, and the claim isn't CLAIMANT's any more: nothing changes
 
 if PUBLISHED then
   redis.call('SET', CLAIM, 'sent:' .. CLAIMANT, 'PX', RETENTION)

@@ -6,7 +6,7 @@
 -- A definition that is right and new goes on from now, or from COUNTS_FROM: never an extra early run. One that is right
 -- again, because the beats with the later one are gone, goes on from GO_BACK ms ago, when they can last have claimed, so
 -- that no window falls between. Windows up to ABSENT_AT don't count: the entry was in no schedule. KNOWN, the cursor as
--- this beat knows it, counts only where the store has lost its own. The cursor never goes back.
+-- this beat knows it, counts only if the store has lost its own. The cursor never goes back.
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes
@@ -45,7 +45,7 @@ for _, loader in ipairs(others) do
     right = loaded_later(loader, right) and loader or right
   end
 end
--- Where there isn't room for all, nobody who is gone takes the place of one that lives.
+-- If there isn't room for all, beats that are gone must not take the place of living ones.
 if unsure or #loaders > MOST_LOADERS then
   local who = ask_who_lives(loaders)
   if #who > 1 then

@@ -6,7 +6,7 @@
 if not read_fields()[2] then
   return {'unknown'}
 end
-redis.call('HDEL', ENTRY, 'paused') -- also where it is set next: needs no memory, and a full server then lets that be
+redis.call('HDEL', ENTRY, 'paused') -- first what needs no memory: a full server then allows the next write
 if PAUSED then
   redis.call('HSET', ENTRY, 'paused', '1')
 end

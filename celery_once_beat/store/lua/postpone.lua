@@ -31,7 +31,7 @@ end
 if not others and #loaders > 0 then
   return ask_who_lives(loaders)
 end
-if WHY == 'unknown' and mine then -- once: each look asks again for each window
+if WHY == 'unknown' and mine then -- only once: each look sends this for each window
   redis.call('HSET', ENTRY, 'loaders', listed(loaders))
 end
 if others then

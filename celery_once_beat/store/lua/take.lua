@@ -6,7 +6,7 @@
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, this beat's definition isn't in force, or 'another
 --                                 window of its entry runs': without overlap, one that has begun before waits
---         {'no', 'put off'}       it asks again later, since others of its entry are tried before it; see unconsumed.lua
+--         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
 local kind, owner, number = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
@@ -31,8 +31,8 @@ if tonumber(deadline) > NOW then
   end
   return {'no', 'not overdue'}
 end
--- Whether this window, which was published and never began, is tried again now; else when it is to ask again. Those that
--- are put off ask in their order, no more than twenty a second.
+-- Whether this window, which was published and never began, is tried again now; else when it becomes overdue. Those that
+-- are put off become overdue in their order, no more than twenty a second.
 local function try_again()
   local start, more, last = read_trying()
   -- pcall: an account that can't be read is its own window's trouble.
@@ -45,7 +45,7 @@ local function try_again()
     write_trying(start, more - 1, last)
     return true
   end
-  local later = math.max(asks_again(window), math.min(last, NOW + DAY) + 50)
+  local later = math.max(overdue_again(window), math.min(last, NOW + DAY) + 50)
   write_trying(start, 0, later)
   return false, later
 end

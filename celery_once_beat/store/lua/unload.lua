@@ -1,5 +1,5 @@
--- unload: an entry has left the beat's schedule. Once no living beat has it, its definition is in force no more: whoever
--- loads it again, even unchanged, goes on from then, not from where it stopped.
+-- unload: an entry has left the beat's schedule. Once no living beat has it, its definition is no longer in force:
+-- a beat that loads it again, even unchanged, goes on from then, not from where it stopped.
 --
 -- returns {'unloaded'}  nobody has it now, or nobody had
 --         {'kept'}      another beat that lives has it, or another definition is in force

@@ -55,7 +55,7 @@ local function passed()
   return entry.cursor and entry.born and entry.born < START and START <= entry.cursor
 end
 
--- If the hash was lost while its windows are open, whoever comes first makes it again. It expires all the same.
+-- If the hash was lost while its windows are open, the first verb that writes makes it again. It expires all the same.
 local function keep_entry()
   if not entry.cursor then
     redis.call('PEXPIRE', ENTRY, entry.ttl)

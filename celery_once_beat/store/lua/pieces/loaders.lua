@@ -1,8 +1,8 @@
 -- Which beats have loaded an entry. The field `loaders` of its hash lists the newest few: '<beat> <fingerprint> <server ms>',
 -- separated by blanks. A living beat that isn't listed any more is refused its next claim, and loads the entry again.
 --
--- The caller says which beats live, as far as it knows: LIVING and GONE, as of ASKED_AT (nil: now). Where a script has to
--- know it of others, it answers {'who', beat...} and changes nothing.
+-- The caller says which beats it knows to be alive (LIVING) or gone (GONE), as of ASKED_AT (nil: now). If a script has to
+-- know that of others, it answers {'who', beat...} and changes nothing.
 
 local MOST_LOADERS = 16
 
@@ -14,7 +14,7 @@ local function set_of(words)
   return set
 end
 
--- The listed beats that aren't known to be gone; `lives` is true, or nil where that isn't known. Then the latest time in
+-- The listed beats that aren't known to be gone; `lives` is true, or nil if that isn't known. Then the latest time in
 -- the list.
 local function read_loaders(text)
   local alive, gone = set_of(LIVING), set_of(GONE)
@@ -47,7 +47,7 @@ local function ask_who_lives(loaders)
   return answer
 end
 
--- The text of the field. The oldest are left out where there isn't room for all.
+-- The text of the field. The oldest are left out if there isn't room for all.
 local function listed(loaders)
   table.sort(loaders, loaded_later)
   local texts = {}

@@ -30,13 +30,13 @@ local function set_running(fence)
   redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
 end
 
--- The marker lives for the retention where it alone decides, beside the cursor for the marker_ttl.
+-- The marker lives for the retention if it alone decides, else for the marker_ttl.
 local function mark_done(owner, outcome, alone)
   redis.call('DEL', RUN) -- frees memory first
   redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
 end
 
--- A caller that doesn't know the fence, '0', may be the delivery of which the holder is an execution.
+-- A caller that doesn't know the fence ('0') is a delivery, and the holder may be an execution of it.
 local function is_owner(holder)
   return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
 end

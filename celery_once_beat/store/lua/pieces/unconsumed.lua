@@ -2,7 +2,8 @@
 -- one of them at a time is published again; the others are put off, without a message. Each that begins lets more be tried:
 -- twice as many each time, up to MOST_TRIED.
 --
--- The field `trying` says which one is tried, how many more may be, and when the last of those put off asks again.
+-- The field `trying` says which one is tried, how many more may be, and when the last of those put off
+-- becomes overdue.
 local MOST_TRIED = 100
 
 local function read_trying()
@@ -21,8 +22,8 @@ local function write_trying(start, more, last)
   redis.call('HSET', ENTRY, 'trying', string.format('%s %.0f %.0f', start, more, last))
 end
 
--- When a window that is put off asks again: after an eighth of its age, up to ten minutes.
-local function asks_again(window)
+-- When a window that is put off becomes overdue: after an eighth of its age, up to ten minutes.
+local function overdue_again(window)
   return NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), 600000)
 end
 
@@ -40,8 +41,8 @@ local function see_consumed(window)
   local readable, first, deadline = pcall(another, start)
   return function()
     write_trying(start, math.min(more + (window.publishes > 1 and 2 or 1), MOST_TRIED), last)
-    if readable and first and first.fence == 0 and deadline > asks_again(first) then
-      redis.call('ZADD', OPEN, int(asks_again(first)), member_of(start))
+    if readable and first and first.fence == 0 and deadline > overdue_again(first) then
+      redis.call('ZADD', OPEN, int(overdue_again(first)), member_of(start))
     end
   end
 end

@@ -42,5 +42,5 @@ local function number_field(name, value, default)
   return whole(value) or bad_field(name, value, 'a whole number')
 end
 
--- The server's time lies outside of a window that is to be used now or not at all.
+-- With NOW_ONLY: the server's time lies outside of the window.
 local elsewhen = NOW_ONLY and (NOW < STARTS_AT or ENDS_AT and NOW >= ENDS_AT)
