@@ -16,7 +16,7 @@ from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
 from celery_once_beat.rules import latest_start
-from celery_once_beat.status import latest_stories
+from celery_once_beat.status import each_window
 from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
@@ -141,7 +141,7 @@ def _to_backfill(
     if since > now:
         fail("FROM lies in the future: no window has begun since")
     seen = project.lookup.entry(entry.name, project.settings.history_size or 1)
-    known = {story.start: story for story in latest_stories(seen)}
+    known = {window.start: window for window in each_window(seen)}
     skipped: Counter[str] = Counter()
     starts = []
     for start in entry.starts(since - timedelta(microseconds=1), min(until, now)):

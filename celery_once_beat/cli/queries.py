@@ -260,9 +260,9 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
         seen = project.lookup.entry(entry, number)
         if seen.trouble:
             raise StoreDataError(seen.trouble)
-        if seen.account is None and not seen.stories:
+        if seen.account is None and not seen.windows:
             fail(f"the store has never heard of an entry {entry!r}, or has forgotten it")
-        windows = [WindowStatus.of(story) for story in seen.stories[:number]]
+        windows = [WindowStatus.of(window) for window in seen.windows[:number]]
         zone = project.zone
     if json_:
         print_json({"entry": entry, "windows": as_json(windows)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .poll import Sight, View, latest_stories
+from .poll import Sight, View, each_window
 from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
 __all__ = (
@@ -13,6 +13,6 @@ __all__ = (
     "View",
     "WindowStatus",
     "as_json",
-    "latest_stories",
+    "each_window",
     "make_report",
 )

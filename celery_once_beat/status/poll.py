@@ -13,14 +13,14 @@ from celery_once_beat.beat import LoadedSchedule, load_schedule
 from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import EntrySeen, Lookup, Store, Story
+from celery_once_beat.store import EntrySeen, Lookup, Store, WindowSeen
 
 from .report import Report, make_report
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Sight", "View", "latest_stories")
+__all__ = ("Sight", "View", "each_window")
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Sight:
 
     report: Report
     #: By entry of the schedule: its newest windows, newest first, each once. The same object while they are the same.
-    stories: Mapping[str, Sequence[Story]]
+    windows: Mapping[str, Sequence[WindowSeen]]
 
 
 class View:
@@ -44,7 +44,7 @@ class View:
         self._app = app
         self._settings = settings
         self._scheduler = scheduler
-        self._windows = windows
+        self._shown = windows
         self._store = Store(settings)
         self._lookup = Lookup(self._store)
         self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)
@@ -52,7 +52,7 @@ class View:
         self._stale = False
         self._seen: dict[str, EntrySeen] = {}
         self._deep: dict[str, EntrySeen] = {}
-        self._stories: dict[str, Sequence[Story]] = {}
+        self._windows: dict[str, Sequence[WindowSeen]] = {}
 
     def close(self) -> None:
         """Give the connections back."""
@@ -64,16 +64,16 @@ class View:
         overview = self._lookup.overview(entry.name for entry in schedule.entries)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
-        if self._windows > 1 and changed:
-            again = self._lookup.overview(changed, self._windows).entries
+        if self._shown > 1 and changed:
+            again = self._lookup.overview(changed, self._shown).entries
         else:
             again = {name: overview.entries[name] for name in changed}
         deep = {name: again.get(name) or self._deep[name] for name in overview.entries}
-        self._stories = {name: latest_stories(again[name]) if name in again else self._stories[name] for name in deep}
+        self._windows = {name: each_window(again[name]) if name in again else self._windows[name] for name in deep}
         self._seen, self._deep = overview.entries, deep
         # An older window that can't be read is its entry's trouble too.
         told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
-        return Sight(make_report(replace(overview, entries=told), schedule), self._stories)
+        return Sight(make_report(replace(overview, entries=told), schedule), self._windows)
 
     def _current_schedule(self) -> LoadedSchedule:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:
@@ -92,10 +92,10 @@ class View:
         return self._schedule
 
 
-def latest_stories(seen: EntrySeen) -> list[Story]:
-    """Return the latest story of each window: a backfill's replaces the one before it."""
-    latest: dict[datetime, Story] = {}
-    for story in seen.stories:
-        if story.start not in latest or story.open is not None:
-            latest[story.start] = story
+def each_window(seen: EntrySeen) -> list[WindowSeen]:
+    """Return each window once, as it stands now: a backfill's record replaces the one before it."""
+    latest: dict[datetime, WindowSeen] = {}
+    for window in seen.windows:
+        if window.start not in latest or window.open is not None:
+            latest[window.start] = window
     return list(latest.values())

@@ -15,7 +15,7 @@ from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule, descr
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, OpenWindow, Overview, Past, Story
+from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, OpenWindow, Overview, Past, WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import shown, span
 
@@ -82,25 +82,25 @@ class WindowStatus:
     ordered: datetime | None = field(metadata={"json": False})
 
     @classmethod
-    def of(cls, story: Story) -> WindowStatus:
+    def of(cls, seen: WindowSeen) -> WindowStatus:
         """Make it of what the store says."""
-        past, still_open = story.past, story.open
+        past, still_open = seen.past, seen.open
         known: Past | OpenWindow | None = past or still_open
         begun = known.begun if known else None
         by_order = past.ordered if past else still_open is not None and still_open.backfill
         return cls(
-            start=story.start,
-            state=story.state,
+            start=seen.start,
+            state=seen.state,
             claimed=known.claimed if known else None,
             beat=known.beat if known else None,
             begun=begun,
             closed=past.closed if past else None,
             worker=past.worker if past else host_of(still_open.owner if still_open else ""),
             attempts=known.attempts if known else 0,
-            late=_seconds(begun - story.start) if begun else None,
+            late=_seconds(begun - seen.start) if begun else None,
             took=_seconds(past.took) if past and past.took is not None else None,
             missed=past.missed if past else 0,
-            refused=story.refused,
+            refused=seen.refused,
             backfill=still_open.backfill if still_open else None,
             ordered=known.claimed if known and by_order else None,
         )
@@ -205,7 +205,7 @@ def _entry(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus
         tracked=entry.tracked,
         last=WindowStatus.of(seen.last) if seen.last else None,
         next=_after(entry, max(overview.now, account.cursor) if account else overview.now),
-        running=sum(story.state == "running" for story in seen.stories),
+        running=sum(seen.state == "running" for seen in seen.windows),
         overdue=len(seen.overdue),
         **known,
         **_attention(_worries(entry, seen, overview)),

@@ -63,7 +63,7 @@ from __future__ import annotations
 
 from .clients import check_client
 from .codec import read_app
-from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Story
+from .lookup import BeatSeen, EntrySeen, Lookup, Overview, WindowSeen
 from .model import (
     RUNS_ALONE,
     Again,
@@ -128,11 +128,11 @@ __all__ = (
     "Spent",
     "Stale",
     "Store",
-    "Story",
     "Superseded",
     "Taken",
     "Unchanged",
     "Unknown",
+    "WindowSeen",
     "check_client",
     "read_app",
     "store_of",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from .keys import SHARDS, shard_of
 from .model import BeatReport, EntryAccount, OpenWindow, Past
 from .verbs import Store
 
-__all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "Story")
+__all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "WindowSeen")
 
 #: Entries that travel in one pipeline.
 _CHUNK = 500
@@ -41,7 +41,7 @@ class BeatSeen:
 
 
 @dataclass(frozen=True)
-class Story:
+class WindowSeen:
     """A window that is open or has its outcome."""
 
     start: datetime
@@ -62,16 +62,16 @@ class EntrySeen:
     #: None: the store has never heard of it, or can't read it.
     account: EntryAccount | None
     #: The newest windows that have an outcome, and all that are open; newest first.
-    stories: Sequence[Story] = ()
+    windows: Sequence[WindowSeen] = ()
     #: Start → deadline of its overdue windows, aware UTC.
     overdue: dict[datetime, datetime] = field(default_factory=dict)
     #: Why something of it can't be read; '' where all can.
     trouble: str = ""
 
     @property
-    def last(self) -> Story | None:
+    def last(self) -> WindowSeen | None:
         """The newest window that has its outcome."""
-        return next((story for story in self.stories if story.past is not None), None)
+        return next((window for window in self.windows if window.past is not None), None)
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,23 @@ class Lookup:
         self._trip = store._trip  # noqa: SLF001  # of the same box
         self._keys = store.keys
 
-    def overview(self, entries: Iterable[str], windows: int = 1) -> Overview:
-        """Look at the beats and at ``entries``, each with up to ``windows`` of its history."""
+    def overview(self, entries: Iterable[str], history: int = 1) -> Overview:
+        """Look at the beats and at ``entries``, each with up to ``history`` records of its history."""
         names = list(entries)
         now, latency, beats = self._beats()
         overdue, trouble = self._overdue(now)
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
-            replies = self._trip.read([command for name in chunk for command in self._commands(name, windows)])
+            replies = self._trip.read([command for name in chunk for command in self._commands(name, history)])
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
                 late = overdue.pop(name, {})
                 seen[name] = self._entry(name, reply, late, trouble.get(shard_of(name), ""))
         return Overview(now, latency, beats, seen, {name: len(windows) for name, windows in overdue.items()})
 
-    def entry(self, name: str, windows: int) -> EntrySeen:
-        """Look at one entry, with up to ``windows`` of its history."""
-        return self.overview([name], windows).entries[name]
+    def entry(self, name: str, history: int) -> EntrySeen:
+        """Look at one entry, with up to ``history`` records of its history."""
+        return self.overview([name], history).entries[name]
 
     def server(self) -> tuple[dict[str, Any], str]:
         """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
@@ -186,10 +186,10 @@ class Lookup:
                     late[window.start] = codec.EPOCH + timedelta(milliseconds=deadline)
         return found, trouble
 
-    def _commands(self, name: str, windows: int) -> list[tuple[Any, ...]]:
+    def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
         return [
             ("HGETALL", self._keys.of_entry("entry", name)),
-            ("LRANGE", self._keys.of_entry("history", name), 0, windows - 1),
+            ("LRANGE", self._keys.of_entry("history", name), 0, history - 1),
             ("HGETALL", self._keys.of_entry("refused", name)),
         ]
 
@@ -212,15 +212,13 @@ class Lookup:
                 past.append(codec.read_past(text))
             except (ValueError, OverflowError) as exc:
                 trouble = f"the history of {name!r} can't be read, a record of it: {exc}"
-        stories = [Story(p.start, p.outcome, past=p) for p in past]
-        stories += [
-            Story(start, _state(window, overdue=start in overdue), open=window)
+        windows = [WindowSeen(p.start, p.outcome, past=p) for p in past]
+        windows += [
+            WindowSeen(start, _state(window, overdue=start in overdue), open=window)
             for start, window in (account.open if account else {}).items()
         ]
-        counted = [
-            Story(story.start, story.state, story.past, story.open, refused.get(format_instant(story.start), 0))
-            for story in sorted(stories, key=lambda story: story.start, reverse=True)
-        ]
+        windows.sort(key=lambda window: window.start, reverse=True)
+        counted = [replace(window, refused=refused.get(format_instant(window.start), 0)) for window in windows]
         return EntrySeen(name, account, counted, overdue, trouble)
 
 

@@ -69,10 +69,10 @@ def teller(redis_url: str) -> Iterator[Teller]:
 def test_a_window_from_its_claim_to_its_end(teller: Teller) -> None:
     """Published, running, overdue, done: the same window as it goes on; then its record with every moment."""
     window = teller.claim()
-    assert [(story.start, story.state) for story in teller.seen().stories] == [(window.start, "published")]
+    assert [(story.start, story.state) for story in teller.seen().windows] == [(window.start, "published")]
     before = teller.now()
     begun = teller.run(window, "")
-    (story,) = teller.seen().stories
+    (story,) = teller.seen().windows
     assert story.state == "running"
     assert story.open is not None
     assert (story.open.attempts, story.open.owner, story.open.beat) == (1, "w@far:1:2", "host:1:a")
@@ -80,11 +80,11 @@ def test_a_window_from_its_claim_to_its_end(teller: Teller) -> None:
     (key,) = [key for key in teller.raw.scan_iter("once:*:open") if teller.raw.zcard(key)]
     teller.raw.zadd(key, {f"nightly@{teller.raw.zrange(key, 0, 0)[0].partition('@')[2]}": 1.0})
     late = teller.seen()
-    assert [story.state for story in late.stories] == ["overdue"]
+    assert [story.state for story in late.windows] == ["overdue"]
     assert list(late.overdue) == [window.start]
     teller.store.finish(window, "w@far:1:2", begun.fence, "done")
     seen = teller.seen()
-    (story,) = seen.stories
+    (story,) = seen.windows
     past = story.past
     assert past is not None
     assert (past.start, past.outcome, past.attempts, past.missed) == (window.start, "done", 1, 0)
@@ -101,7 +101,7 @@ def test_windows_that_never_ran(teller: Teller) -> None:
     missed = [teller.cursor + timedelta(minutes=n) for n in (1, 2, 3)]
     last = teller.claim(4, missed=missed, missed_count=7)
     assert isinstance(teller.store.close_window(last, "w@far:1", "revoked", 0), Closed)
-    revoked, passed = teller.seen().stories
+    revoked, passed = teller.seen().windows
     assert (revoked.state, revoked.past.begun, revoked.past.late, revoked.past.took) == ("revoked", None, None, None)
     assert revoked.past.attempts == 0
     assert (passed.state, passed.start, passed.past.missed, passed.past.worker) == ("missed", missed[-1], 7, "")
@@ -112,7 +112,7 @@ def test_a_start_with_a_fraction(teller: Teller) -> None:
     window = teller.claim(0.502005)
     assert window.start.microsecond == 120_300
     teller.run(window, "failed")
-    assert [(story.start, story.state) for story in teller.seen().stories] == [(window.start, "failed")]
+    assert [(story.start, story.state) for story in teller.seen().windows] == [(window.start, "failed")]
 
 
 def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
@@ -124,7 +124,7 @@ def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
         for _ in range(number + 1):
             assert isinstance(teller.store.begin(window, "late:1:1", 30.0), (Busy, Closed))
     seen = teller.seen()
-    assert [(story.start, story.refused) for story in seen.stories] == [(windows[3].start, 4), (windows[2].start, 3)]
+    assert [(story.start, story.refused) for story in seen.windows] == [(windows[3].start, 4), (windows[2].start, 3)]
     assert seen.account.refused == 10
     assert teller.raw.hlen(teller.store.keys.of_entry("refused", "nightly")) == 2
     assert teller.raw.ttl(teller.store.keys.of_entry("refused", "nightly")) > 0
@@ -205,4 +205,4 @@ def test_overdue_windows_of_no_entry_of_ours(teller: Teller) -> None:
 def test_an_unknown_entry(teller: Teller) -> None:
     """Nothing is known, and nothing is wrong."""
     seen = teller.seen("unheard of")
-    assert (seen.account, list(seen.stories), seen.trouble, seen.last) == (None, [], "", None)
+    assert (seen.account, list(seen.windows), seen.trouble, seen.last) == (None, [], "", None)

@@ -59,7 +59,7 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
     made = views(windows=10)
     fill(app, made, 4)
     first = made.look()
-    assert {name: len(stories) for name, stories in first.stories.items()} == {"a": 4, "b": 4, "c": 4}
+    assert {name: len(stories) for name, stories in first.windows.items()} == {"a": 4, "b": 4, "c": 4}
 
     def read() -> int:
         with redis.Redis.from_url(redis_url) as client:
@@ -68,13 +68,13 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
     before = read()
     same = made.look()
     assert read() - before == 3
-    assert all(same.stories[name] is first.stories[name] for name in "abc")
+    assert all(same.windows[name] is first.windows[name] for name in "abc")
     with redis.Redis.from_url(redis_url) as client:
         client.hincrby(made._store.entry_key("b"), "refused", 1)
     before = read()
     changed = made.look()
     assert read() - before == 4
-    assert [changed.stories[name] is first.stories[name] for name in "abc"] == [True, False, True]
+    assert [changed.windows[name] is first.windows[name] for name in "abc"] == [True, False, True]
 
 
 def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
@@ -87,10 +87,10 @@ def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> Non
     filled.execute(made._store, windows, "failed")
     (window,) = [window for window in windows if window.entry == "a"]
     made._store.backfill(window, "order")
-    (story,) = made.look().stories["a"]
+    (story,) = made.look().windows["a"]
     assert (story.state, story.open is not None) == ("published", True)
     filled.execute(made._store, [window], "done")
-    (story,) = made.look().stories["a"]
+    (story,) = made.look().windows["a"]
     assert story.state == "done"
 
 

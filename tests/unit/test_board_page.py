@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight
-from celery_once_beat.store.lookup import Story
+from celery_once_beat.store.lookup import WindowSeen
 from celery_once_beat.store.model import OpenWindow, Past
 from celery_once_beat.web.board import words
 from celery_once_beat.web.board.page import Cell, Line, Page, changes, make_page
@@ -23,18 +23,18 @@ BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 11, 21, 1, tzinfo=timezone.utc)
 
 
-def past(start: datetime = START, **more: Any) -> Story:
+def past(start: datetime = START, **more: Any) -> WindowSeen:
     told = {
         "start": start, "outcome": "done", "claimed": start, "begun": start + timedelta(seconds=1.2),
         "closed": start + timedelta(seconds=4), "attempts": 1, "missed": 0, "beat": "host-a:17", "worker": "host-b",
     }  # fmt: skip
     refused = more.pop("refused", 0)
     record = Past(**{**told, **more})
-    return Story(start, record.outcome, past=record, refused=refused)
+    return WindowSeen(start, record.outcome, past=record, refused=refused)
 
 
-def running(start: datetime = START, state: str = "running", begun: datetime | None = START) -> Story:
-    return Story(start, state, open=OpenWindow(start, begun, 1, 0, False, False, "host-a:17:x", "host-b:1:d/1"))
+def running(start: datetime = START, state: str = "running", begun: datetime | None = START) -> WindowSeen:
+    return WindowSeen(start, state, open=OpenWindow(start, begun, 1, 0, False, False, "host-a:17:x", "host-b:1:d/1"))
 
 
 def entry(name: str = "nightly-report", **more: Any) -> EntryStatus:
@@ -43,16 +43,16 @@ def entry(name: str = "nightly-report", **more: Any) -> EntryStatus:
 
 
 def sight(
-    *entries: EntryStatus, stories: dict[str, list[Story]] | None = None, beats: tuple[BeatStatus, ...] = ()
+    *entries: EntryStatus, stories: dict[str, list[WindowSeen]] | None = None, beats: tuple[BeatStatus, ...] = ()
 ) -> Sight:
     return Sight(Report(parse_instant("2026-11-21T02:03:04.500000Z"), 0.0, 0.001, beats, entries), stories or {})
 
 
-def page_of(*stories: Story, zone: Any = BERLIN, **more: Any) -> Page:
+def page_of(*stories: WindowSeen, zone: Any = BERLIN, **more: Any) -> Page:
     return make_page(sight(entry(**more), stories={"nightly-report": list(stories)}), zone, Page())
 
 
-def labels(*stories: Story, **more: Any) -> list[str]:
+def labels(*stories: WindowSeen, **more: Any) -> list[str]:
     (line,) = page_of(*stories, **more).lines.values()
     return [cell.label for cell in line.cells]
 
@@ -118,7 +118,7 @@ def test_any_text_is_printable_and_short(text: str, most: int) -> None:
 def test_a_story_of_each_kind() -> None:
     """Local time and UTC, who claimed and who began, what isn't known yet as a dash."""
 
-    def told(story: Story, zone: Any = BERLIN) -> dict[str, str]:
+    def told(story: WindowSeen, zone: Any = BERLIN) -> dict[str, str]:
         page = page_of(story, zone=zone)
         (line,) = page.lines.values()
         window = page.window(line.id, line.cells[0].start)

@@ -9,7 +9,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from celery_once_beat.status import EntryStatus, Report, Sight, WindowStatus
-from celery_once_beat.store import Story
+from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
 
 from . import words
@@ -44,7 +44,7 @@ class Line:
     entry: str = field(repr=False)
     task: str | None = field(repr=False)
     #: The windows that the cells stand for, in their order.
-    stories: Sequence[Story] = field(repr=False, compare=False)
+    windows: Sequence[WindowSeen] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Page:
 
     def window(self, line: str, start: str) -> WindowStatus | None:
         """Everything that is known of a window; None where it isn't on the page."""
-        stories = self.lines[line].stories if line in self.lines else ()
-        return next((WindowStatus.of(story) for story in stories if format_instant(story.start) == start), None)
+        windows = self.lines[line].windows if line in self.lines else ()
+        return next((WindowStatus.of(seen) for seen in windows if format_instant(seen.start) == start), None)
 
 
 def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
@@ -73,7 +73,7 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
     report = sight.report
     lines: dict[str, Line] = {}
     for entry in report.entries:
-        line = _line(entry, sight.stories.get(entry.entry, ()), zone, report.now, before)
+        line = _line(entry, sight.windows.get(entry.entry, ()), zone, report.now, before)
         lines.setdefault(line.id, line)  # one that is left out may have overdue windows: the more urgent counts
     worries = sum(bool(line.attention) for line in lines.values())
     return Page(
@@ -85,14 +85,14 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
     )
 
 
-def _line(entry: EntryStatus, stories: Sequence[Story], zone: tzinfo, now: datetime, before: Page) -> Line:
+def _line(entry: EntryStatus, windows: Sequence[WindowSeen], zone: tzinfo, now: datetime, before: Page) -> Line:
     name, line_id = words.plain(entry.entry), _line_id(entry.entry)
     old = before.lines.get(line_id)
-    if old is not None and old.stories is stories:
+    if old is not None and old.windows is windows:
         cells = old.cells
     else:
-        known = {story.start: (story, cell) for story, cell in zip(old.stories, old.cells, strict=True)} if old else {}
-        cells = tuple(_cell(name, story, zone, known.get(story.start)) for story in stories)
+        known = {seen.start: (seen, cell) for seen, cell in zip(old.windows, old.cells, strict=True)} if old else {}
+        cells = tuple(_cell(name, seen, zone, known.get(seen.start)) for seen in windows)
     about = [words.plain(text) for text in (entry.schedule, entry.task) if text]
     if entry.tracked is False:
         about.append("untracked: sent, and not followed")
@@ -105,15 +105,15 @@ def _line(entry: EntryStatus, stories: Sequence[Story], zone: tzinfo, now: datet
         cells,
         entry.entry,
         entry.task,
-        stories,
+        windows,
     )
     return old if old is not None and old == line and old.cells is cells else line
 
 
-def _cell(name: str, story: Story, zone: tzinfo, known: tuple[Story, Cell] | None) -> Cell:
-    if known is not None and known[0] == story:
+def _cell(name: str, seen: WindowSeen, zone: tzinfo, known: tuple[WindowSeen, Cell] | None) -> Cell:
+    if known is not None and known[0] == seen:
         return known[1]
-    window = WindowStatus.of(story)
+    window = WindowStatus.of(seen)
     return Cell(format_instant(window.start), words.state_of(window.state).name, words.label(name, window, zone))
 
 
