@@ -33,6 +33,7 @@ __all__ = (
     "Settings",
     "check_choice",
     "check_count",
+    "check_lease",
     "check_seconds",
     "describe_app",
     "unreadable_url",
@@ -142,6 +143,10 @@ def _scheme(url: str) -> str:
     return scheme.lower() if separator else ""
 
 
+#: Of a lease.
+check_lease = check_seconds(0.5)
+
+
 def _setting(default: Any, check: Check) -> Any:
     return field(default=default, metadata={"check": check})
 
@@ -166,7 +171,7 @@ class Settings:
     #: How long a published message may wait for a worker before it is published again.
     start_timeout: float = _setting(600.0, check_seconds(0.1))
     #: For how long an execution owns its window without renewing; renewed every third of it.
-    lease: float = _setting(30.0, check_seconds(0.5))
+    lease: float = _setting(30.0, check_lease)
     #: Executions that may begin and die before the window is given up as abandoned.
     max_attempts: int = _setting(3, check_count(1))
     #: Whether a window whose execution died runs again; False: it is dropped.

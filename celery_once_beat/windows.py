@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from .errors import HeaderError, NewerVersionError
+from .errors import HeaderError, NewerVersionError, SettingError
 from .rules import naive_utc, next_start, starts_after
+from .settings import check_lease
 from .wording import shown
 
 __all__ = (
@@ -44,7 +45,17 @@ INSTANT_WIDTH = 27
 #: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a child
 #: that was given its parent's headers is no copy of the parent's window.
 HEADERS = frozenset(
-    {"once_entry", "once_start", "once_end", "once_attempt", "once_tracked", "once_keyed", "once_id", "once_v"}
+    {
+        "once_entry",
+        "once_start",
+        "once_end",
+        "once_attempt",
+        "once_tracked",
+        "once_keyed",
+        "once_lease",
+        "once_id",
+        "once_v",
+    }
 )
 #: The header that counts how often a message for a window was put back.
 PUT_BACK = "once_put_back"
@@ -55,6 +66,8 @@ _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
 _MAX_ATTEMPT = 10**9
 _MAX_RETRY = 10**9
+#: Milliseconds.
+_MAX_LEASE = 10**12
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):\d\d:\d\d\.\d{6}Z", re.ASCII)
 _AN_INSTANT = "an instant like 2026-11-21T05:36:00.000000Z"
 
@@ -71,7 +84,7 @@ class Window:
     one-off). ``attempt`` counts the window's executions from 1. ``tracked`` is False if nothing recovers the window.
     ``keyed`` is True if ``entry`` is a key of ``once`` or ``apply_once``. ``fence`` grows with every execution of the
     entry's windows (None before one has begun). ``last_done`` is the start of the entry's last window that ended as
-    done, in UTC (None if there is none).
+    done, in UTC (None if there is none). ``lease`` is the entry's own, in seconds (None: as the task says).
 
     ``scheduled`` is False if a task was called without a window, by ``delay()`` for example. The window is then the
     call's own: ``entry`` is its task id, ``start`` is when it first began, the same over its retries. It is always
@@ -87,6 +100,7 @@ class Window:
     last_done: datetime | None = None
     keyed: bool = False
     scheduled: bool = True
+    lease: float | None = None
     _held: Callable[[], bool] = field(default=_not_held, repr=False, compare=False, hash=False)
 
     @property
@@ -167,6 +181,8 @@ def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str 
         headers["once_tracked"] = 1
     if window.keyed:
         headers["once_keyed"] = 1
+    if window.lease is not None:
+        headers["once_lease"] = round(window.lease * 1000)
     if sent_as is not None:
         headers["once_id"] = sent_as
     headers["once_v"] = _VERSION
@@ -208,7 +224,8 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     tracked, keyed = (name in headers and bool(_count(headers, name, 1)) for name in ("once_tracked", "once_keyed"))
     if tracked and keyed:
         raise HeaderError("message header once_keyed: found beside once_tracked, expected one of the two")
-    return Window(entry, start, end, attempt, tracked, keyed=keyed)
+    lease = _lease(headers) if "once_lease" in headers else None
+    return Window(entry, start, end, attempt, tracked, keyed=keyed, lease=lease)
 
 
 def find_headers(*mappings: object) -> dict[str, object]:
@@ -279,6 +296,14 @@ def _instant(headers: Mapping[str, object], name: str) -> datetime:
         return parse_instant(headers.get(name))  # type: ignore[arg-type]  # it refuses what is no text
     except ValueError:
         raise _wrong(headers, name, _AN_INSTANT) from None
+
+
+def _lease(headers: Mapping[str, object]) -> float:
+    try:
+        lease: float = check_lease("", _count(headers, "once_lease", _MAX_LEASE) / 1000)
+        return lease
+    except SettingError:
+        raise _wrong(headers, "once_lease", "whole milliseconds, at least 500") from None
 
 
 def _count(headers: Mapping[str, object], name: str, most: int | None = None) -> int:

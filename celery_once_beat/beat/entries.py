@@ -230,7 +230,7 @@ class BeatEntry:
             end = self.after(start)
         except ScheduleError:
             end = None  # the entry will rest for it; this window is claimed and has to run
-        return Window(self.name, start, end, attempt=attempt, tracked=self.tracked)
+        return Window(self.name, start, end, attempt=attempt, tracked=self.tracked, lease=self.policy.lease)
 
     def move(self, cursor: datetime) -> None:
         """Go on from ``cursor``; raises ScheduleError."""
@@ -374,6 +374,17 @@ class Entries:
     def get(self, name: str) -> BeatEntry | None:
         """The entry ``name``."""
         return self._entries.get(name)
+
+    def leases(self) -> Iterator[tuple[str, float]]:
+        """Yield who sets a lease, and its seconds: the app, tasks and entries."""
+        yield "once_beat_lease", self._settings.lease
+        for task in dict.fromkeys(entry.source.task for entry in self):
+            lease = getattr(self._tasks.get(task), "once_lease", None)
+            if lease:
+                yield f"once_lease of {task}", float(lease)
+        for entry in self:
+            if entry.policy.lease is not None:
+                yield f"lease of {entry.name}", entry.policy.lease
 
     # -- the schedule -----------------------------------------------------------------------------------------
 

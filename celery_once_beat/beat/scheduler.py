@@ -302,13 +302,8 @@ class OnceSchedulerMixin(Publishing):
         self._checked = True
         findings = [] if trouble else list(checks.server_findings(info, settings))
         findings += checks.address_findings(entry.name for entry in self.entries)
-        leases = {
-            task: getattr(self.app.tasks.get(task), "once_lease", None)
-            for task in {entry.source.task for entry in self.entries}
-        }
-        known = [("once_beat_lease", settings.lease), *((task, lease) for task, lease in leases.items() if lease)]
         transport = str(self.app.connection_for_write().transport_cls)  # not this beat's own, which isn't made yet
-        findings += checks.lease_findings(transport, conf.broker_transport_options or {}, known)
+        findings += checks.lease_findings(transport, conf.broker_transport_options or {}, self.entries.leases())
         everywhere = broker.broadcast_entries(self.app, (entry.source for entry in self.entries if entry.tracked))
         findings += checks.delivery_findings(transport, everywhere)
         wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]

@@ -60,9 +60,7 @@ def _findings(project: Project) -> Iterator[Finding]:
     yield from checks.node_findings(project.lookup.clocks(), settings)
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
-    leases = [("once_beat_lease", settings.lease)]
-    tasks = dict.fromkeys(entry.source.task for entry in schedule.entries)
-    leases += [(f"once_lease of {task}", float(lease)) for task in tasks if (lease := _lease(project, task))]
+    leases = list(schedule.entries.leases())
     countdowns = [(entry.name, (entry.source.options or {}).get("countdown")) for entry in schedule.entries]
     leases += [(f"countdown of {name}", float(wait)) for name, wait in countdowns if isinstance(wait, (int, float))]
     try:
@@ -111,10 +109,6 @@ def _meaning(project: Project) -> Iterator[Finding]:
     if s.publish_without_store or s.run_without_store:
         found = [n for n in ("publish_without_store", "run_without_store") if getattr(s, n)]
         yield Finding("without Redis", "note", " and ".join(f"once_beat_{n}" for n in found) + " is on")
-
-
-def _lease(project: Project, task: str) -> float | None:
-    return getattr(project.app.tasks.get(task), "once_lease", None)
 
 
 def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import CATCH_UP, OVERLAP, Settings, check_choice, check_count, check_seconds
+from celery_once_beat.settings import CATCH_UP, OVERLAP, Settings, check_choice, check_count, check_lease, check_seconds
 from celery_once_beat.wording import did_you_mean, shown
 
 from .starts import every_hour, naive_utc
@@ -68,6 +68,8 @@ class EntryPolicy(Limits):
     anchor: datetime | None = None
     #: Whether workers close the entry's windows; None: as the task says.
     tracked: bool | None = None
+    #: Seconds for which an execution owns its window without renewing; None: as its task says, in the worker.
+    lease: float | None = None
     #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
     spread: float = 0.0
 
@@ -213,6 +215,7 @@ _CHECKS = {
     "recover": check_choice(True, False),
     "retry_failed_after": check_seconds(0),
     "overlap": check_choice(*OVERLAP),
+    "lease": check_lease,
     "spread": check_seconds(0),
 }
 

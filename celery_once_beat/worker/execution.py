@@ -42,7 +42,7 @@ class Execution(Turn):
 
     def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
         owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
-        super().__init__(task, store, window, owner, float(store.settings.of_task("lease", task)))
+        super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
         self.task = task
         self.retry = check_retry(request.retries)
 

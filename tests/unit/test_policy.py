@@ -113,7 +113,7 @@ def test_an_unknown_key_is_an_error_with_a_hint(key: str, hint: str) -> None:
     assert f"unknown key {key!r} (did you mean {hint!r}?)" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["qqq", 5, None, ("a",), "lease"])
+@pytest.mark.parametrize("key", ["qqq", 5, None, ("a",), "leash"])
 def test_an_unknown_key_like_no_other_is_an_error_that_lists_them(key: Any) -> None:
     """Whatever it is, also no text at all."""
     with pytest.raises(SettingError) as caught:

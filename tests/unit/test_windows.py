@@ -123,14 +123,15 @@ GOOD = {
 }
 
 WINDOWS = st.builds(
-    lambda entry, start, length, attempt, kind: Window(
-        entry, start, start + length if length else None, attempt, kind == "tracked", keyed=kind == "keyed"
+    lambda entry, start, length, attempt, kind, lease: Window(
+        entry, start, start + length if length else None, attempt, kind == "tracked", keyed=kind == "keyed", lease=lease
     ),
     st.text(min_size=1),
     st.datetimes(max_value=datetime(9000, 1, 1), timezones=st.just(UTC)),
     st.none() | st.timedeltas(MICROSECOND, 1000 * DAY),
     st.integers(1, 10**9),
     st.sampled_from(["tracked", "untracked", "keyed"]),
+    st.none() | st.integers(500, 10**9).map(lambda ms: ms / 1000),
 )
 
 
@@ -157,6 +158,7 @@ def test_headers_carry_a_window(window: Window) -> None:
     assert ("once_end" in headers) == (window.end is not None)
     assert ("once_tracked" in headers) == window.tracked
     assert ("once_keyed" in headers) == window.keyed
+    assert ("once_lease" in headers) == (window.lease is not None)
 
 
 def test_headers_look_like_this() -> None:
@@ -200,6 +202,8 @@ def test_a_message_of_no_window(headers: dict[str, object]) -> None:
         *(("once_tracked", value, "1 or no such header") for value in (0, 2, True, "1", None, 1.0)),
         *(("once_keyed", value, "1 or no such header") for value in (0, 2, True, "1", None, 1.0)),
         ("once_keyed", 1, "expected one of the two"),
+        *(("once_lease", value, "from 1 to 1000000000000") for value in (0, -1, True, "30", None, 30.0, 10**13)),
+        *(("once_lease", value, "at least 500") for value in (1, 499, 10**12)),
         *(("once_v", value, "a whole number from 1") for value in (0, -1, True, "1", None, 1.0, [2])),
     ],
     ids=lambda value: repr(value)[:30],
