@@ -231,11 +231,11 @@ def test_a_copy_of_a_window_that_nobody_recovers(system: System) -> None:
     """
     start = datetime(2026, 11, 21, tzinfo=timezone.utc)
     windows = [Window("untracked", start, None, tracked=False), Window("key", start, None, tracked=False, keyed=True)]
+    worker = system.worker(pool="solo").wait_ready()
     for window in windows:
         assert isinstance(system.store.begin(key_of(window), "died", 3.0, tracked=False), Begun)
         for _ in range(2):
             system.send("apps.once_app.work", encode_headers(window))
-    worker = system.worker(pool="solo").wait_ready()
     for window in windows:
         wait_until(lambda: system.ledger.read("finish", entry=window.entry), "it runs", 60)  # noqa: B023
         wait_until(lambda: system.refused(window.entry), "its other copy is refused", 60)  # noqa: B023
