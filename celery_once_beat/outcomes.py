@@ -44,13 +44,7 @@ class Outcome(State):
 OUTCOMES = {
     outcome.name: outcome
     for outcome in (
-        Outcome(
-            "done",
-            "executed, and recorded",
-            "green",
-            "good",
-            "--round: 4px",
-        ),
+        Outcome("done", "executed, and recorded", "green", "good", "--round: 4px"),
         Outcome(
             "failed",
             "its task failed, and so did the task's own retries",
@@ -125,13 +119,7 @@ OUTCOMES = {
 OPEN = {
     state.name: state
     for state in (
-        State(
-            "running",
-            "a worker executes it",
-            "cyan",
-            "going",
-            "--shape: polygon(10% 0, 100% 50%, 10% 100%)",
-        ),
+        State("running", "a worker executes it", "cyan", "going", "--shape: polygon(10% 0, 100% 50%, 10% 100%)"),
         State(
             "published",
             "no worker has begun it yet",
@@ -160,20 +148,11 @@ OPEN = {
 
 #: A state that a newer version or another program wrote.
 OTHER = State(
-    "other",
-    "this version doesn't know it",
-    "",
-    "waiting",
-    "--shape: polygon(50% 0, 100% 50%, 50% 100%, 0 50%)",
+    "other", "this version doesn't know it", "", "waiting", "--shape: polygon(50% 0, 100% 50%, 50% 100%, 0 50%)"
 )
 
 #: All of them by name.
-STATES: dict[str, State] = {
-    "done": OUTCOMES["done"],
-    **OPEN,
-    **OUTCOMES,
-    OTHER.name: OTHER,
-}
+STATES: dict[str, State] = {"done": OUTCOMES["done"], **OPEN, **OUTCOMES, OTHER.name: OTHER}
 
 #: The names under which the store counts an entry's windows. Untracked ones are closed when they are claimed.
 COUNTED = (*OUTCOMES, "untracked")

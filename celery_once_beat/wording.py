@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-__all__ = ("A_SPAN", "did_you_mean", "read_span", "shown", "span")
+__all__ = ("A_SPAN", "did_you_mean", "printable", "read_span", "shown", "span")
 
 #: Most characters of a value in a message.
 _SHOWN = 80
@@ -25,6 +25,11 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001  # a user's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Return a name from outside on one line: what could move a terminal's cursor is written out."""
+    return text if text.isprintable() else repr(text)
 
 
 def did_you_mean(found: str, known: Iterable[str], write: Callable[[str], str] = str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
+from celery_once_beat.wording import printable
 
 __all__ = ("once",)
 
@@ -53,8 +54,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except OnceError as exc:
-            text = str(exc)
-            click.echo(f"once: {text if text.isprintable() else repr(text)}", err=True)
+            click.echo(f"once: {printable(str(exc))}", err=True)
             ctx.exit(_status(exc))
 
 

@@ -37,10 +37,8 @@ def painted(state: str) -> str:
 
 
 def plain(text: str | None) -> str:
-    """A name from outside on one line: what could move a terminal's cursor is written out."""
-    if text is None:
-        return "-"
-    return text if text.isprintable() else repr(text)
+    """A name from outside, printable; ``-`` for None."""
+    return "-" if text is None else wording.printable(text)
 
 
 def seconds(span: float | None) -> str:

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from celery_once_beat.outcomes import COUNTED, OTHER
+from celery_once_beat.wording import printable
 
 from .report import BeatStatus, EntryStatus, Report
 
@@ -171,9 +172,8 @@ def _labelled(entries: Iterable[EntryStatus], most: int) -> dict[str, list[Entry
 
 
 def _label(name: str) -> str:
-    """A name as the value of a label: what isn't printable is written out, what is very long is cut."""
-    cut = name[:_MOST_NAME]
-    return cut if cut.isprintable() else repr(cut)
+    """A name as the value of a label: printable, and cut if it is very long."""
+    return printable(name[:_MOST_NAME])
 
 
 def _counted(labelled: dict[str, list[EntryStatus]], name: str, help_: str, key: str) -> CounterMetricFamily:

@@ -5,9 +5,4 @@ from __future__ import annotations
 from .keyed import once
 from .task import OnceTask, check_tasks, current_window
 
-__all__ = (
-    "OnceTask",
-    "check_tasks",
-    "current_window",
-    "once",
-)
+__all__ = ("OnceTask", "check_tasks", "current_window", "once")

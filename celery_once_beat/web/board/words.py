@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, tzinfo
 
 from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.status import BeatStatus, WindowStatus
-from celery_once_beat.wording import span
+from celery_once_beat.wording import printable, span
 
 __all__ = ("beat_words", "clock", "day_and_time", "label", "plain", "state_of", "story_words")
 
@@ -23,8 +23,7 @@ _SILENT = 5
 def plain(text: object, most: int = _MOST) -> str:
     """A text from outside, printable, on one line and at most ``most`` characters long."""
     words = text if isinstance(text, str) else str(text)
-    cut = words[: most + 1]
-    shown = cut if cut.isprintable() else repr(cut)
+    shown = printable(words[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
