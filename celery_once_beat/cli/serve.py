@@ -27,7 +27,7 @@ _PORT = click.IntRange(0, 65535)
     help="Token that viewers must know. Better set ONCE_BOARD_TOKEN: ps shows options to everybody on the machine.",
 )
 @click.option(
-    "--windows", type=click.IntRange(1, 200), default=24, show_default=True, help="How many of each entry are shown."
+    "--windows", type=click.IntRange(1, 200), default=24, show_default=True, help="Windows shown of each entry."
 )
 @scheduler_option
 @click.pass_context
@@ -48,7 +48,7 @@ def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windo
 
 
 @click.command()
-@click.option("--port", type=_PORT, help="Serve /metrics on this port, to this machine, instead; 0: a free one.")
+@click.option("--port", type=_PORT, help="Serve /metrics on this port instead, to this machine alone; 0: a free one.")
 @click.option(
     "--entries",
     type=click.IntRange(0, 10_000),
