@@ -135,8 +135,8 @@ class RoundTrip:
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
         except BaseException:
-            # Raised from outside, as a soft time limit is. Its reply is still to come, and the next command would take
-            # that for its own. Not closed: other threads may use the same pool.
+            # Raised from outside, as a soft time limit is. A reply is still to come on this connection, and the next
+            # command would take it for its own. Not closed: other threads may use the same pool.
             self._lazy = None
             raise
 
