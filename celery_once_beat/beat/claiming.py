@@ -132,7 +132,7 @@ class Claiming:
                     self._entries.rest(entry, reply, action="entry_unreadable")
             if time.monotonic() - began > _LOADING:
                 break
-        self._say_what_stands_still()
+        self._log_what_stands_still()
         if away is not None:
             raise away
 
@@ -186,7 +186,7 @@ class Claiming:
         self._ahead[entry.name] = cursor
         self._entries.rest(entry, "")  # one line speaks of all
 
-    def _say_what_stands_still(self) -> None:
+    def _log_what_stands_still(self) -> None:
         """Say once, for as long as it lasts, that the server's clock is behind what has been claimed."""
         now = self._clock.now()
         for entry in self._entries.beyond(now + CURSOR_AHEAD):

@@ -359,7 +359,7 @@ class Entries:
         self._newest = _BEGINNING
         #: How many are untracked.
         self.untracked = 0
-        self._named_untracked: set[str] = set()
+        self._logged_untracked: set[str] = set()
         #: Entries that are left out, and why.
         self.wrong: dict[str, str] = {}
 
@@ -402,7 +402,7 @@ class Entries:
         self._entries = {}
         self._size = len(schedule)
         for name, source in list(schedule.items()):
-            entry = self._make_or_name(name, source)
+            entry = self._make_or_log(name, source)
             if entry is None:
                 continue
             old = kept.get(name)
@@ -423,7 +423,7 @@ class Entries:
         heapq.heapify(self._resting)
         resting = {name for _, name in self._resting}
         self._unloaded = {entry for entry in self if entry.cursor is None and entry.name not in resting}
-        self._name_untracked()
+        self._warn_of_untracked()
         return [entry for name, entry in kept.items() if name not in self._entries]
 
     def make(self, name: str, source: Any) -> BeatEntry:
@@ -453,7 +453,7 @@ class Entries:
             counts_from=getattr(source, "counts_from", None),
         )
 
-    def _make_or_name(self, name: str, source: Any) -> BeatEntry | None:
+    def _make_or_log(self, name: str, source: Any) -> BeatEntry | None:
         try:
             entry = self.make(name, source)
         except Exception as exc:  # noqa: BLE001  # one wrong entry must not stop the others
@@ -465,12 +465,12 @@ class Entries:
         self.wrong.pop(name, None)
         return entry
 
-    def _name_untracked(self) -> None:
+    def _warn_of_untracked(self) -> None:
         self.untracked = sum(not entry.tracked for entry in self)
         # Why an entry went astray was logged then.
         names = {e.name for e in self if not e.tracked and not e.astray and e.policy.tracked is None}
-        new = names - self._named_untracked
-        self._named_untracked |= names
+        new = names - self._logged_untracked
+        self._logged_untracked |= names
         if new:
             logger.warning(
                 "once: these entries are untracked, so a window lost after its publish isn't recovered: %s. Their "

@@ -123,7 +123,7 @@ class Publishing(Scheduler):
         #: Entry → its window that was published often and never begun, and the queue into which it went.
         self._unbegun: dict[str, tuple[Job, str]] = {}
         #: Entry → its last fence, its task and the queue when that was logged.
-        self._said_unbegun: dict[str, tuple[object, ...]] = {}
+        self._logged_unbegun: dict[str, tuple[object, ...]] = {}
         super().__init__(*args, **kwargs)
 
     @property
@@ -172,7 +172,7 @@ class Publishing(Scheduler):
                 for job, window, published in sent
             ]
         self._finish(sent)
-        self._name_unbegun()
+        self._warn_of_unbegun()
 
     def _publish_one(self, job: Job) -> Sent:
         """Publish one window. Whatever its entry's options raise is that entry's trouble alone."""
@@ -310,7 +310,7 @@ class Publishing(Scheduler):
             entry.name = repr(window.entry)  # Celery logs it unquoted: a newline would start a line of its own
         return entry
 
-    def _name_unbegun(self) -> None:
+    def _warn_of_unbegun(self) -> None:
         """Log of each entry a window that was published often and never begun; again only if one began since."""
         unbegun, self._unbegun = self._unbegun, {}
         if not unbegun:
@@ -321,9 +321,9 @@ class Publishing(Scheduler):
             return  # the next look reports it
         for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):
             task = job.entry.source.task
-            if isinstance(fence, OnceError) or self._said_unbegun.get(entry) == (fence, task, queue):
+            if isinstance(fence, OnceError) or self._logged_unbegun.get(entry) == (fence, task, queue):
                 continue
-            self._said_unbegun[entry] = fence, task, queue
+            self._logged_unbegun[entry] = fence, task, queue
             logger.warning(
                 "once: window %s of %r was published %d times, and no worker has begun it: does one consume the queue "
                 "%s, and does it know the task %s as an OnceTask?",

@@ -69,7 +69,7 @@ class Recovery:
         #: Shards of which the last look may not have read all, and shards with a window that was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     def due_in(self) -> float:
         """Seconds until the next look, at least 0."""
@@ -100,10 +100,10 @@ class Recovery:
         else:
             raise heartbeat  # it never knew who lives, and would take over entries of beats that do
         self._next = sent + self._store.settings.recovery_interval
-        self._name_other_apps()
+        self._warn_of_other_apps()
         return self._read(found)
 
-    def _name_other_apps(self) -> None:
+    def _warn_of_other_apps(self) -> None:
         """Warn of a beat of another app: of two entries with the same name only one would run."""
         known = {beat: app for beat, app in self._apps.items() if beat in self.alive}
         try:
@@ -128,9 +128,9 @@ class Recovery:
             if isinstance(members, StoreUnavailableError):
                 continue  # see ``away``
             if isinstance(members, OnceError):
-                self._say_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
+                self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
                 continue
-            self._said.pop(f"shard {shard}", None)
+            self._logged.pop(f"shard {shard}", None)
             windows += [window for window in members if window is not None]
             if len(members) == _MOST:
                 self._full.add(shard)
@@ -167,13 +167,13 @@ class Recovery:
                 away = reply
                 continue
             if isinstance(reply, OnceError):
-                self._say_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
+                self._log_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
                 continue
             if reply == Unchanged(_WAITS):
                 text = f"window {format_instant(window.start)} of {window.entry!r} is overdue: {_WAITS}, it goes next"
-                self._say_once(str(window), text, about("window_waits", window, owner=self._beat), logging.WARNING)
+                self._log_once(str(window), text, about("window_waits", window, owner=self._beat), logging.WARNING)
                 continue
-            self._said.pop(str(window), None)
+            self._logged.pop(str(window), None)
             if isinstance(reply, Taken):
                 jobs.append(self._overdue(entry, window, reply))
             elif reply == Unchanged("put off"):
@@ -242,13 +242,13 @@ class Recovery:
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
         signals.window_closed.send(sender=self._sender, window=ended, outcome=outcome, count=1)
 
-    def _say_once(
+    def _log_once(
         self, what: str, error: OnceError | str, extra: dict[str, object], level: int = logging.ERROR
     ) -> None:
         """Log a lasting trouble once, not at every look that meets it."""
         text = str(error)
-        if self._said.get(what) != text:
-            known = text in self._said.values()  # one broken field concerns each window of its entry
-            self._said[what] = text
+        if self._logged.get(what) != text:
+            known = text in self._logged.values()  # one broken field concerns each window of its entry
+            self._logged[what] = text
             if not known:
                 logger.log(level, "once: %s", text, extra=extra)

@@ -42,7 +42,7 @@ else:
     _Task = Task  # older releases of Celery can't be subscripted
 
 #: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
-_said: set[str] = set()
+_logged: set[str] = set()
 
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
@@ -144,8 +144,8 @@ class OnceTask(_Task):
         except NewerVersionError as exc:
             put_back(self, request, exc)
         if window is None:
-            if headers and self.name not in _said:
-                _said.add(self.name)
+            if headers and self.name not in _logged:
+                _logged.add(self.name)
                 logger.warning(
                     "once: task %s is sent with the headers of another task's window, and runs as a task without one: "
                     "don't give children the headers of self.request",
@@ -168,11 +168,11 @@ class OnceTask(_Task):
         except SoftTimeLimitExceeded:
             raise
         except Exception as exc:  # noqa: BLE001  # every backend has errors of its own
-            if "STARTED" not in _said:
+            if "STARTED" not in _logged:
                 logger.warning("once: STARTED isn't stored: %s", exc, extra=about("started_unstored"))
-            _said.add("STARTED")
+            _logged.add("STARTED")
         else:
-            _said.discard("STARTED")
+            _logged.discard("STARTED")
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""

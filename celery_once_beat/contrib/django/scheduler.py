@@ -126,7 +126,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """Take what the thread has read."""
         assert self._database is not None
         self._database.wait_if_stood_still()
-        self._say_what_is_wrong(self._database.trouble)
+        self._log_database_trouble(self._database.trouble)
         self._before, self._seen = self._seen, self._database.seen
         if self._seen is None:
             return None
@@ -177,7 +177,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def _server_time(self, moment: float) -> datetime:
         return self.clock.now() - timedelta(seconds=steady() - moment)
 
-    def _say_what_is_wrong(self, trouble: str) -> None:
+    def _log_database_trouble(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
             self._database_away_since = time.monotonic()
             logger.error(
