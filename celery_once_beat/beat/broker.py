@@ -12,19 +12,6 @@ from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-__all__ = (
-    "Alarm",
-    "BatchPublishError",
-    "BlockedError",
-    "batch",
-    "broadcast_entries",
-    "drop",
-    "hangs",
-    "is_alive",
-    "is_to_blame",
-    "transport_options",
-)
-
 logger = get_logger(__name__)
 
 #: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.

@@ -30,8 +30,6 @@ from .entries import BeatEntry, Entries
 from .publishing import SLICE, Job
 from .server_clock import CURSOR_AHEAD, ServerClock
 
-__all__ = ("CHUNK", "Claiming", "Claims")
-
 logger = get_logger(__name__)
 
 #: The action that is logged for a load's news.

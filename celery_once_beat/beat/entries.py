@@ -46,8 +46,6 @@ from celery_once_beat.store import Loaded, Superseded
 from celery_once_beat.windows import Window, next_start
 from celery_once_beat.wording import shown
 
-__all__ = ("RETRY_AFTER", "BeatEntry", "Entries")
-
 logger = get_logger(__name__)
 
 #: Seconds after which an entry that can't go on is tried again.

@@ -8,8 +8,6 @@ from typing import Any
 
 from celery.signals import before_task_publish
 
-__all__ = ("OutgoingMessage",)
-
 
 class OutgoingMessage:
     """Watches for the message with one task id, and restores a window's headers if a task's own code dropped them.

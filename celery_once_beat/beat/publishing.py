@@ -42,8 +42,6 @@ from .outgoing import OutgoingMessage
 from .results import Results
 from .server_clock import ServerClock
 
-__all__ = ("SLICE", "Job", "Publishing", "Sent")
-
 logger = get_logger(__name__)
 
 #: Windows that are taken, published and confirmed together.

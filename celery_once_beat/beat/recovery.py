@@ -24,8 +24,6 @@ from .entries import BeatEntry, Entries
 from .publishing import Job
 from .server_clock import ServerClock
 
-__all__ = ("Recovery",)
-
 logger = get_logger(__name__)
 
 #: Overdue windows read of each shard at a time.

@@ -20,8 +20,6 @@ from celery_once_beat.windows import WindowKey
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Results",)
-
 logger = get_logger(__name__)
 
 #: At most this many windows are asked for, the latest.

@@ -27,8 +27,6 @@ from .scheduler import OnceScheduler
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("LoadedSchedule", "describe", "load_schedule")
-
 #: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
 _REPR = re.compile(r"^<\w+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
 #: The same with its zone, by django-celery-beat and those after it, which name the weekday before the date.

@@ -37,8 +37,6 @@ from .results import Results
 from .server_clock import ServerClock
 from .stopping import held_back
 
-__all__ = ("OnceScheduler", "OnceSchedulerMixin")
-
 logger = get_logger(__name__)
 
 #: Bases whose ``schedule`` is known to hold every entry, and whose entries' own ``is_due`` says nothing more.

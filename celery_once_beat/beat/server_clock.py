@@ -14,8 +14,6 @@ from celery_once_beat.clock import steady
 from celery_once_beat.logs import about
 from celery_once_beat.rules import MOST_APART
 
-__all__ = ("CURSOR_AHEAD", "ServerClock")
-
 logger = get_logger(__name__)
 
 #: A cursor is the start of a claimed window. One that lies further ahead means that the server's clock was wrong when

@@ -13,8 +13,6 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ("held_back",)
-
 
 class _Note:
     """Stands in for the handler of one signal, and notes that it came."""

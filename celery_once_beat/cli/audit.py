@@ -15,8 +15,6 @@ from celery_once_beat.windows import format_instant
 from .context import Project, json_option, open_project, scheduler_option
 from .output import plain, print_json, print_table
 
-__all__ = ("audit",)
-
 _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red"}
 
 

@@ -19,8 +19,6 @@ from celery_once_beat.store import Lookup, Store
 from celery_once_beat.wording import did_you_mean
 from celery_once_beat.worker import check_tasks
 
-__all__ = ("Project", "entry_argument", "fail", "json_option", "open_project", "scheduler_option")
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -18,8 +18,6 @@ from celery_once_beat.store import Overview
 from .context import Project, json_option, open_project, scheduler_option
 from .output import plain, print_json
 
-__all__ = ("doctor",)
-
 FIELDS = ("check", "verdict", "found", "advice")
 _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 

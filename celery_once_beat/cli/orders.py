@@ -23,8 +23,6 @@ from celery_once_beat.windows import WindowKey, format_instant, task_id
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import plain, print_json
 
-__all__ = ("backfill", "pause", "resume", "run")
-
 #: resume names so many of the newest windows that it passes over, since they may have run.
 _MOST_LISTED = 1000
 

@@ -14,8 +14,6 @@ import click
 from celery_once_beat import wording
 from celery_once_beat.outcomes import STATES
 
-__all__ = ("local", "painted", "plain", "print_json", "print_table", "seconds")
-
 
 def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Print columns as wide as they must be, the last one cut off where a terminal ends. Cells may be styled."""

@@ -22,8 +22,6 @@ from celery_once_beat.wording import span
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import local, painted, plain, print_json, print_table, seconds
 
-__all__ = ("history", "next", "ping", "status", "watch")
-
 #: How far a schedule that can only be asked again and again is asked for its next start.
 _ASKED_FOR = timedelta(days=31)
 

@@ -11,8 +11,6 @@ from celery_once_beat.web.loopback import bind
 
 from .context import fail, open_project, scheduler_option
 
-__all__ = ("dashboard", "metrics")
-
 _PORT = click.IntRange(0, 65535)
 
 

@@ -11,18 +11,6 @@ from typing import Any, Literal, NamedTuple
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
 
-__all__ = (
-    "MOST_APART",
-    "Finding",
-    "address_findings",
-    "app_findings",
-    "clock_findings",
-    "delivery_findings",
-    "lease_findings",
-    "node_findings",
-    "server_findings",
-)
-
 #: Seconds by which a machine's clock may differ from the server's without a warning.
 MOST_APART = 2.0
 #: Oldest server whose scripts and commands are used here.

@@ -23,8 +23,6 @@ from celery_once_beat.wording import did_you_mean, shown
 
 from .starts import every_hour, naive_utc
 
-__all__ = ("EntryPolicy", "Step", "Timing", "check_anchor", "fingerprint", "next_steps", "spread_offset")
-
 #: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
 _MOST_AT_ONCE = 10_000
 #: A claim names this many of the newest windows that it passes over: they may run still. Older leases have ended.

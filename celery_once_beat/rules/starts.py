@@ -31,8 +31,6 @@ from celery.utils.time import LocalTimezone
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.wording import shown
 
-__all__ = ("count_starts", "every_hour", "latest_start", "naive_utc", "next_start", "starts_after")
-
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)
 _MONDAY = datetime(1970, 1, 5)

@@ -20,8 +20,6 @@ from celery_once_beat.wording import printable
 
 from .report import BeatStatus, EntryStatus, Report
 
-__all__ = ("ENTRIES", "OTHERS", "OnceCollector", "expose")
-
 #: Entries with series of their own, unless another number is given.
 ENTRIES = 200
 #: What the label ``entry`` says of all others.

@@ -20,8 +20,6 @@ from .report import Report, make_report
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Sight", "View", "each_window")
-
 logger = logging.getLogger(__name__)
 
 #: Seconds after which the schedule is read again: a database's may have changed.

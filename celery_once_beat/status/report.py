@@ -19,8 +19,6 @@ from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, OpenWindow
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import shown, span
 
-__all__ = ("BeatStatus", "EntryStatus", "Report", "WindowStatus", "as_json", "make_report")
-
 #: After a start, the time within which a beat that lives has claimed it, or something is wrong.
 _CLAIMED_WITHIN = timedelta(seconds=15)
 

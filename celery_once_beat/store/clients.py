@@ -21,8 +21,6 @@ from redis.sentinel import Sentinel
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings, unreadable_url
 
-__all__ = ("check_client", "connect")
-
 #: Options that say how long a connection is waited for.
 _PATIENCE = ("socket_timeout", "socket_connect_timeout", "retry")
 

@@ -30,8 +30,6 @@ import zlib
 from celery_once_beat.errors import NewerVersionError
 from celery_once_beat.windows import KeyedWindow, WindowKey
 
-__all__ = ("SHARDS", "VERSION", "Keys", "newer", "shard_of")
-
 #: Of the protocol: what the keys hold, and how.
 VERSION = 1
 SHARDS = 16

@@ -19,8 +19,6 @@ from .keys import SHARDS, shard_of
 from .model import BeatReport, EntryAccount, OpenWindow, Past
 from .verbs import Store
 
-__all__ = ("BeatSeen", "EntrySeen", "Lookup", "Overview", "WindowSeen")
-
 #: Entries that travel in one pipeline.
 _CHUNK = 500
 #: Most overdue windows that are read of each shard.

@@ -28,8 +28,6 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ("UNREACHABLE", "Command", "Nodes", "Reply")
-
 Command = tuple[Any, ...]
 
 #: What a client raises where it has no answer of the server; the cluster's is no RedisError.

@@ -28,8 +28,6 @@ from .keys import Keys, newer
 from .nodes import UNREACHABLE, Command, Nodes, Reply
 from .scripts import Call, Verb
 
-__all__ = ("RoundTrip",)
-
 T = TypeVar("T")
 
 #: How long WAIT waits for replicas, milliseconds.

@@ -24,8 +24,6 @@ from . import codec
 from .keys import VERSION
 from .nodes import Command
 
-__all__ = ("Call", "Verb")
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -23,8 +23,6 @@ from .scripts import Call, Verb
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Store", "store_of")
-
 T = TypeVar("T")
 #: Makes a call from what is known of which beats live.
 _Unsent = Callable[..., Call[T]]

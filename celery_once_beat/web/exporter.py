@@ -18,8 +18,6 @@ from celery_once_beat.status.metrics import expose
 
 from .loopback import names_this_machine
 
-__all__ = ("serve",)
-
 #: Seconds for which one look at Redis serves everybody who asks.
 _LASTS = 1.0
 #: Seconds that a client has to send its request, and to take the answer.

@@ -9,8 +9,6 @@ import socket
 
 from celery_once_beat.errors import SettingError
 
-__all__ = ("bind", "is_loopback", "names_this_machine")
-
 _BACKLOG = 128
 _THIS_MACHINE = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.ASCII | re.IGNORECASE)
 

@@ -28,8 +28,6 @@ from .turn import Telling, see_through
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("Errands", "errands_of")
-
 #: Seconds that an orderly shutdown waits for what isn't told yet.
 _AT_END = 5.0
 #: At most this many wait: a queue of expired messages must not fill the memory while Redis is away.

@@ -27,8 +27,6 @@ from .leases import leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
 
-__all__ = ("DELIVERY", "Execution")
-
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
 #: In the place of what the body raised: it hasn't ended yet.

@@ -46,8 +46,6 @@ from .turn import Turn, WindowTask, is_death, wait_for
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-__all__ = ("Child", "Every", "once")
-
 logger = logging.getLogger(__name__)  # not Celery's: plain code has not set that up
 
 P = ParamSpec("P")

@@ -26,8 +26,6 @@ from celery_once_beat.logs import about
 from celery_once_beat.store import Renewal, Renewed, Stale, Store
 from celery_once_beat.windows import format_instant
 
-__all__ = ("Lease", "Leases", "leases_of")
-
 logger = get_logger(__name__)
 
 

@@ -24,8 +24,6 @@ from celery_once_beat.windows import PUT_BACK, find_headers
 
 from .turn import WindowTask
 
-__all__ = ("RATE", "come_again", "put_back", "store_answered", "times_put_back")
-
 logger = get_logger(__name__)
 
 #: A process puts back at most this many messages a second.

@@ -24,8 +24,6 @@ from celery_once_beat.windows import Window, WindowKey, check_retry, decode_head
 from .errands import errands_of
 from .execution import DELIVERY
 
-__all__ = ("OnceRequest", "request_class")
-
 logger = get_logger(__name__)
 
 #: Seconds to keep trying while Redis doesn't answer. Later, recovery would be as quick.

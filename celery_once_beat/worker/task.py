@@ -32,8 +32,6 @@ from .execution import DELIVERY, Execution
 from .keyed import Child, Every
 from .put_back import put_back
 
-__all__ = ("OnceTask", "check_tasks", "current_window")
-
 logger = get_logger(__name__)
 
 if TYPE_CHECKING:

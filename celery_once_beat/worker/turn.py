@@ -56,8 +56,6 @@ from celery_once_beat.windows import Window, format_instant, key_of
 
 from .leases import Lease
 
-__all__ = ("Telling", "Turn", "WindowTask", "is_death", "see_through", "wait_for")
-
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
 

@@ -24,8 +24,6 @@ from celery_once_beat.status import Report, Sight
 from . import words
 from .page import Page, changes, make_page
 
-__all__ = ("Feed",)
-
 logger = logging.getLogger(__name__)
 
 #: Changes kept for a viewer who was away for a moment. After a longer time the whole page is read again.

@@ -21,8 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.web.loopback import names_this_machine
 
-__all__ = ("HEADERS", "Guard")
-
 _COOKIE = "once_board"
 
 #: Of every answer: load nothing from elsewhere, run no script but ours, keep nothing.

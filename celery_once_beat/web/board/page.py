@@ -14,8 +14,6 @@ from celery_once_beat.windows import format_instant
 
 from . import words
 
-__all__ = ("Cell", "Line", "Page", "changes", "make_page")
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -24,8 +24,6 @@ except ModuleNotFoundError as exc:  # an extra of its own
         raise
     expose = None  # type: ignore[assignment]
 
-__all__ = ("listen", "serve")
-
 #: Shorter ones could be guessed.
 LEAST_TOKEN = 16
 #: Connections at a time, viewers among them.

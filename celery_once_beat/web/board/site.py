@@ -28,8 +28,6 @@ from .feed import Feed
 from .guard import Guard
 from .page import Line
 
-__all__ = ("MOST_VIEWERS", "make_site")
-
 Expose = Callable[[Report | None, str], tuple[str, bytes]]
 
 #: Viewers at a time who are told what changes; others see the page as it was when they opened it.

@@ -13,8 +13,6 @@ from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.status import BeatStatus, WindowStatus
 from celery_once_beat.wording import printable, span
 
-__all__ = ("beat_words", "clock", "day_and_time", "label", "plain", "state_of", "story_words")
-
 _MOST = 200
 #: From this many seconds on a beat that says nothing is mentioned.
 _SILENT = 5
