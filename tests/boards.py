@@ -17,7 +17,7 @@ from system import System
 from celery_once_beat.beat.schedule import LoadedSchedule, load_schedule
 from celery_once_beat.settings import Settings
 
-__all__ = ("Answer", "Board", "lineup_of", "start_board")
+__all__ = ("Answer", "Board", "loaded_of", "start_board")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def start_board(system: System, *arguments: str, name: str = "board", port: int 
     return Board(proc, proc.wait_log(r"the board is at (http://[^\s,]+)").group(1))
 
 
-def lineup_of(system: System) -> LoadedSchedule:
+def loaded_of(system: System) -> LoadedSchedule:
     """The system's schedule, as its beats have it."""
     app = Celery("filled", broker=system.broker_url, set_as_current=False)
     app.conf.beat_schedule = {

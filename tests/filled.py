@@ -63,10 +63,10 @@ def execute(store: Store, windows: Sequence[WindowKey], outcome: str = "done", w
 
 
 def fill(
-    store: Store, lineup: LoadedSchedule, windows: int, ago: timedelta, outcomes: Sequence[str] = ("done",)
+    store: Store, loaded: LoadedSchedule, windows: int, ago: timedelta, outcomes: Sequence[str] = ("done",)
 ) -> None:
     """Let ``windows`` windows of each entry, of the time since ``ago``, end with ``outcomes`` in turn."""
-    rows = list(lineup.entries)
+    rows = list(loaded.entries)
     load(store, rows, ago)
     for number in range(windows):
         execute(store, claim(store, rows), outcomes[number % len(outcomes)])

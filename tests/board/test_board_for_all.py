@@ -10,7 +10,7 @@ from typing import Any
 import filled
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from boards import Board, lineup_of
+from boards import Board, loaded_of
 from playwright.sync_api import Page, expect
 from system import System
 
@@ -41,7 +41,7 @@ def varied(system: System) -> System:
         "new": {"task": WORK, "cron": "30 2 29 2 *"},
         "wrong": {"task": WORK, "every": 600.0, "options": {"once": {"grce": 1}}},
     }
-    rows = {row.name: row for row in lineup_of(system).entries}
+    rows = {row.name: row for row in loaded_of(system).entries}
     store = system.store
     filled.load(store, [rows[name] for name in ("nightly-report", "failing", LONG)], timedelta(hours=3, minutes=31))
     (last,) = filled.claim(store, [rows["nightly-report"]])
@@ -182,8 +182,8 @@ def test_a_thousand_entries(system: System, board: Start, visit: Visit) -> None:
     system.check_law = False
     # Weeks: when the time of a next window comes, all rows change.
     system.entries = {f"entry-{n:04}": {"task": WORK, "every": 7 * 86_400.0} for n in range(1000)}
-    lineup = lineup_of(system)
-    filled.fill(system.store, lineup, 3, timedelta(days=30))
+    loaded = loaded_of(system)
+    filled.fill(system.store, loaded, 3, timedelta(days=30))
     page = visit(board().url)
     expect(page.locator("#connection")).to_have_text("live")
     assert page.locator(".cells a").count() == 3000
@@ -200,7 +200,7 @@ def test_a_thousand_entries(system: System, board: Start, visit: Visit) -> None:
                                                            characterData: true});
         }"""
     )
-    some = [row for row in lineup.entries if row.name in ("entry-0007", "entry-0500", "entry-0999")]
+    some = [row for row in loaded.entries if row.name in ("entry-0007", "entry-0500", "entry-0999")]
     filled.execute(system.store, filled.claim(system.store, some), "failed")
     for name in ("entry-0007", "entry-0500", "entry-0999"):
         row = page.locator("[role=row]").filter(has=page.get_by_text(name, exact=True))

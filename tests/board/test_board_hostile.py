@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import filled
 import pytest
-from boards import Board, lineup_of
+from boards import Board, loaded_of
 from playwright.sync_api import Browser, Page, expect
 from system import System
 
@@ -40,13 +40,13 @@ def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit)
     """Markup, quotes, control characters, marks that turn text around: text on the page, in labels and stories."""
     system.check_law = False
     system.entries = {name: {"task": WORK, "every": 3600.0} for name in NAMES}
-    lineup = lineup_of(system)
-    filled.load(system.store, list(lineup.entries), timedelta(hours=2, minutes=1))
-    filled.execute(system.store, filled.claim(system.store, list(lineup.entries)))
+    loaded = loaded_of(system)
+    filled.load(system.store, list(loaded.entries), timedelta(hours=2, minutes=1))
+    filled.execute(system.store, filled.claim(system.store, list(loaded.entries)))
     page = visit(board().url)
     expect(page.locator("#connection")).to_have_text("live")
     assert sorted(page.locator("[role=rowheader] b").all_text_contents()) == sorted(NAMES.values())
-    filled.execute(system.store, filled.claim(system.store, list(lineup.entries)), "failed")
+    filled.execute(system.store, filled.claim(system.store, list(loaded.entries)), "failed")
     for shown in NAMES.values():
         row = page.get_by_role("row").filter(has=page.get_by_text(shown, exact=True))
         expect(row.locator(".cells a")).to_have_count(2)
@@ -107,7 +107,7 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
     system.check_law = False
     system.entries = {name: {"task": WORK, "every": 3600.0} for name in ("good", "typed", "fields", "past", "ancient")}
     store = system.store
-    filled.fill(store, lineup_of(system), 1, timedelta(hours=1, minutes=1))
+    filled.fill(store, loaded_of(system), 1, timedelta(hours=1, minutes=1))
     filled.beat_lives(store)
     with system.client() as client:
         client.delete(store.entry_key("typed"))

@@ -18,7 +18,7 @@ from typing import Any
 
 import filled
 import pytest
-from boards import Board, lineup_of, start_board
+from boards import Board, loaded_of, start_board
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
@@ -173,8 +173,8 @@ def test_nothing_is_written(system: System, board: Start) -> None:
     with system.client() as client:
         there.ask()
         assert client.keys() == []
-        lineup = lineup_of(system)
-        filled.fill(system.store, lineup, 1, timedelta(minutes=61))
+        loaded = loaded_of(system)
+        filled.fill(system.store, loaded, 1, timedelta(minutes=61))
         before = {key: client.dump(key) for key in client.scan_iter()}
         (window,) = wait_until(lambda: re.findall(r"window/\w+/[\w:.-]+", there.ask().text), "its window is shown", 60)
         for path in ("/", "/metrics", f"/{window}"):
@@ -424,7 +424,7 @@ def test_the_news_go_on_where_they_stopped(system: System, board: Start) -> None
     assert position
     with follow(there, position[1]) as news:
         first = next(news)
-    filled.fill(system.store, lineup_of(system), 1, timedelta(minutes=61))
+    filled.fill(system.store, loaded_of(system), 1, timedelta(minutes=61))
     with follow(there, "forged-0", {"last-event-id": first["id"]}) as news:
         state = None
         for _, event in zip(range(60), news, strict=False):  # a look may have come between its claim and its end

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import filled
 import pytest
-from boards import Board, lineup_of
+from boards import Board, loaded_of
 from playwright.sync_api import Browser, Locator, Page, expect
 from processes import wait_until
 from servers import RedisServer, free_port
@@ -118,9 +118,9 @@ def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit
     """While its window runs and ends, the story on the page is told on; the keyboard stays where it is."""
     system.entries = {"long": {"task": WORK, "every": 3600.0, "args": [5]}}
     system.check_law = False
-    lineup = lineup_of(system)
-    filled.load(system.store, list(lineup.entries), timedelta(hours=1, minutes=1))
-    (window,) = filled.claim(system.store, list(lineup.entries))
+    loaded = loaded_of(system)
+    filled.load(system.store, list(loaded.entries), timedelta(hours=1, minutes=1))
+    (window,) = filled.claim(system.store, list(loaded.entries))
     page = visit(board().url)
     expect(cells(page, "long")).to_have_class("published")
     cells(page, "long").first.click()
@@ -141,8 +141,8 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     system.check_law = False
     system.entries = {f"entry-{n:02}": {"task": WORK, "every": 600.0} for n in range(30)}
     system.entries["never-ran"] = {"task": WORK, "cron": "30 2 29 2 *"}
-    lineup = lineup_of(system)
-    filled.fill(system.store, lineup, 3, timedelta(minutes=35))
+    loaded = loaded_of(system)
+    filled.fill(system.store, loaded, 3, timedelta(minutes=35))
     page = visit(board().url)
     expect(page.locator("#connection")).to_have_text("live")
     rows = page.locator("[role=row]:has(a)")
@@ -200,8 +200,8 @@ def test_only_what_needs_attention(system: System, board: Start, visit: Visit) -
     """The filter is an address of its own; what comes to need attention while it is on comes to be shown."""
     system.check_law = False
     system.entries = {f"entry-{n}": {"task": WORK, "every": 3600.0} for n in range(4)}
-    lineup = lineup_of(system)
-    filled.fill(system.store, lineup, 1, timedelta(hours=1, minutes=1))
+    loaded = loaded_of(system)
+    filled.fill(system.store, loaded, 1, timedelta(hours=1, minutes=1))
     page = visit(board().url)
     expect(page.locator("#headline")).to_have_text("4 entries, 0 need attention")
     page.get_by_role("link", name="Show only what needs attention").click()
@@ -225,7 +225,7 @@ def test_redis_goes_away_and_comes_back(
     server = start_redis()
     system.use_store(server.url())
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
-    filled.fill(system.store, lineup_of(system), 1, timedelta(hours=1, minutes=1))
+    filled.fill(system.store, loaded_of(system), 1, timedelta(hours=1, minutes=1))
     there = board()
     page = visit(there.url)
     expect(cells(page, "tick")).to_have_count(1)
@@ -241,7 +241,7 @@ def test_redis_goes_away_and_comes_back(
     late = visit(board(name="late").url)
     expect(late.get_by_role("alert")).to_contain_text("Redis can't be read: ")
     server.restart()
-    filled.load(system.store, list(lineup_of(system).entries), timedelta(minutes=1))
+    filled.load(system.store, list(loaded_of(system).entries), timedelta(minutes=1))
     expect(page.get_by_role("alert")).to_be_empty()
     expect(cells(page, "tick")).to_have_count(0)
     expect(late.get_by_role("alert")).to_be_empty()
@@ -254,7 +254,7 @@ def test_the_board_goes_away_and_comes_back(system: System, board: Start, visit:
     """The page says that it isn't live, and is again when the board is; also where that one has other entries."""
     system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
-    filled.fill(system.store, lineup_of(system), 1, timedelta(minutes=61))
+    filled.fill(system.store, loaded_of(system), 1, timedelta(minutes=61))
     port = free_port()  # nobody gets it as long as the board is away
     there = board(port=port)
     page = visit(there.url)

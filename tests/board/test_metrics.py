@@ -16,7 +16,7 @@ from typing import Any
 import filled
 import pytest
 import yaml
-from boards import lineup_of, start_board
+from boards import loaded_of, start_board
 from needs import need
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -122,7 +122,7 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
     system.check_law = False
     # Weeks: no window's time comes between two looks.
     system.entries = {name: {"task": WORK, "every": 7 * 86_400.0} for name in ("a", "b")}
-    filled.fill(system.store, lineup_of(system), 3, timedelta(days=22), ["done", "failed"])
+    filled.fill(system.store, loaded_of(system), 3, timedelta(days=22), ["done", "failed"])
     alone = metrics(system, "--port", "0", name="alone")
     url = alone.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
     board = start_board(system)

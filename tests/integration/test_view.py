@@ -50,8 +50,8 @@ def views(app: Celery) -> Iterator[Any]:
 
 
 def fill(app: Celery, made: View, windows: int) -> None:
-    lineup = load_schedule(app, Settings.from_app(app))
-    filled.fill(made._store, lineup, windows, timedelta(hours=windows, minutes=1))
+    loaded = load_schedule(app, Settings.from_app(app))
+    filled.fill(made._store, loaded, windows, timedelta(hours=windows, minutes=1))
 
 
 def test_histories_are_read_where_something_happened(app: Celery, views: Any, redis_url: str) -> None:
@@ -80,8 +80,8 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
 def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
     """A window that is opened once more is there once: open, then as it ended the second time."""
     made = views(windows=10)
-    lineup = load_schedule(app, Settings.from_app(app))
-    rows = list(lineup.entries)
+    loaded = load_schedule(app, Settings.from_app(app))
+    rows = list(loaded.entries)
     filled.load(made._store, rows, timedelta(minutes=61))
     windows = filled.claim(made._store, rows)
     filled.execute(made._store, windows, "failed")

@@ -40,7 +40,7 @@ from celery import Celery
 from celery_once_beat.beat import load_schedule
 from celery_once_beat.settings import Settings
 
-app = Celery("lineup", broker="redis://127.0.0.1:1/0")
+app = Celery("loaded", broker="redis://127.0.0.1:1/0")
 app.conf.beat_schedule = {name: {"task": "t", "schedule": 30.0} for name in ("of the conf", "switched off")}
 found = load_schedule(app, Settings(), "django_celery_beat.schedulers:DatabaseScheduler")
 print(json.dumps({"names": sorted(row.name for row in found.entries), "claims": found.claims_windows}))
