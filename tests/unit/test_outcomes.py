@@ -12,7 +12,7 @@ from celery_once_beat import signals
 from celery_once_beat.outcomes import COUNTED, LIMITS, OUTCOMES, STATES
 
 PACKAGE = Path(celery_once_beat.__file__).parent
-DOCS = PACKAGE.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def contract(signal: str) -> str:
