@@ -14,7 +14,7 @@ from system import System
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The last commit before messages had a ``once_id`` and entries a bounded list of beats; the last of one flat package.
-OLD = ("0ffe4f06d9", "ae3c21f46d")
+OLD = (pytest.param("0ffe4f06d9", marks=pytest.mark.long), "ae3c21f46d")
 ENTRY_POINTS = """\
 [celery.beat_schedulers]
 once = celery_once_beat.scheduler:OnceScheduler
