@@ -88,7 +88,7 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     worker.resume()
     wait_windows(system, "all", OUTAGE)
     if away == "store":
-        wait_until(lambda: state_lines(worker), "the worker has met it", 60)
+        wait_until(lambda: state_lines(worker) and state_lines(beat), "both have met it", 60)
     assert beat.alive
     assert worker.alive
     end_outage(server, how)
@@ -111,7 +111,9 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     assert len(lines) == len(put_back), lines
     assert all(line.startswith(start) for line, start in zip(lines, put_back, strict=True))
     for proc in (beat, worker):
-        assert max(Counter(said(proc)).values(), default=1) == 1, "a line was repeated"
+        # A window may be overdue twice.
+        lines = [line for line in said(proc) if "is overdue, to be published again" not in line]
+        assert max(Counter(lines).values(), default=1) == 1, "a line was repeated"
     celerys = re.findall(r"(?:WARNING|ERROR)/MainProcess\] (?!once: )(.*)", beat.log)
     assert len(celerys) <= len(CATCH_UPS), "at most one for each publish that failed when the broker went away"
 
