@@ -138,7 +138,7 @@ class Turn(ABC):
                 self._give_back(reply.fence)
                 raise StoreUnavailableError(
                     f"Redis answers a begin later than the lease of {self.length:g} s "
-                    "(once_lease, once_beat_lease) runs out"
+                    "(the entry's lease, once_lease, once_beat_lease) runs out"
                 )
             self._own(sent, reply)
         self.reply = reply
