@@ -75,6 +75,7 @@ from .model import (
     Closed,
     Confirmation,
     Elsewhen,
+    Ending,
     EntryAccount,
     Finished,
     Heartbeat,
@@ -95,6 +96,7 @@ from .model import (
     Unchanged,
     Unknown,
 )
+from .roundtrip import raised
 from .verbs import Store, store_of
 
 __all__ = (
@@ -109,6 +111,7 @@ __all__ = (
     "Closed",
     "Confirmation",
     "Elsewhen",
+    "Ending",
     "EntryAccount",
     "EntrySeen",
     "Finished",
@@ -134,6 +137,7 @@ __all__ = (
     "Unknown",
     "WindowSeen",
     "check_client",
+    "raised",
     "read_app",
     "store_of",
 )

@@ -87,6 +87,21 @@ class Renewal(NamedTuple):
     tracked: bool
 
 
+class Ending(NamedTuple):
+    """The end of one execution that is to be recorded: done, failed or revoked.
+
+    With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
+    begin's, or 0 where the caller doesn't know it: then only the run key counts.
+    """
+
+    window: WindowKey
+    owner: str
+    fence: int
+    outcome: str
+    again_after: float | None = None
+    tracked: bool = True
+
+
 @dataclass(frozen=True)
 class Loaded:
     """The beat's definition of the entry is in force, for the windows after ``since``; it goes on from ``cursor``."""

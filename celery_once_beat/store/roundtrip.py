@@ -71,10 +71,7 @@ class RoundTrip:
 
     def one(self, call: Call[T]) -> T:
         """Send one call; raises the error that concerns it."""
-        reply = self.run([call])[0]
-        if isinstance(reply, OnceError):
-            raise reply
-        return reply
+        return raised(self.run([call])[0])
 
     def run(self, calls: Sequence[Call[T]]) -> list[T | OnceError]:
         """Send all in one pipeline; an error that concerns one call stands in its place."""
@@ -194,6 +191,13 @@ class RoundTrip:
                     f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
                 )
         return None
+
+
+def raised(answer: T | OnceError) -> T:
+    """Return ``answer``; raise it if it is an error."""
+    if isinstance(answer, OnceError):
+        raise answer
+    return answer
 
 
 def _unavailable(error: Exception) -> StoreUnavailableError:

@@ -15,9 +15,9 @@ from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 
 from . import codec, model, scripts
 from .keys import SHARDS, Keys, shard_of
-from .model import ClaimRequest, Confirmation, LoadRequest, Renewal
+from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
 from .nodes import Command
-from .roundtrip import RoundTrip
+from .roundtrip import RoundTrip, raised
 from .scripts import Call, Verb
 
 if TYPE_CHECKING:
@@ -285,16 +285,27 @@ class Store:
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
         has one of its own.
         """
-        return self._trip.one(
-            self._of_window(
-                scripts.BEGIN,
-                window,
-                owner=owner,
-                lease=lease,
-                retry=retry,
-                tracked=tracked and not isinstance(window, KeyedWindow),
-                overlap=overlap,
-            )
+        return self._trip.one(self._begin(window, owner, lease, retry, tracked=tracked, overlap=overlap))
+
+    def finish_and_begin(
+        self, endings: Sequence[Ending], window: WindowKey, owner: str, lease: float, retry: int = 0, **options: Any
+    ) -> tuple[list[model.Finished | model.Again | model.Stale | OnceError], model.Begun | model.Busy | model.Closed]:
+        """Record ends, then :meth:`begin`, all in one round trip; an error that concerns an end stands in its place."""
+        calls: list[Call[Any]] = [self._finish(ending) for ending in endings]
+        *ended, begun = self._trip.run([*calls, self._begin(window, owner, lease, retry, **options)])
+        return ended, raised(begun)
+
+    def _begin(
+        self, window: WindowKey, owner: str, lease: float, retry: int, *, tracked: bool = True, overlap: str = "allow"
+    ) -> Call[model.Begun | model.Busy | model.Closed]:
+        return self._of_window(
+            scripts.BEGIN,
+            window,
+            owner=owner,
+            lease=lease,
+            retry=retry,
+            tracked=tracked and not isinstance(window, KeyedWindow),
+            overlap=overlap,
         )
 
     def begin_now(
@@ -362,21 +373,23 @@ class Store:
         *,
         tracked: bool = True,
     ) -> model.Finished | model.Again | model.Stale:
-        """Record ``outcome``: done, failed or revoked.
+        """Record the end of one execution; the arguments are those of :class:`Ending`."""
+        return self._trip.one(self._finish(Ending(window, owner, fence, outcome, again_after, tracked)))
 
-        With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
-        begin's, or 0 where the caller doesn't know it: then only the run key counts.
-        """
-        return self._trip.one(
-            self._of_window(
-                scripts.FINISH,
-                window,
-                owner=owner,
-                fence=fence,
-                outcome=outcome,
-                again=0.0 if again_after is None else max(again_after, 0.001),
-                tracked=tracked and not isinstance(window, KeyedWindow),
-            )
+    def finish_many(self, endings: Iterable[Ending]) -> list[model.Finished | model.Again | model.Stale | OnceError]:
+        """Record the ends of executions in one pipeline."""
+        return self._trip.run([self._finish(ending) for ending in endings])
+
+    def _finish(self, ending: Ending) -> Call[model.Finished | model.Again | model.Stale]:
+        window, owner, fence, outcome, again_after, tracked = ending
+        return self._of_window(
+            scripts.FINISH,
+            window,
+            owner=owner,
+            fence=fence,
+            outcome=outcome,
+            again=0.0 if again_after is None else max(again_after, 0.001),
+            tracked=tracked and not isinstance(window, KeyedWindow),
         )
 
     def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> model.Closed | model.Unchanged:
@@ -433,9 +446,7 @@ class Store:
     def account(self, entry: str) -> model.EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
         (account,) = self.accounts([entry])
-        if isinstance(account, OnceError):
-            raise account
-        return account
+        return raised(account)
 
     def accounts(self, entries: Sequence[str]) -> list[model.EntryAccount | OnceError | None]:
         """Return what the store knows of each of ``entries``, None where nothing; changes nothing."""

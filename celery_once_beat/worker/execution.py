@@ -3,27 +3,34 @@
 A refused copy raises Ignore, which leaves no trace in the result. Where the store can't be asked, the message is put
 back to come again. A retry is given the window before its message is published, since the message can reach another
 worker before this execution has returned. ``turn`` says what else can go wrong.
+
+The end is recorded once Celery has done all that it does for a task that ended: the callbacks are sent, the result is
+stored, hooks and signals have run (``traced``). Killed before, the window runs again, as a task with late acks does.
+What has lost its window reports nothing: if the lease may run out before that, the store is asked as soon as the body
+has ended.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn
+from typing import Any
 
-from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, WorkerTerminate
 from celery.platforms import EX_FAILURE
+from celery.states import FAILURE
 from celery.utils.log import get_logger
 
 from celery_once_beat import signals
-from celery_once_beat.errors import NewerVersionError, StoreUnavailableError
+from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Stale, Store
+from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Ending, Stale, Store
 from celery_once_beat.windows import Window, check_retry
 
-from .leases import leases_of
+from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
 
@@ -43,13 +50,24 @@ class Execution(Turn):
         super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
         self.task = task
         self.retry = check_retry(request.retries)
+        self._overlap: str = store.settings.of_task("overlap", task)
+        #: How the window ends: done, failed or rejected; '' if it doesn't.
+        self._outcome = ""
+        #: What it failed with.
+        self._error: BaseException | None = None
+        self._decided = False
+        #: Its end is recorded soon, by another.
+        self._waits = False
+        self._closed = False
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
-        """Run ``body`` if the window is this delivery's; else raise Ignore.
+        """Run ``body`` if the window is this delivery's; else raise Ignore. :func:`traced` records how it ended.
 
         The request holds the execution, for the task's hooks too, and not the other way round: so both are freed as
         soon as the task has ended. A cycle would stay until the garbage collector's longest round.
         """
+        if _tracing.executions is None:  # another tracer than the task's called it, and nobody comes behind it
+            return _then_close(lambda: self.run(request, body))
         try:
             self._begin(request)
         except NewerVersionError as exc:
@@ -58,16 +76,11 @@ class Execution(Turn):
             if not self.store.settings.run_without_store:
                 put_back(self.task, request, exc)
             self.run_without_store(exc)
-        lease = self.lease
-        try:
-            request._once_execution = self
-            if lease is not None:
-                leases_of(self.store).hold(lease)
-            return self._run(body)
-        finally:
-            if lease is not None:
-                lease.over = True  # before any call: whatever may be raised into that one
-                leases_of(self.store).release(lease)
+        _tracing.executions.append(self)
+        request._once_execution = self
+        if self.lease is not None:
+            leases_of(self.store).hold(self.lease)
+        return self._run(body)
 
     # -- begin
 
@@ -98,10 +111,15 @@ class Execution(Turn):
         raise Ignore(f"window refused: {reason}")
 
     def _send_begin(self) -> Any:
-        overlap = self.store.settings.of_task("overlap", self.task)
-        return self.store.begin(
-            self.key, self.owner, self.length, self.retry, tracked=self.window.tracked, overlap=overlap
-        )
+        options: dict[str, Any] = {"tracked": self.window.tracked, "overlap": self._overlap}
+        leases = leases_of(self.store)
+        ends = leases.take_ends()
+        if not ends:
+            return self.store.begin(self.key, self.owner, self.length, self.retry, **options)
+        endings = [end.ending for end in ends]
+        recorded, reply = self.store.finish_and_begin(endings, self.key, self.owner, self.length, self.retry, **options)
+        leases.answer(ends, recorded)
+        return reply
 
     def _send_give_back(self, fence: int) -> object:
         return self._send_hand_over(fence, self.retry, 0.0)
@@ -115,10 +133,10 @@ class Execution(Turn):
     # -- the body and its end
 
     def _run(self, body: Callable[[], Any]) -> Any:
-        """Run ``body``, and record how it ended.
+        """Run ``body``, and decide how its window ends.
 
         An exception may be raised into this at any instruction, as a soft time limit is. If the body has ended, its
-        own end is recorded first.
+        own end counts.
         """
         signals.window_started.send(sender=self.task, window=self.window)
         error: BaseException | None = _RUNNING
@@ -128,54 +146,118 @@ class Execution(Turn):
                 error = None
             except BaseException as exc:
                 error = exc  # before any call
-                self._record(error)
+                self._decide(error)
                 raise
-            self._record(None)
+            self._decide(None)
             return result
         except BaseException:
             if error is not _RUNNING:
-                self._record(error)  # it goes on where it was
+                self._decide(error)  # it goes on where it was
             raise
         finally:
             error = None  # else it and this frame would hold each other
 
-    def _record(self, error: BaseException | None) -> None:
-        """Record how the body ended, by what it raised; called again, it goes on where it was.
+    def _decide(self, error: BaseException | None) -> None:
+        """Decide how the window ends, by what the body raised. Called again, it goes on where it was.
 
-        If the process or the worker ends, the window doesn't: recovery runs it again, as after any death.
+        Raises Ignore if another has begun. If the process or the worker ends, the window doesn't: recovery runs it
+        again, as after any death.
         """
-        if self._recorded:
+        if self._decided:
             return
         if error is None or isinstance(error, Ignore):
             # Ignore: the body decided that it is done. replace() ends so too.
-            self.succeed()
+            self._outcome = "done"
         elif is_death(error):
-            self._recorded = True
+            self._decided = True
             if isinstance(error, Exception):
                 # As when a worker is killed: no failure is stored, and no errback or failure hook is called.
                 raise WorkerTerminate(EX_FAILURE) from error
+            return
         elif isinstance(error, Reject) and error.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
-            self._give_back_rejected()
+            self._outcome = "rejected"
         else:
+            self._outcome, self._error = "failed", error
+        if not self.handed_over:
+            self.check_lease()
+        self._decided = True
+        if self.stale:
+            self.end_stale()
+            raise Ignore("stale: the lease ran out and another execution has the window")
+
+    def close(self, error: BaseException | None = None, *, at_once: bool = False) -> None:
+        """Record the end, now that Celery has done the rest. Called again, it goes on where it was.
+
+        ``error`` is what was raised after the body had returned. It ends the window too: the process dies, or Celery
+        can't store the result.
+        """
+        if self._closed:
+            return
+        if error is not None and self._outcome == "done":
+            self._outcome, self._error = ("", None) if is_death(error) else ("failed", error)
+        try:
+            if not self._recorded:
+                self._waits = not at_once and self._outcome == "done" and self._end_may_wait()
+                if self._waits:
+                    self._end_soon()
+                else:
+                    self._record()
+            self._recorded = True
+        finally:
+            if self.lease is not None and not self._waits:
+                self.lease.over = True  # before any call: whatever may be raised into that one
+                leases_of(self.store).release(self.lease)
+            self._closed = self._recorded
+        self._error = None  # else its traceback and this would hold each other
+
+    def _record(self) -> None:
+        if self._outcome == "done":
+            self.succeed()
+        elif self._outcome == "failed":
+            assert self._error is not None
             # Nothing comes again after a Reject, after a Retry that was raised without retry(), or for a key.
-            final = isinstance(error, (Retry, Reject)) or self.window.keyed
+            final = isinstance(self._error, (Retry, Reject)) or self.window.keyed
             again_after = self.store.settings.of_task("retry_failed_after", self.task) or None
-            self.fail(error, None if final else again_after)
-        self._recorded = True
+            self.fail(self._error, None if final else again_after)
+        elif self._outcome == "rejected":
+            self._give_back_rejected()
+
+    def _end_may_wait(self) -> bool:
+        """Whether the end may be recorded a little later, together with others.
+
+        Not where somebody waits for it: receivers of signals, windows of an entry that run one by one, replicas. Nor if
+        another could begin meanwhile.
+        """
+        return (
+            self.lease is not None
+            and not self.handed_over
+            and self._overlap == "allow"
+            and not self.store.settings.wait_replicas
+            and not signals.window_succeeded.receivers
+            and not signals.window_closed.receivers
+            and self.lease.held_for_long()
+        )
+
+    def _end_soon(self) -> None:
+        assert self.lease is not None
+        fence = self.lease.renewal.fence
+        ending = Ending(self.key, self.owner, fence, "done", tracked=self.window.tracked)
+        leases_of(self.store).end_soon(End(self.lease, ending, self._end_answered))
+
+    def _end_answered(self, reply: object) -> None:
+        if isinstance(reply, OnceError):
+            self.log_unrecorded(reply)
+        elif isinstance(reply, Stale):
+            self.end_stale()
 
     def _give_back_rejected(self) -> None:
         """Hand the window over to its own retry number: the same message comes again, and nothing died."""
         if self.handed_over or self.lease is None:
             return
-        if not (self.stale or self._told):
+        if not self._told:
             self.tell(lambda: self._hand_over(self.retry, 0.0))
         if self.stale:
             self.end_stale()
-
-    def end_stale(self) -> NoReturn:
-        """As a turn's; then raise Ignore, so that its result isn't reported."""
-        super().end_stale()
-        raise Ignore("stale: the lease ran out and another execution has the window")
 
     def hand_over(self, options: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
@@ -216,3 +298,78 @@ def _delay(options: dict[str, Any]) -> float:
         return max((eta - datetime.now(timezone.utc)).total_seconds(), 0.0)
     now = datetime.now(timezone.utc)
     return max((now + timedelta(seconds=options.get("countdown") or 0) - now).total_seconds(), 0.0)
+
+
+# -- the tracer
+
+
+class _Tracing(threading.local):
+    """What the tracer of this thread runs."""
+
+    #: The execution of its task, once it has begun; None outside of any tracer.
+    executions: list[Execution] | None = None
+
+
+_tracing = _Tracing()
+
+
+def traced(trace: Callable[..., Any], *arguments: Any) -> Any:
+    """Trace a task by Celery's ``trace``, and then record the end of its window.
+
+    If Celery fails the task although its body returned, the window has failed too. A soft time limit that is reached
+    when the task has ended concerns nobody any more.
+    """
+    ended: list[Any] = []
+
+    def run() -> Any:
+        ended.append(trace(*arguments))
+        return ended[0]
+
+    try:
+        return _then_close(run, _failure)
+    except SoftTimeLimitExceeded:
+        if not ended:
+            raise
+        return ended[0]
+
+
+def _failure(traced: Any, raised: BaseException | None) -> BaseException | None:
+    """Return what a task failed with, from what its tracer returned or raised."""
+    if raised is not None:
+        return None if isinstance(raised, Reject) else raised  # a hook's, about the message
+    info = getattr(traced, "info", None)
+    return info.retval if info is not None and info.state == FAILURE else None
+
+
+def _then_close(
+    run: Callable[[], Any], failure: Callable[[Any, BaseException | None], BaseException | None] | None = None
+) -> Any:
+    """Call ``run``; then record the end of the window that was executed in it, if there was one.
+
+    ``failure`` says from what ``run`` returned, or raised, whether something failed after the body. Without it the end
+    is recorded at once.
+    """
+    outer = _tracing.executions
+    executions: list[Execution] = []
+    result, raised = None, None
+
+    def close() -> None:
+        for execution in executions:
+            execution.close(failure(result, raised) if failure else None, at_once=not failure)
+
+    _tracing.executions = executions
+    try:
+        try:
+            result = run()
+        except BaseException as exc:
+            raised = exc
+            raise
+        finally:
+            _tracing.executions = outer
+            close()
+    except BaseException:
+        close()  # it goes on where it was
+        raise
+    finally:
+        raised = None  # else it and this frame would hold each other
+    return result

@@ -1,32 +1,49 @@
-"""One daemon thread in each process renews the leases of all windows that run in it.
+"""One daemon thread in each process renews the leases of all windows that run in it, and records how they ended.
 
 A lease is trusted for its length counted from *before* the request that took or renewed it was sent: the server
 can't have begun to count earlier. So ``held`` turns False here before the window can be another's, even if the reply
 was slow, the process was frozen or the machine suspended.
 
+An end that needn't be recorded at once waits for up to ``WITHIN`` seconds. The next begin of this process takes it
+along, else the thread records it. Its lease is renewed until it is recorded. Whatever ends the process in order records
+all that waits: ``record_all``.
+
 A soft time limit is raised in the main thread at any instruction, within this module's functions too. So no lock that
-is written in Python guards what the thread needs: an exception raised inside it would leave it locked.
+is written in Python guards what the thread needs: an exception raised inside it would leave it locked. An end stays
+where it is until it is recorded. Two may send it at once then, and the store answers both alike.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
+from celery.signals import worker_process_shutdown, worker_shutdown
 from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
-from celery_once_beat.store import Renewal, Renewed, Stale, Store
+from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
 from celery_once_beat.windows import format_instant
 
 logger = get_logger(__name__)
+
+#: Seconds that an end waits at most, while Redis answers. Killed meanwhile, the window runs again.
+WITHIN = 0.002
+#: Seconds after which an end is sent again whose answer hasn't come: who sent it may have been interrupted.
+_AGAIN = 1.0
+#: Seconds that an orderly end of the process waits for Redis.
+_AT_END = 5.0
+
+Recorded = Finished | Again | Stale | OnceError
 
 
 class Lease:
@@ -46,19 +63,37 @@ class Lease:
         """Whether the window is certainly this execution's, now."""
         return not self.lost and steady() < self.sent + self.renewal.lease
 
+    def held_for_long(self) -> bool:
+        """Whether it is, and will be for a third of the lease at least."""
+        return not self.lost and steady() < self.sent + self.renewal.lease * 2 / 3
+
     @property
     def renew_at(self) -> float:
         """When to renew, by ``clock.steady``: after a third of the length."""
         return self.sent + self.renewal.lease / 3
 
 
+class End:
+    """How an execution ended, until that is recorded; ``answered`` gets what the store says, or why it can't."""
+
+    def __init__(self, lease: Lease, ending: Ending, answered: Callable[[Recorded], None]) -> None:
+        self.lease = lease
+        self.ending = ending
+        self.answered = answered
+        now = steady()
+        #: When the thread sends it, and until when it is tried, by ``clock.steady``.
+        self.due = now + WITHIN
+        self.give_up = now + lease.renewal.lease
+
+
 class Leases:
-    """The leases of one process."""
+    """The leases of one process, and the ends that it hasn't recorded yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         #: Changed only by the set's own methods, each of which is atomic.
         self._held: set[Lease] = set()
+        self._ends: set[End] = set()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         #: When the thread looks next, by ``clock.steady``, and what makes it look sooner.
@@ -83,18 +118,74 @@ class Leases:
         lease.over = True
         self._held.discard(lease)
 
+    def end_soon(self, end: End) -> None:
+        """Record ``end`` within ``WITHIN`` seconds, or with the next begin."""
+        end.lease.ending = True
+        self._ends.add(end)
+        if end.due < self._wakes_at:
+            self._wake.put(None)
+
+    def take_ends(self) -> list[End]:
+        """Return the ends that a begin takes along; call ``answer`` with what the store says of them."""
+        return self._take(steady() + WITHIN) if self._ends else []
+
+    def _take(self, due: float) -> list[End]:
+        """Return the ends that are ``due`` by then: all that nobody is sending."""
+        taken = [end for end in self._ends.copy() if end.due <= due]
+        again_at = steady() + _AGAIN
+        for end in taken:
+            end.due = again_at
+        return taken
+
+    def answer(self, ends: Iterable[End], replies: Iterable[Recorded]) -> None:
+        """Take note of what the store says. An end that it couldn't record is tried again for as long as a lease."""
+        for end, reply in zip(ends, replies, strict=True):
+            if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
+                continue
+            with contextlib.suppress(KeyError):  # another thread had its answer first
+                self._ends.remove(end)
+                self.release(end.lease)
+                end.answered(reply)
+
+    def record_all(self) -> None:
+        """Record every end, as the process ends; what Redis doesn't take in time is logged."""
+        until = steady() + _AT_END
+        while self._ends and steady() < until:
+            if not self._record(list(self._ends)):
+                time.sleep(0.1)
+        left = list(self._ends)
+        for end in left:
+            end.give_up = 0.0
+        self.answer(left, [StoreUnavailableError("this process ends, and Redis hasn't answered")] * len(left))
+
+    def _record(self, ends: list[End]) -> bool:
+        """Record ``ends`` in one round trip; returns False if the store didn't answer for one."""
+        try:
+            replies = self._store.finish_many(end.ending for end in ends)
+        except StoreUnavailableError as exc:
+            replies = [exc] * len(ends)
+        except Exception as exc:  # noqa: BLE001  # this thread must not end while bodies run
+            replies = [OnceError(repr(exc))] * len(ends)
+        self.answer(ends, replies)
+        return not any(isinstance(reply, StoreUnavailableError) for reply in replies)
+
     def _keep(self) -> None:
         while True:
-            self._wakes_at = math.inf  # a lease that comes after the copy wakes this once more
-            held = self._held.copy()
+            self._wakes_at = math.inf  # what comes after the copies wakes this once more
+            held, ends = self._held.copy(), self._ends.copy()
             leases = [lease for lease in held if not (lease.lost or lease.over)]
             self._held.difference_update(held.difference(leases))
-            self._wakes_at = min((lease.renew_at for lease in leases), default=math.inf)
-            wait = self._wakes_at - steady()
-            if wait > 0:
+            renew_at = min((lease.renew_at for lease in leases), default=math.inf)
+            self._wakes_at = min(renew_at, *(end.due for end in ends)) if ends else renew_at
+            now = steady()
+            if now < self._wakes_at:
                 with contextlib.suppress(queue.Empty):
-                    self._wake.get(timeout=None if wait == math.inf else wait)
-            elif not self._renew(leases):
+                    self._wake.get(timeout=None if self._wakes_at == math.inf else self._wakes_at - now)
+                continue
+            due = self._take(now)
+            if due:
+                self._record(due)
+            if renew_at <= now and not self._renew(leases):
                 time.sleep(min(1.0, *(lease.renewal.lease / 10 for lease in leases)))
 
     def _renew(self, leases: list[Lease]) -> bool:
@@ -141,3 +232,14 @@ def leases_of(store: Store) -> Leases:
     """
     pid, by_process = os.getpid(), _leases.setdefault(store, {})
     return by_process.get(pid) or by_process.setdefault(pid, Leases(store))
+
+
+@worker_process_shutdown.connect(weak=False)
+@worker_shutdown.connect(weak=False)
+@atexit.register
+def _record_all(**_: object) -> None:
+    """At an orderly end of a pool's child, of a worker, of any other process; a cold shutdown sends no signal."""
+    for by_process in list(_leases.values()):
+        leases = by_process.get(os.getpid())
+        if leases is not None:
+            leases.record_all()

@@ -28,7 +28,7 @@ from celery_once_beat.store import check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
-from .execution import DELIVERY, Execution
+from .execution import DELIVERY, Execution, traced
 from .keyed import Child, Every
 from .put_back import put_back
 
@@ -88,6 +88,15 @@ class OnceTask(_Task):
             cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]
         if cls.track_started:
             cls._once_track_started, cls.track_started = True, False
+
+    @property
+    def __trace__(self) -> Any:
+        """The tracer by which a worker runs this task, as Celery sets it; a window's end is recorded behind it."""
+        return vars(self).get("__trace__")
+
+    @__trace__.setter
+    def __trace__(self, trace: Any) -> None:
+        vars(self)["__trace__"] = None if trace is None else partial(traced, trace)
 
     @property
     def window(self) -> Window:

@@ -17,7 +17,8 @@ The process dies, or sleeps for an hour and goes on:
 - Before it reads the reply to begin: a lease that may have run out isn't acted on, begin is asked again.
 - While the body runs: the lease runs out, a beat publishes the window again, another worker begins. Nobody publishes a
   key of ``once()``: its next caller begins. Whoever wakes up late is stale, and nothing of it is recorded.
-- After the end is told: the window has its outcome. Celery's result may be missing, as after any death at that moment.
+- After the body, before the end is told: the same, though Celery may have stored the result and sent the callbacks.
+- After the end is told: the window has its outcome, and of a task Celery has done all that it does.
 
 The store or the network fails:
 
@@ -51,7 +52,7 @@ from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.logs import about
-from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Finished, Renewal, Stale, Store
+from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Finished, Renewal, Stale, Store, raised
 from celery_once_beat.windows import Window, format_instant, key_of
 
 from .leases import Lease
@@ -105,6 +106,8 @@ class Turn(ABC):
         self._begin_until = time.monotonic() + length / 2
         self._late_begins = 0
         self._answer: Finished | Again | Stale | None = None
+        #: Until when the store is told or asked, once the body has ended; by time.monotonic().
+        self._tell_until: float | None = None
         #: True also if the store couldn't be reached.
         self._told = False
         #: Nothing is left to do for the end.
@@ -171,7 +174,7 @@ class Turn(ABC):
             # It has begun, under a fence that isn't known.
             reply = Begun(0, self.window.attempt, self.window.last_done)
         except OnceError as exc:
-            self._log_unrecorded(exc)
+            self.log_unrecorded(exc)
             return False
         if not isinstance(reply, Begun):
             text = "ran without the store, its end isn't recorded: %s"
@@ -226,7 +229,32 @@ class Turn(ABC):
 
     def tell(self, send: Callable[[], object]) -> None:
         """Tell the store for as long as a lease. A body that ran without the store has had its try."""
-        see_through(Telling(send, 0.0 if self.without_store else self.length, self._log_unrecorded))
+        see_through(Telling(send, self._left_to_tell(), self.log_unrecorded))
+
+    def _left_to_tell(self) -> float:
+        now = time.monotonic()
+        if self._tell_until is None:
+            self._tell_until = now if self.without_store else now + self.length
+        return max(self._tell_until - now, 0.0)
+
+    def check_lease(self) -> None:
+        """Ask the store whether another has begun, unless the lease is certainly held, and will be for long enough.
+
+        If the store doesn't answer, the body's end stands.
+        """
+        lease = self.lease
+        if lease is None or lease.over or lease.held_for_long():
+            return
+
+        def ask() -> None:
+            sent = steady()
+            (reply,) = self.store.renew_many([lease.renewal])
+            if isinstance(raised(reply), Stale):
+                self.stale = True
+            else:
+                lease.sent = sent
+
+        see_through(Telling(ask, self._left_to_tell(), lambda _: None))
 
     def end_stale(self) -> None:
         """Another has begun: say so, and record nothing."""
@@ -234,7 +262,8 @@ class Turn(ABC):
         self.log(logging.ERROR, "window_stale", "came back after its lease; its end isn't recorded")
         signals.window_stale.send(sender=self.sender, window=self.window)
 
-    def _log_unrecorded(self, exc: OnceError) -> None:
+    def log_unrecorded(self, exc: OnceError) -> None:
+        """Say that the end isn't recorded, and why."""
         level = logging.WARNING if self.without_store else logging.ERROR
         self.log(level, "window_unrecorded", "end not recorded, it may run again: %s", exc)
 

@@ -32,7 +32,7 @@ from celery_once_beat.store.model import Again, Begun, Claimed, ClaimRequest, Co
 from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.errands import errands_of
-from celery_once_beat.worker.execution import DELIVERY, Execution
+from celery_once_beat.worker.execution import DELIVERY, _then_close
 from celery_once_beat.worker.leases import leases_of
 from celery_once_beat.worker.request import _end
 
@@ -734,7 +734,7 @@ def raised_into(first: str, position: int) -> Iterator[list[str]]:
 
     def look(frame: FrameType, event: str, _: object) -> None:
         nonlocal seen
-        if event == "return" and frame.f_code is Execution.run.__code__:
+        if event == "return" and frame.f_code is _then_close.__code__:
             sys.setprofile(None)
         if seen < 0 and not (event == "call" and frame.f_code.co_name == first):
             return
@@ -796,7 +796,7 @@ def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
     outcome = {"returns": "done", "raises": "failed"}[how]
     before = 0
     with heard() as sent:
-        for where, window in raised_everywhere(worker, "_record", end):
+        for where, window in raised_everywhere(worker, "_decide", end):
             assert worker.account.counts == {outcome: before + 1}, where
             assert window.start not in worker.account.open, where
             before += 1
@@ -813,7 +813,7 @@ def test_what_is_raised_before_the_body(worker: Worker) -> None:
     with heard():
         for where, window in raised_everywhere(worker, "_begin", lambda: None):
             begun += 1
-            if "_record" in where:
+            if "_decide" in where:
                 break
             assert window.start in worker.account.open or worker.account.counts, where
     assert begun > 20
