@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
 from chaos.report import machine
+from deliveries import Worker, workers
 from ledger import Ledger
 from needs import BARE, IN_CI, bare_path, extra_of, find, left_out, missing
 from processes import Processes, processes
@@ -264,6 +265,17 @@ def unmeasured() -> Iterator[None]:
     yield
     if measuring:
         measuring.start()
+
+
+@pytest.fixture
+def new_worker() -> Iterator[Callable[..., Worker]]:
+    with workers() as make:
+        yield make
+
+
+@pytest.fixture
+def worker(new_worker: Callable[..., Worker], redis_url: str) -> Worker:
+    return new_worker(redis_url)
 
 
 @pytest.fixture

@@ -1,0 +1,416 @@
+"""A window's end is recorded once Celery has done all that it does for its task; a success may wait for company."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.states import FAILURE, IGNORED, SUCCESS
+from deliveries import KEY, LEASE, WINDOW, Worker, heard, told
+from processes import wait_until
+from servers import RedisServer
+
+from celery_once_beat.errors import StoreDataError, StoreUnavailableError
+from celery_once_beat.store.model import Begun, Busy
+from celery_once_beat.store.verbs import Store, store_of
+from celery_once_beat.windows import Window, WindowKey
+from celery_once_beat.worker import leases as leases_module
+from celery_once_beat.worker.leases import Leases, leases_of
+
+
+def leases(worker: Worker) -> Leases:
+    return leases_of(store_of(worker.app))
+
+
+def is_done(worker: Worker) -> None:
+    wait_until(lambda: worker.account.counts == {"done": 1}, "the end is recorded", 60)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread leaves ends to the next begin."""
+    monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
+
+
+# ------------------------------------------------------------------------------------------------ when it is recorded
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_celery_does_goes_first(worker: Worker, monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    """The window is open and held while the result is stored, callbacks go out and hooks run."""
+    seen: list[str] = []
+
+    def look(what: str) -> Callable[..., None]:
+        def hook(*_: Any, **__: Any) -> None:
+            assert WINDOW.start in worker.account.open
+            seen.append(what)
+
+        return hook
+
+    monkeypatch.setattr(worker.task.backend, "mark_as_done", look("stored"))
+    for hook, what in {"apply_async": "sent", "on_success": "on_success", "after_return": "after_return"}.items():
+        monkeypatch.setattr(worker.task.__class__, hook, look(what))
+
+    def trace() -> None:
+        assert worker.trace(lambda: "worked", callbacks=[worker.task.si()]) == SUCCESS
+
+    if at_once:
+        with heard():
+            trace()
+        assert worker.account.counts == {"done": 1}
+    else:
+        trace()
+        is_done(worker)
+    assert seen == ["sent", "stored", "on_success", "after_return"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        (LookupError("mine"), {"failed": 1}),
+        (Ignore(), {"done": 1}),
+        (Reject("no", requeue=False), {"failed": 1}),
+        (SoftTimeLimitExceeded(), {"failed": 1}),
+        (SystemExit(3), {}),
+    ],
+)
+def test_what_a_body_raises(worker: Worker, raised: BaseException, outcome: dict[str, int]) -> None:
+    """It is recorded behind the tracer, too; what ends the process ends no window."""
+
+    def body() -> None:
+        raise raised
+
+    try:
+        worker.trace(body)
+    except SystemExit as exc:
+        assert exc is raised  # noqa: PT017
+    wait_until(lambda: worker.account.counts == outcome, "the end is recorded", 60)
+    assert (WINDOW.start in worker.account.open) == (not outcome)
+    wait_until(lambda: not leases(worker)._held, "no lease is renewed any more", 60)
+
+
+@pytest.mark.filterwarnings("ignore:Exception raised outside body")
+@pytest.mark.parametrize(
+    ("raised", "outcome", "state"),
+    [
+        # Celery stores the failure of what it can't finish: a result that can't be stored, for example.
+        (LookupError("the result backend is away"), {"failed": 1}, FAILURE),
+        (SoftTimeLimitExceeded(), {"failed": 1}, FAILURE),
+        (SystemExit(3), {}, None),  # killed in order, by SIGTERM
+    ],
+)
+def test_what_is_raised_behind_the_body(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    outcome: dict[str, int],
+    state: str | None,
+) -> None:
+    """The window ends as Celery's task does; where the process dies before that, it runs again."""
+
+    def mark_as_done(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(worker.task.backend, "mark_as_done", mark_as_done)
+    with heard() as sent:
+        try:
+            assert worker.trace(lambda: "worked") == state
+        except SystemExit:
+            assert state is None
+    assert worker.account.counts == outcome
+    assert [args["exception"] for name, args in sent if name == "window_failed"] == ([raised] if outcome else [])
+    assert not leases(worker)._held
+
+
+def test_a_hook_that_rejects_its_message(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is about the message: the result is stored, and the window is done."""
+
+    def on_success(*_: Any, **__: Any) -> None:
+        raise Reject("no", requeue=True)
+
+    monkeypatch.setattr(worker.task.__class__, "on_success", on_success)
+    with pytest.raises(Reject):
+        worker.trace(lambda: "worked")
+    is_done(worker)
+
+
+def test_a_soft_time_limit_when_all_is_done(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It concerns nobody any more: Celery has stored the success."""
+    finish, times = Store.finish, iter([True])
+
+    def limited(*arguments: Any, **options: Any) -> Any:
+        if next(times, False):
+            raise SoftTimeLimitExceeded
+        return finish(*arguments, **options)
+
+    monkeypatch.setattr(Store, "finish", limited)
+    with heard() as sent:
+        assert worker.trace(lambda: "worked") == SUCCESS
+    assert worker.account.counts == {"done": 1}
+    assert [name for name, _ in sent] == ["window_started", "window_succeeded", "window_closed"]
+
+
+# ------------------------------------------------------------------------------------------------ what is out of time
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_stale_execution_reports_nothing(worker: Worker, monkeypatch: pytest.MonkeyPatch, raises: bool) -> None:
+    """Neither a result nor a failure nor a callback: another has the window."""
+    seen: list[str] = []
+    for name in ("mark_as_done", "mark_as_failure"):
+        monkeypatch.setattr(worker.task.backend, name, lambda *_, name=name, **__: seen.append(name))
+
+    def body() -> None:
+        with worker.frozen():
+            worker.begin_elsewhere()
+        if raises:
+            raise LookupError("mine")
+
+    with heard() as sent:
+        assert worker.trace(body) == IGNORED
+    assert seen == []
+    assert [name for name, _ in sent] == ["window_started", "window_stale"]
+    assert worker.account.counts == {}
+
+
+def test_a_lease_that_isnt_certain_is_asked_for(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has begun since: the execution has its window again before Celery stores the result."""
+    held: list[bool] = []
+    monkeypatch.setattr(worker.task.backend, "mark_as_done", lambda *_, **__: held.append(worker.task.window.held))
+
+    def body() -> None:
+        with worker.frozen():
+            wait_until(lambda: not worker.task.window.held, "the lease runs out", 60)
+
+    assert worker.trace(body) == SUCCESS
+    assert held == [True]
+    is_done(worker)
+
+
+def test_a_store_that_is_away_as_the_body_ends(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be asked: the body's result stands, and one line says what may follow."""
+    server = start_redis()
+    worker = new_worker(server.url())
+
+    def body() -> None:
+        server.kill()
+        wait_until(lambda: not worker.task.window.held, "the lease runs out", 60)
+
+    with caplog.at_level(logging.INFO):
+        assert worker.trace(body) == SUCCESS
+    assert told(caplog) == ["window_unrecorded"]
+
+
+# ----------------------------------------------------------------------------------------------- ends that are put off
+
+
+def test_an_end_travels_with_the_next_begin(worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
+    """One round trip for both. What is left is recorded when the process ends in order."""
+    trips: list[int] = []
+    together = Store.finish_and_begin
+    monkeypatch.setattr(
+        Store, "finish_and_begin", lambda self, ends, *a, **k: trips.append(len(ends)) or together(self, ends, *a, **k)
+    )
+    second = worker.next_window()
+    worker.trace(lambda: "worked")
+    assert worker.account.counts == {}, "its end waits"
+    worker.trace(lambda: "worked", second)
+    assert trips == [1]
+    assert worker.account.counts == {"done": 1}
+    leases_module._record_all()
+    assert worker.account.counts == {"done": 2}
+    assert not leases(worker)._held
+    assert not leases(worker)._ends
+
+
+def test_the_thread_records_what_no_begin_takes_along(worker: Worker) -> None:
+    """Many wait together, of threads for example: one round trip records them."""
+    windows = [WINDOW, *(worker.next_window() for _ in range(1))]
+    for window in windows:
+        worker.trace(lambda: "worked", window)
+    wait_until(lambda: worker.account.counts == {"done": 2}, "the thread records both", 60)
+    wait_until(lambda: not leases(worker)._held, "no lease is renewed any more", 60)
+
+
+def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:
+    """Else another would begin a window whose body has returned."""
+    worker.trace(lambda: "worked")
+    (lease,) = leases(worker)._held
+    for _ in range(4):
+        renewed = lease.sent
+        wait_until(lambda: lease.sent > renewed, "it is renewed", 60)  # noqa: B023  # called here and now
+    assert isinstance(store_of(worker.app).begin(KEY, "other", LEASE), Busy)
+    leases_module._record_all()
+    assert worker.account.counts == {"done": 1}
+
+
+def _wait_for_replicas(worker: Worker) -> None:
+    object.__setattr__(store_of(worker.app).settings, "wait_replicas", 1)
+
+
+@pytest.mark.parametrize("why", ["overlap", "signals", "replicas", "lease"])
+def test_ends_that_somebody_waits_for(
+    new_worker: Callable[..., Worker], redis_url: str, patient: None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next window of an entry that runs one by one, receivers of signals, replicas: they are told at once."""
+    worker = new_worker(redis_url, **({"once_beat_overlap": "skip"} if why == "overlap" else {}))
+    finished: list[Any] = []
+    monkeypatch.setattr(Store, "finish", lambda self, *a, **k: finished.append(a))
+    body: Callable[[], Any] = lambda: None  # noqa: E731
+    if why == "signals":
+        with heard():
+            worker.trace(body)
+    else:
+        if why == "replicas":
+            body = lambda: _wait_for_replicas(worker)  # noqa: E731
+        if why == "lease":  # certain when the body returns, and not any more when Celery is ready
+            monkeypatch.setattr(worker.task.__class__, "on_success", lambda *_, **__: _let_run_out(worker))
+        worker.trace(body)
+    assert len(finished) == 1
+    assert not leases(worker)._ends
+
+
+def _let_run_out(worker: Worker) -> None:
+    (lease,) = leases(worker)._held
+    with worker.frozen():
+        wait_until(lambda: not lease.held_for_long(), "the lease runs out", 60)
+
+
+def test_a_store_that_is_away_when_an_end_is_due(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker goes on; the thread tries for as long as a lease, and then says what may follow."""
+    server = start_redis()
+    worker = new_worker(server.url())
+    assert worker.trace(server.kill) == SUCCESS
+    wait_until(lambda: told(caplog), "it is logged", 60)
+    assert told(caplog) == ["window_unrecorded"]
+    assert not leases(worker)._ends
+    assert not leases(worker)._held
+
+
+def test_a_store_that_comes_back_when_an_end_is_due(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Nothing is lost, and nothing runs twice."""
+    server = start_redis(appendonly=True)
+    worker = new_worker(server.url(), once_beat_lease=30.0)
+    assert worker.trace(server.kill) == SUCCESS
+    server.restart()
+    is_done(worker)
+
+
+def test_a_process_that_ends_while_the_store_is_away(
+    new_worker: Callable[..., Worker],
+    start_redis: Callable[..., RedisServer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    patient: None,
+) -> None:
+    """It doesn't wait for ever, and what isn't recorded is named once."""
+    monkeypatch.setattr(leases_module, "_AT_END", 1.0)
+    server = start_redis()
+    worker = new_worker(server.url(), once_beat_lease=60.0)
+    worker.trace(server.kill)
+    leases_module._record_all()
+    leases_module._record_all()
+    assert told(caplog) == ["window_unrecorded"]
+
+
+@pytest.mark.parametrize("by", ["begin", "thread"])
+def test_one_end_that_cant_be_recorded(
+    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture, patient: None, by: str
+) -> None:
+    """A foreign key stops that window's end and no other; the next begin isn't refused for it."""
+    second = worker.next_window()
+    worker.trace(lambda: "worked")
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(worker.run_key, "not ours", ex=600)
+    if by == "begin":
+        ran: list[Window] = []
+        worker.trace(lambda: ran.append(worker.task.window), second)
+        assert [window.start for window in ran] == [second.start]
+    else:
+        leases(worker)._record(list(leases(worker)._ends))
+    assert told(caplog) == ["window_unrecorded"]
+    leases_module._record_all()
+    assert worker.account.counts == ({"done": 1} if by == "begin" else {})
+
+
+def test_an_end_that_is_stale_when_it_is_recorded(
+    worker: Worker, caplog: pytest.LogCaptureFixture, patient: None
+) -> None:
+    """The process stood still meanwhile, and another has begun: it is said, and nothing is recorded."""
+    worker.trace(lambda: "worked")
+    with worker.frozen():
+        worker.begin_elsewhere()
+    leases_module._record_all()
+    assert told(caplog) == ["window_stale"]
+    assert worker.account.counts == {}
+
+
+@pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
+def test_an_answer_that_is_lost(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
+) -> None:
+    """The begin that took an end along was interrupted: the end is sent again, and the store answers as before."""
+    second, together = worker.next_window(), Store.finish_and_begin
+
+    def losing(*arguments: Any, **options: Any) -> Any:
+        together(*arguments, **options)
+        raise lost
+
+    worker.trace(lambda: "worked")
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "finish_and_begin", losing)
+        worker.trace(lambda: pytest.fail("its begin had no answer"), second)
+    assert len(leases(worker)._ends) == 1
+    leases_module._record_all()
+    assert worker.account.counts == {"done": 1}
+
+
+@contextmanager
+def _both_send(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The thread has taken the ends, and another records them first."""
+    record = Leases._record
+
+    def late(self: Leases, ends: list[Any]) -> bool:
+        other = threading.Thread(target=record, args=(self, ends))
+        other.start()
+        other.join()
+        return record(self, ends)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "_record", late)
+        yield
+
+
+def test_two_that_record_one_end(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, patient: None
+) -> None:
+    """The store answers both alike, and it counts once."""
+    worker.trace(lambda: "worked")
+    with _both_send(worker, monkeypatch):
+        leases_module._record_all()
+    assert worker.account.counts == {"done": 1}
+    assert not [action for action in told(caplog) if action.startswith("window_")]
+
+
+def test_a_window_without_entry(worker: Worker, patient: None) -> None:
+    """An untracked one, as of a key: its run key alone decides, and its end may wait all the same."""
+    window = Window("adhoc", WINDOW.start, None, tracked=False)
+    worker.trace(lambda: "worked", window)
+    key = WindowKey(window.entry, window.start)
+    assert isinstance(store_of(worker.app).begin(key, "other", LEASE, tracked=False), Busy)
+    leases_module._record_all()
+    reply = store_of(worker.app).begin(key, "other", LEASE, tracked=False)
+    assert not isinstance(reply, (Begun, Busy)), reply
+    assert not isinstance(reply, StoreDataError)
