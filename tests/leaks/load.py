@@ -102,6 +102,16 @@ class Load:
         wait_until(lambda: not self._markers(), "no marker is left", PATIENCE, every=0.2)
         return self.sample()
 
+    def at_rest(self) -> tuple[Sample, int]:
+        """As :meth:`rest`, with the servers' connections, at a moment when none is being made or closed."""
+
+        def look() -> tuple[Sample, int] | None:
+            connections, sample = self.clients(), self.rest()
+            still = connections == self.clients() and sample.held() == self.sample().held()
+            return (sample, connections) if still else None
+
+        return wait_until(look, "connections stay as they are", PATIENCE)
+
     def _markers(self) -> list[str]:
         with self.server.client() as client:
             return [key for key in client.scan_iter(count=1000) if ":claim:" in key or ":run:" in key]
