@@ -260,10 +260,10 @@ def pinned_clock(at: datetime | str) -> Iterator[PinnedClock]:
     def apps_now(app: Any) -> datetime:
         return clock.now().astimezone(app.timezone)
 
-    def beats_now(_: ServerClock) -> datetime:
+    def beats_time(_: ServerClock, _moment: float) -> datetime:
         return clock.now()
 
-    with mock.patch.object(celery.Celery, "now", apps_now), mock.patch.object(ServerClock, "now", beats_now):
+    with mock.patch.object(celery.Celery, "now", apps_now), mock.patch.object(ServerClock, "at", beats_time):
         yield clock
 
 

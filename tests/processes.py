@@ -224,6 +224,10 @@ class Proc:
     def pause(self) -> None:
         """SIGSTOP to the whole group; returns once every process of it stands still."""
         self.signal(signal.SIGSTOP)
+        self.wait_still()
+
+    def wait_still(self) -> None:
+        """Wait until every process of the group stands still, whoever stopped it."""
         self._wait_until(lambda: all(state == "T" for state in self.members().values()), "to stand still", 60)
 
     def resume(self) -> None:

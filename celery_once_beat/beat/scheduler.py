@@ -82,6 +82,8 @@ class OnceSchedulerMixin(Publishing):
         self._changed = True
         #: When the schedule was last known to be in force.
         self._known_at: datetime | None = None
+        #: Just before it was last polled, by ``clock.steady``.
+        self._polled = steady()
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         #: Entries that have moved on without the store.
@@ -139,7 +141,7 @@ class OnceSchedulerMixin(Publishing):
     # -- hooks ------------------------------------------------------------------------------------------------
 
     def poll_schedule(self) -> datetime | None:
-        """Called at the start of each tick: bring ``schedule`` up to date, where it is kept elsewhere.
+        """Called before each look and before claims: bring ``schedule`` up to date, where it is kept elsewhere.
 
         Returns when it was last known to be in force (aware UTC, by ``clock``), None before it was first read. An entry
         that is new at the next call counts from there, unless ``on_entries_changed`` knows more. A schedule that was
@@ -214,6 +216,7 @@ class OnceSchedulerMixin(Publishing):
         return delay
 
     def _refresh(self) -> None:
+        self._polled = steady()
         known_at = self.poll_schedule()
         schedule = self.schedule
         # A base that reloads its schedule replaces its heap.
@@ -230,6 +233,7 @@ class OnceSchedulerMixin(Publishing):
         looks = not self._recovery.due_in()
         if looks:
             away = self._look()
+            self._refresh()
         delay = self._claim_due()
         if away is not None:
             raise away
@@ -331,7 +335,14 @@ class OnceSchedulerMixin(Publishing):
 
     def _is_due(self) -> bool:
         next_due = self.entries.next_due()
-        return bool(self._owed) or (next_due is not None and next_due <= self.clock.now())
+        return bool(self._owed) or (next_due is not None and next_due <= self._polled_at())
+
+    def _polled_at(self) -> datetime:
+        """Until when this tick claims. A process may stand still anywhere in it, and the schedule change meanwhile.
+
+        So what has come due since the schedule was polled is for the next tick.
+        """
+        return self.clock.at(self._polled)
 
     def _claim_slices(self) -> None:
         until = time.monotonic() + self._patience
@@ -340,7 +351,7 @@ class OnceSchedulerMixin(Publishing):
                 if self._owed:
                     self._publish_owed()
                 else:
-                    self._claim(self.clock.now())
+                    self._claim(self._polled_at())
             if self._broker_down or time.monotonic() > until or not self._is_due():
                 return
 
@@ -413,7 +424,7 @@ class OnceSchedulerMixin(Publishing):
     def _publish_without_store(self) -> None:
         """Publish what is due without a claim; workers refuse what other beats publish of it too."""
         self._until = steady() + self._patience
-        now = self.clock.now()
+        now = self._polled_at()
         for entry in self.entries.unloaded():
             entry.counts_since(entry.since or now)
             self._without_store.add(entry.name)

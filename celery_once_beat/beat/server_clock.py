@@ -33,9 +33,13 @@ class ServerClock:
 
     def now(self) -> datetime:
         """Aware UTC; this machine's own time until the first measurement."""
+        return self.at(steady())
+
+    def at(self, moment: float) -> datetime:
+        """The same at a ``moment`` (``steady``)."""
         if self._server is None:
-            return datetime.now(timezone.utc)
-        return self._server + timedelta(seconds=steady() - self._at)
+            return datetime.now(timezone.utc) + timedelta(seconds=moment - steady())
+        return self._server + timedelta(seconds=moment - self._at)
 
     @property
     def offset(self) -> float:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,15 @@ class Shop(System):
             60,
         )
 
-    def stand_still(self, beat: Proc) -> None:
-        """Freeze a beat, at a moment when it has no lock of SQLite's file: nobody else could write until it goes on."""
+    def stand_still(self, beat: Proc, stop: Callable[[], None] | None = None) -> None:
+        """Freeze a beat, at a moment when it has no lock of SQLite's file: nobody else could write until it goes on.
+
+        ``stop()`` returns once it stands still.
+        """
+        stop = stop or beat.pause
 
         def frozen() -> bool:
-            beat.pause()
+            stop()
             try:
                 self.orm(_LOCK)
             except AssertionError as exc:

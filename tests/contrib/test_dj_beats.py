@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 
 import pytest
 from processes import wait_until
@@ -274,13 +275,20 @@ def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     assert shop.orm.row("tick", "date_changed") == changed, "it isn't an edit"
 
 
-def test_a_beat_that_stood_still_looks_first(shop: Shop) -> None:
+@pytest.mark.parametrize("when", ["anywhere", "in the middle of a tick"])
+def test_a_beat_that_stood_still_looks_first(shop: Shop, tmp_path: Path, when: str) -> None:
     """What was disabled meanwhile doesn't run, what was made does."""
     shop.orm("""row('tick', interval=every(1), headers='{"once": {"catch_up": "all"}}')""")
     shop.worker().wait_ready()
-    beat = shop.beat(PATIENT="1")
+    freeze = tmp_path / "freeze"
+    beat = shop.beat(PATIENT="1", FREEZE=str(freeze))
     shop.wait_ran("tick", 2)
-    shop.stand_still(beat)
+    if when == "anywhere":
+        shop.stand_still(beat)
+    else:
+        freeze.touch()
+        shop.stand_still(beat, beat.wait_still)
+        freeze.unlink()
     disabled = utcnow()
     shop.orm("edit('tick', enabled=False); row('new', interval=every(1))")
     pass_time(5)  # and no more: after 15 s without an answer the database would count as away

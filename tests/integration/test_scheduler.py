@@ -209,6 +209,30 @@ def test_hooks_are_called_in_order(schedulers: Callable[..., Any], caplog: pytes
     assert scheduler.heard[-1] == "close"
 
 
+class Slow(OnceScheduler):
+    """After each poll so much time passes that a window comes due."""
+
+    began: datetime
+
+    def poll_schedule(self) -> datetime | None:
+        self.began = self.clock.now()
+        known_at = super().poll_schedule()
+        time.sleep(0.12)
+        return known_at
+
+
+def test_what_comes_due_after_the_poll_is_for_the_next_tick(schedulers: Callable[..., Any]) -> None:
+    """The schedule may have changed by then, however long the process stood still meanwhile."""
+    scheduler = schedulers(Slow)
+    cursors = set()
+    while len(cursors) < 3:
+        scheduler.tick()
+        entry = scheduler.entries.get("tick")
+        if entry.cursor != entry.since:  # a window is claimed
+            cursors.add(entry.cursor)
+            assert entry.cursor <= scheduler.began
+
+
 @pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
 @pytest.mark.parametrize("path", ["", "/0"])
 def test_the_banner_shows_each_server_and_no_password(scheme: str, path: str) -> None:

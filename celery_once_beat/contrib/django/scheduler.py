@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from django.db.utils import DatabaseError, InterfaceError, InternalError, Operat
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin
-from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.store import EntryAccount, Spent, Unknown
@@ -132,7 +131,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             return None
         if self._seen.schedule is not self._schedule:
             self._schedule, self._heap = self._seen.schedule, None
-        return self._server_time(self._seen.at)
+        return self.clock.at(self._seen.at)
 
     def on_entries_changed(self) -> None:
         """Say from when the entries count that are new here, and name the one-offs among all."""
@@ -154,7 +153,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 came_at = self._came_at(entry, absent_at, seen)
                 if entry.source.edited_at <= absent_at:
                     # It may have been there at the last look: another beat may have read it earlier.
-                    absent_at = self._server_time(before.read[0])
+                    absent_at = self.clock.at(before.read[0])
                 entry.came(came_at, absent_at)
             old = names.get(_key(entry.source), entry.name)
             if old != entry.name and self.entries.get(old) is None:
@@ -172,10 +171,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         # Another row may have changed last: what this one says of itself goes first.
         moments: list[datetime] = [entry.source.edited_at, *([instant(seen.changed)] if seen.changed else ())]
         # One that came without a trace came before it was read.
-        return next((moment for moment in moments if moment > absent_at), self._server_time(seen.read[1]))
-
-    def _server_time(self, moment: float) -> datetime:
-        return self.clock.now() - timedelta(seconds=steady() - moment)
+        return next((moment for moment in moments if moment > absent_at), self.clock.at(seen.read[1]))
 
     def _log_database_trouble(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
