@@ -57,6 +57,8 @@ HEADERS = frozenset(
         "once_v",
     }
 )
+#: Each of them alone makes a message one that was sent for a window.
+_TELLING = ("once_entry", "once_start", "once_v")
 #: The header that counts how often a message for a window was put back.
 PUT_BACK = "once_put_back"
 
@@ -202,7 +204,7 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     isn't compared. Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes, and
     NewerVersionError if a newer version wrote them.
     """
-    if not any(name in headers for name in ("once_entry", "once_start", "once_v")):
+    if headers.keys().isdisjoint(_TELLING):
         return None
     version = _count(headers, "once_v")
     if version > _VERSION:
@@ -235,20 +237,21 @@ def find_headers(*mappings: object) -> dict[str, object]:
     without an entry count if they have a start or a version: that message has lost a part of its headers, and must not
     run as if it had no window.
     """
-    # Without generators: every message of an OnceTask passes here, most of them without a window.
-    levels: list[Mapping[Any, object]] = []
+    # Every message of an OnceTask passes here, twice, and most have no window: nothing is copied for those.
+    without_entry: Mapping[Any, object] = {}
     for mapping in mappings:
-        if isinstance(mapping, Mapping):
-            levels.append(mapping)
-            below = mapping.get("headers")
-            if isinstance(below, Mapping):
-                levels.append(below)
-    for names in (("once_entry",), ("once_start", "once_v")):
-        for level in levels:
-            for name in names:
-                if name in level:
-                    return {k: v for k, v in level.items() if isinstance(k, str) and k.startswith("once_")}
-    return {}
+        if not isinstance(mapping, Mapping):
+            continue
+        for level in (mapping, mapping.get("headers")):
+            if isinstance(level, Mapping) and not level.keys().isdisjoint(_TELLING):
+                if "once_entry" in level:
+                    return _once_headers(level)
+                without_entry = without_entry or level
+    return _once_headers(without_entry)
+
+
+def _once_headers(headers: Mapping[Any, object]) -> dict[str, object]:
+    return {name: value for name, value in headers.items() if isinstance(name, str) and name.startswith("once_")}
 
 
 # -- calls without a window

@@ -34,11 +34,12 @@ _MOST = 1000
 
 
 class OnceRequest(Request):
-    """A delivery of a message, with a name of its own that the child and the main process both know."""
+    """A delivery of a window's message has a name of its own, which the child and the main process both know."""
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self._request_dict[DELIVERY] = delivery_name(self.hostname)  # type: ignore[attr-defined]
+        if find_headers(self.request_dict):
+            self.request_dict[DELIVERY] = delivery_name(self.hostname)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.

@@ -123,7 +123,7 @@ class OnceTask(_Task):
             request._protected = 1
             request._once_began = time.time()
             return self.run(*args, **kwargs)
-        return self._begin_and_call(partial(super().__call__, *args, **kwargs))
+        return self._begin_and_call(request, partial(super().__call__, *args, **kwargs))
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
         """As Celery's. A direct call begins now."""
@@ -132,9 +132,8 @@ class OnceTask(_Task):
         if request.called_directly:
             request._once_began = time.time()
 
-    def _begin_and_call(self, call: Callable[[], Any]) -> Any:
+    def _begin_and_call(self, request: Any, call: Callable[[], Any]) -> Any:
         """Execute the request's window around ``call``; without one, or within it already, just call."""
-        request: Any = self.request_stack.top
         if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
             return call()
         request._once_began = time.time()
@@ -278,7 +277,7 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(override)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        return self._begin_and_call(partial(override, self, *args, **kwargs))
+        return self._begin_and_call(self.request_stack.top, partial(override, self, *args, **kwargs))
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call

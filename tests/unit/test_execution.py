@@ -12,19 +12,21 @@ from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import Reject
 from celery.worker.request import Request
+from kombu.message import Message
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
-from celery_once_beat.worker.execution import _delay
+from celery_once_beat.worker.execution import DELIVERY, _delay
 from celery_once_beat.worker.put_back import RATE, _seconds, put_back
 from celery_once_beat.worker.request import OnceRequest, request_class
 from celery_once_beat.worker.turn import is_death
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)
+WINDOW_HEADERS = encode_headers(Window("e", NOW, NOW + HOUR))
 
 
 def work() -> None:
@@ -304,6 +306,30 @@ def test_a_request_class_of_the_tasks_own(theirs: Any) -> None:
             assert request_class(task) is found, "once, however often the worker connects"
         plain = app.task(work, name="proj.plain", shared=False, base=OnceTask)
         assert request_class(plain) is OnceRequest
+
+
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({}, False),
+        (WINDOW_HEADERS, True),
+        ({"headers": WINDOW_HEADERS}, True),
+        ({"once_start": "lost its entry"}, True),
+    ],
+)
+def test_a_delivery_is_named_for_a_window_only(headers: dict[str, Any], named: bool) -> None:
+    """A message without a window goes to the child as it came."""
+    with Celery("tests", broker="memory://", set_as_current=False) as app:
+        task = app.task(work, name="proj.task", shared=False, base=OnceTask)
+        message = Message(
+            b"[[], {}, {}]",
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"id": "1", "task": task.name, **headers},
+        )
+        request = OnceRequest(message, hostname="one@host", app=app)
+    assert request.request_dict.get(DELIVERY, "").startswith("one@host:") is named
+    assert named or not any(name.startswith("once_") for name in request.request_dict)
 
 
 def test_a_request_class_that_cannot_be_combined() -> None:
