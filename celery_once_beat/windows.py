@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 from .errors import HeaderError, NewerVersionError, SettingError
@@ -137,12 +138,13 @@ def key_of(window: Window) -> WindowKey:
 # -- instants as text
 
 
+@lru_cache(maxsize=1024)  # each verb of a window writes its start
 def format_instant(instant: datetime) -> str:
     """Return the canonical text of an aware datetime, in UTC: ``2026-11-21T05:36:00.000000Z``.
 
     Its length is fixed, so that the order of texts is the order of time. Raises ValueError for a naive datetime.
     """
-    if instant.tzinfo is timezone.utc:  # most are, and each verb writes several
+    if instant.tzinfo is timezone.utc:  # most are
         return instant.isoformat(timespec="microseconds")[:26] + "Z"
     return naive_utc(instant).isoformat(timespec="microseconds") + "Z"
 

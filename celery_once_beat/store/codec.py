@@ -25,6 +25,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LONGEST = 1e11
 
 
+def pack(*words: object) -> bytes:
+    """Write a command."""
+    return b"*%d\r\n%b" % (len(words), b"".join(map(pack_word, words)))
+
+
+def pack_word(word: object) -> bytes:
+    """Write one word of a command. A foreign key's bytes are text by surrogates, see ``clients``."""
+    octets = str(word).encode(errors="surrogateescape")
+    return b"$%d\r\n%b\r\n" % (len(octets), octets)
+
+
 def ms(seconds: float) -> int:
     """Write a span for a script, cut so that its sum with the time has no more digits than scripts read."""
     return round(seconds * 1000) if seconds < _LONGEST else round(_LONGEST * 1000)  # NaN is longest, too

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from redis import Connection, ConnectionPool, Redis, SSLConnection
 from redis.cluster import RedisCluster
@@ -22,13 +22,13 @@ from redis.exceptions import (
     NoScriptError,
     RedisClusterException,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-Command = tuple[Any, ...]
+from .codec import pack
+from .connections import Connections
 
 #: What a client raises where it has no answer of the server; the cluster's is no RedisError.
 UNREACHABLE = (RedisError, RedisClusterException, OSError, ValueError)
@@ -43,10 +43,18 @@ _PAUSES = (0.1, 0.2)
 _REPLICA = re.compile(r"slave\d+$")
 #: Options of a connection that say which server it is to.
 _OF_ONE_SERVER = frozenset({"host", "port", "path", "connection_pool"})
+_ASKING = pack("ASKING")
 
 
-@dataclass(frozen=True)
-class Reply:
+class Command(NamedTuple):
+    """A command as it is sent."""
+
+    packed: bytes
+    #: By which a cluster's client knows the node.
+    key: str
+
+
+class Reply(NamedTuple):
     """What came back for one command."""
 
     #: The server's answer; an exception if it refused the command or didn't answer.
@@ -56,10 +64,13 @@ class Reply:
     answered: bool = True
 
 
+_UNSENT = Reply(None, answered=False)
+
+
 class _Part(NamedTuple):
     """Commands for one server, by their positions."""
 
-    client: Any
+    connections: Connections
     positions: list[int]
     #: Their slot is migrating here: each command goes after ASKING.
     asking: bool = False
@@ -69,31 +80,43 @@ class Nodes:
     """The servers behind a client of redis-py's."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
+        self.client = client
         self._cluster = isinstance(client, RedisCluster)
+        #: By the client of a server; of a cluster's nodes each has one.
+        self._connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connections in list(self._connections.values()):
+            connections.close()
 
     def send(
-        self, commands: Sequence[Command], *, before: Sequence[Command] = (), last: Command | None = None
+        self, commands: Sequence[Command], *, before: Sequence[bytes] = (), last: bytes | None = None
     ) -> list[Reply]:
-        """Send each command to its server, those of one server in one pipeline.
+        """Send each command to its server, those of one server together.
 
         Each of these begins with ``before`` and ends with ``last``. Raises what the client raises if no server
         answered; where one of several didn't, that stands in the place of its replies.
         """
-        replies: dict[int, Reply] = {}
+        replies = [_UNSENT] * len(commands)
         left: Sequence[int] = range(len(commands))
         for pause in (*_PAUSES, None):
-            found = self._send_once(commands, left, replies, before, last)
-            replies.update(found)
-            left = [p for p in left if isinstance(found[p].value, _BROKEN if not found[p].answered else _REDIRECTED)]
+            for part in self._parts(commands, left, replies):
+                try:
+                    found = _send_part(part, [commands[position].packed for position in part.positions], before, last)
+                except UNREACHABLE as exc:
+                    found = [Reply(exc, answered=False)] * len(part.positions)
+                for position, reply in zip(part.positions, found, strict=True):
+                    replies[position] = reply
+            left = [p for p in left if isinstance(replies[p].value, _REDIRECTED if replies[p].answered else _BROKEN)]
             if not left:
                 break
             self._refresh()
             if pause is not None:
                 time.sleep(pause)
-        if replies and not any(reply.answered for reply in replies.values()):
+        if replies and not any(reply.answered for reply in replies):
             raise replies[0].value
-        return [replies[position] for position in range(len(commands))]
+        return replies
 
     def clocks(self) -> dict[str, float]:
         """By name, how many seconds a server's clock is ahead of this machine's: of all that answer, replicas too."""
@@ -107,102 +130,69 @@ class Nodes:
 
     def _servers(self) -> Iterator[tuple[str, Any]]:
         if self._cluster:
-            for node in self._client.get_nodes():
+            for node in self.client.get_nodes():
                 with contextlib.suppress(*UNREACHABLE):
-                    yield node.name, self._client.get_redis_connection(node)
+                    yield node.name, self.client.get_redis_connection(node)
             return
-        yield "master", self._client
-        pool = self._client.connection_pool
+        yield "master", self.client
+        pool = self.client.connection_pool
         known = {name: value for name, value in pool.connection_kwargs.items() if name not in _OF_ONE_SERVER}
         kind = SSLConnection if issubclass(pool.connection_class, SSLConnection) else Connection
         replicas: list[Any] = []
         with contextlib.suppress(*UNREACHABLE):  # this user may not ask
-            replicas = [value for name, value in self._client.info("replication").items() if _REPLICA.match(name)]
+            replicas = [value for name, value in self.client.info("replication").items() if _REPLICA.match(name)]
         for replica in replicas:
             host, port = str(replica["ip"]), int(replica["port"])
             with Redis(connection_pool=ConnectionPool(connection_class=kind, **known, host=host, port=port)) as client:
                 client.auto_close_connection_pool = True
                 yield f"replica {host}:{port}", client
 
-    def _send_once(
-        self,
-        commands: Sequence[Command],
-        positions: Sequence[int],
-        earlier: dict[int, Reply],
-        before: Sequence[Command],
-        last: Command | None,
-    ) -> dict[int, Reply]:
-        replies: dict[int, Reply] = {}
-        for part in self._parts(commands, positions, earlier, replies):
-            try:
-                raw = _send_part(part, [commands[position] for position in part.positions], before, last)
-            except UNREACHABLE as exc:
-                raw = [Reply(exc, answered=False)] * len(part.positions)
-            replies.update(zip(part.positions, raw, strict=True))
-        return replies
-
-    def _parts(
-        self,
-        commands: Sequence[Command],
-        positions: Sequence[int],
-        earlier: dict[int, Reply],
-        replies: dict[int, Reply],
-    ) -> list[_Part]:
+    def _parts(self, commands: Sequence[Command], positions: Sequence[int], replies: list[Reply]) -> Collection[_Part]:
         """Say which server gets the commands at ``positions``. If none can, the error goes into ``replies``."""
         if not self._cluster:
-            return [_Part(self._client, list(positions))] if positions else []
+            return [_Part(self._to(self.client), [*positions])] if positions else []
         parts: dict[tuple[str, bool], _Part] = {}
         for position in positions:
-            said = earlier[position].value if position in earlier else None
+            said = replies[position].value
             try:
                 node = None
                 if isinstance(said, AskError) and not isinstance(said, MovedError):
-                    node = self._client.get_node(said.host, said.port)
+                    node = self.client.get_node(said.host, said.port)
                 asking = node is not None
-                node = node or self._client.get_node_from_key(_key(commands[position]))
-                part = parts.setdefault((node.name, asking), _Part(self._client.get_redis_connection(node), [], asking))
+                node = node or self.client.get_node_from_key(commands[position].key)
+                to = self._to(self.client.get_redis_connection(node))
+                part = parts.setdefault((node.name, asking), _Part(to, [], asking))
                 part.positions.append(position)
             except UNREACHABLE as exc:
                 replies[position] = Reply(exc, answered=False)
-        return list(parts.values())
+        return parts.values()
+
+    def _to(self, client: Any) -> Connections:
+        """Return the connections to the server of ``client``."""
+        found = self._connections.get(client)
+        return found if found is not None else self._connections.setdefault(client, Connections(client.connection_pool))
 
     def _refresh(self) -> None:
         """Ask again which node has which slots: one is gone, or doesn't have a slot any more."""
         if self._cluster:
             # If nobody answers, what was known stays known.
             with contextlib.suppress(*UNREACHABLE):
-                self._client.nodes_manager.initialize()
+                self.client.nodes_manager.initialize()
 
 
-def _send_part(
-    part: _Part, commands: Sequence[Command], before: Sequence[Command], last: Command | None
-) -> list[Reply]:
-    if len(commands) == 1 and not (before or part.asking or last is not None):
-        # A pipeline of one costs redis-py half as much again, and a worker waits for two round trips a window.
-        try:
-            return [Reply(part.client.execute_command(*commands[0]))]
-        except ResponseError as answer:
-            return [Reply(answer)]
-    with part.client.pipeline(transaction=False) as pipe:
-        for command in before:
-            pipe.execute_command(*command)
-        for command in commands:
-            if part.asking:
-                pipe.execute_command("ASKING")
-            pipe.execute_command(*command)
-        if last is not None:
-            pipe.execute_command(*last)
-        raw = pipe.execute(raise_on_error=False)
+def _send_part(part: _Part, commands: Sequence[bytes], before: Sequence[bytes], last: bytes | None) -> list[Reply]:
+    if part.asking:
+        commands = [each for command in commands for each in (_ASKING, command)]
+    sent = [*before, *commands]
+    if last is not None:
+        sent.append(last)
+    raw = part.connections.exchange(b"".join(sent), len(sent))
     said = raw.pop() if last is not None else None
     values = raw[len(before) :]
+    if part.asking:
+        values = values[1::2]
+    if not before:
+        return [Reply(value, said) for value in values]
     # If a script may not be loaded, that is the reason, not NOSCRIPT.
     refused = next((value for value in raw[: len(before)] if isinstance(value, Exception)), None)
-    return [
-        Reply(refused if refused and isinstance(value, NoScriptError) else value, said)
-        for value in (values[1::2] if part.asking else values)
-    ]
-
-
-def _key(command: Command) -> str:
-    """The first key of a script, or of a plain command."""
-    return str(command[3] if command[0] == "EVALSHA" else command[1])
+    return [Reply(refused if refused and isinstance(value, NoScriptError) else value, said) for value in values]

@@ -7,7 +7,7 @@ by their hash, and loaded where the server doesn't know them: after a restart, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,13 +22,15 @@ from celery_once_beat.errors import (
 )
 from celery_once_beat.settings import Settings
 
-from . import model
+from . import codec, model
 from .clients import connect
 from .keys import Keys, newer
 from .nodes import UNREACHABLE, Command, Nodes, Reply
-from .scripts import Call, Verb
+from .scripts import Call
 
 T = TypeVar("T")
+#: A plain command: its name, its key, and so on.
+Words = tuple[Any, ...]
 
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
@@ -55,19 +57,22 @@ class RoundTrip:
         self.settings = settings
         self._keys = keys
         self._given = client
-        self._lazy: Any = None
+        self._lazy: Nodes | None = None
 
     @property
-    def _client(self) -> Any:
-        if self._lazy is None:
-            self._lazy = self._given if self._given is not None else connect(self.settings)
-        return self._lazy
+    def _nodes(self) -> Nodes:
+        nodes = self._lazy
+        if nodes is None:
+            nodes = self._lazy = Nodes(self._given if self._given is not None else connect(self.settings))
+        return nodes
 
     def close(self) -> None:
-        """Give the connections back; the next round trip connects again."""
-        client, self._lazy = self._lazy, None
-        if client is not None and self._given is None:
-            client.close()
+        """Close the connections; the next round trip connects again."""
+        nodes, self._lazy = self._lazy, None
+        if nodes is not None:
+            nodes.close()
+            if self._given is None:
+                nodes.client.close()
 
     def one(self, call: Call[T]) -> T:
         """Send one call; raises the error that concerns it."""
@@ -77,14 +82,18 @@ class RoundTrip:
         """Send all in one pipeline; an error that concerns one call stands in its place."""
         return self.run_with(calls, ())[0]
 
-    def run_with(self, calls: Sequence[Call[T]], commands: Sequence[Command]) -> tuple[list[T | OnceError], list[Any]]:
+    def run_with(self, calls: Sequence[Call[T]], commands: Sequence[Words]) -> tuple[list[T | OnceError], list[Any]]:
         """As :meth:`run`, with plain commands (name, key, …) in the same pipeline; their replies come second."""
-        waited_for = any(call.verb.waits for call in calls)
-        replies = self._send([*(call.command() for call in calls), *commands], wait=waited_for)
+        replicas = self.settings.wait_replicas
+        wait = codec.pack("WAIT", replicas, _WAIT_MS) if replicas and any(call.verb.waits for call in calls) else None
+        sent = [call.command for call in calls]
+        sent += [Command(codec.pack(*words), str(words[1])) for words in commands]
+        replies = self._send(sent, last=wait)
         missing = [position for position, reply in enumerate(replies) if isinstance(reply.value, NoScriptError)]
         if missing:
-            verbs = [calls[position].verb for position in missing]
-            again = self._send([calls[position].command() for position in missing], wait=waited_for, verbs=verbs)
+            scripts = sorted({calls[position].verb.script for position in missing})
+            load = [codec.pack("SCRIPT", "LOAD", script) for script in scripts]
+            again = self._send([calls[position].command for position in missing], before=load, last=wait)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
         certain = not any(self._doubt("", reply.last) for reply in replies)
@@ -93,12 +102,12 @@ class RoundTrip:
             answer = self._read(call, reply, certain=certain)
             answers.append(answer)
         plain = [
-            self._error(reply.value, [command[1]]) if isinstance(reply.value, Exception) else reply.value
-            for command, reply in zip(commands, replies[len(calls) :], strict=True)
+            self._error(reply.value, [words[1]]) if isinstance(reply.value, Exception) else reply.value
+            for words, reply in zip(commands, replies[len(calls) :], strict=True)
         ]
         return answers, plain
 
-    def read(self, commands: Sequence[Command]) -> list[Any]:
+    def read(self, commands: Sequence[Words]) -> list[Any]:
         """Send commands that write nothing, in one pipeline; an error that concerns one stands in its place."""
         replies = self.run_with([], commands)[1]
         for reply in replies:
@@ -109,29 +118,23 @@ class RoundTrip:
     def clocks(self) -> dict[str, float]:
         """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
         try:
-            return Nodes(self._client).clocks()
+            return self._nodes.clocks()
         except UNREACHABLE as exc:  # a cluster's client asks for its nodes when it is made
             raise _unavailable(exc) from exc
 
-    def _send(self, commands: Sequence[Command], *, wait: bool = False, verbs: Iterable[Verb[Any]] = ()) -> list[Reply]:
-        """Send each to the server that has its key; with ``wait`` and wait_replicas a reply's ``last`` is WAIT's.
-
-        The scripts of ``verbs`` go before them. Raises StoreUnavailableError if no server answered.
-        """
-        replicas = self.settings.wait_replicas
+    def _send(
+        self, commands: Sequence[Command], *, before: Sequence[bytes] = (), last: bytes | None = None
+    ) -> list[Reply]:
+        """As :meth:`Nodes.send`. Raises StoreUnavailableError if no server answered."""
         try:
-            return Nodes(self._client).send(
-                commands,
-                before=[("SCRIPT LOAD", script) for script in sorted({verb.script for verb in verbs})],
-                last=("WAIT", replicas, _WAIT_MS) if wait and replicas else None,
-            )
+            return self._nodes.send(commands, before=before, last=last)
         except OnceError:
             raise
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
         except BaseException:
-            # Raised from outside, as a soft time limit is. A reply is still to come on this connection, and the next
-            # command would take it for its own. Not closed: other threads may use the same pool.
+            # Raised from outside, as a soft time limit is. ``connections`` sees to its own, but a client of redis-py's
+            # may have been asking for the master or for the nodes. Not closed: other threads may use the same.
             self._lazy = None
             raise
 
@@ -185,7 +188,7 @@ class RoundTrip:
         """Return a message that names a key of the wrong type, or None if none has it."""
         for key in keys:
             wanted = self._keys.type_of(key)
-            found = self._send([("TYPE", key)])[0].value
+            found = self._send([Command(codec.pack("TYPE", key), key)])[0].value
             if found not in ("none", wanted):
                 return (
                     f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"

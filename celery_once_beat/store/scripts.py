@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from celery_once_beat.outcomes import LIMITS
 from celery_once_beat.windows import format_instant
 
 from . import codec
+from .codec import pack_word
 from .keys import VERSION
 from .nodes import Command
 
@@ -57,13 +59,8 @@ class Call(Generic[T]):
 
     verb: Verb[Any]
     keys: Sequence[str]
-    #: As :class:`Kind` writes them.
-    arguments: Sequence[object]
+    command: Command
     read: Callable[[list[Any]], T]
-
-    def command(self) -> Command:
-        """The command that a client sends."""
-        return ("EVALSHA", self.verb.sha, len(self.keys), *self.keys, *self.arguments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +101,42 @@ class Verb(Generic[T]):
         """The hash by which the server knows the script."""
         return hashlib.sha1(self.script.encode(), usedforsecurity=False).hexdigest()
 
-    def call(self, keys: Mapping[str, str], more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
-        """Return the call with these arguments; of ``keys`` it takes those that it has."""
-        if arguments.keys() != self.arguments.keys():
-            raise TypeError(f"{self.name}: found the arguments {[*arguments]}, expected {[*self.arguments]}")
-        given = [(arguments[name], kind) for name, kind in self.arguments.items()]
-        written = ["" if value is None else kind.write(value) for value, kind in given]
-        return Call(self, [*map(keys.__getitem__, self._key_names), *more_keys], written, self.read)
+    def call(
+        self,
+        keys: Mapping[str, str],
+        more_keys: Sequence[str] = (),
+        packed: Mapping[str, bytes] = MappingProxyType({}),
+        **arguments: Any,
+    ) -> Call[T]:
+        """Return the call with these arguments; of ``keys`` it takes those that it has.
+
+        ``packed`` are arguments that :meth:`pack` has written before.
+        """
+        if len(arguments) + len(packed) != len(self.arguments):
+            raise self._wrong_arguments([*arguments, *packed])
+        own_keys = [keys[name] for name in self._key_names]
+        own_keys += more_keys
+        words = [self._evalsha, pack_word(len(own_keys)), *map(pack_word, own_keys)]
+        try:
+            words += [
+                packed[name] if name in packed else _packed(arguments[name], kind)
+                for name, kind in self.arguments.items()
+            ]
+        except KeyError:
+            raise self._wrong_arguments([*arguments, *packed]) from None
+        command = Command(b"*%d\r\n%b" % (len(words) + 1, b"".join(words)), own_keys[0])
+        return Call(self, own_keys, command, self.read)
+
+    def pack(self, arguments: Mapping[str, Any]) -> dict[str, bytes]:
+        """Write those of ``arguments`` that the verb takes, for many calls."""
+        return {name: _packed(arguments[name], kind) for name, kind in self.arguments.items() if name in arguments}
+
+    def _wrong_arguments(self, found: list[str]) -> TypeError:
+        return TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
+
+    @cached_property
+    def _evalsha(self) -> bytes:
+        return pack_word("EVALSHA") + pack_word(self.sha)
 
     @cached_property
     def _key_names(self) -> list[str]:
@@ -119,6 +145,10 @@ class Verb(Generic[T]):
     def read_by(self, read: Callable[[list[Any]], U]) -> Verb[U]:
         """Return the same verb for callers that read its replies otherwise."""
         return replace(self, read=read)  # type: ignore[arg-type, return-value]
+
+
+def _packed(value: Any, kind: Kind) -> bytes:
+    return pack_word("" if value is None else kind.write(value))
 
 
 def _code(text: str) -> str:

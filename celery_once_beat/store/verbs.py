@@ -16,8 +16,7 @@ from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 from . import codec, model, scripts
 from .keys import SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
-from .nodes import Command
-from .roundtrip import RoundTrip, raised
+from .roundtrip import RoundTrip, Words, raised
 from .scripts import Call, Verb
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ class Store:
         self._trip = RoundTrip(settings, self.keys, client)
         #: Beats that scripts asked about last.
         self._met: tuple[str, ...] = ()
+        #: By verb: what of a window's arguments is the same for all.
+        self._packed: dict[Verb[Any], dict[str, bytes]] = {}
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
@@ -213,7 +214,7 @@ class Store:
         words, text = ("", "") if report is None else codec.write_report(report, app)
         calls = [self._heartbeat(beat, words=words, report=text)]
         until = codec.epoch_ms(now)
-        commands: list[Command] = [
+        commands: list[Words] = [
             ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
             for shard in range(SHARDS)
         ]
@@ -306,6 +307,7 @@ class Store:
             retry=retry,
             tracked=tracked and not isinstance(window, KeyedWindow),
             overlap=overlap,
+            now_only=False,
         )
 
     def begin_now(
@@ -460,25 +462,41 @@ class Store:
 
     def _of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
         """One call about a window. What follows from the window and the settings is given where the verb takes it."""
-        settings, start = self.settings, format_instant(window.start)
-        known: dict[str, object] = {
-            "start": start,
-            "member": f"{window.entry}@{start}",
-            "marker_ttl": settings.marker_ttl,
-            "retention": settings.retention,
-            "history_size": settings.history_size,
-            "publish_timeout": settings.publish_timeout,
-            "starts_at": window.start,
-            "ends_at": None,
-            "now_only": False,
-            "keyed": isinstance(window, KeyedWindow),
-        }
+        start = format_instant(window.start)
+        known = {"start": start, "member": f"{window.entry}@{start}", "starts_at": window.start}
+        given = {name: value for name, value in known.items() if name in verb.arguments}
+        keys = self.keys.of_window(window, start)
+        return verb.call(keys, more_keys, self._settled(verb, window), **given, **arguments)
+
+    def _settled(self, verb: Verb[Any], window: WindowKey) -> Mapping[str, bytes]:
+        """Write those of the verb's arguments that follow from the settings; once, but for keys of the user's own."""
+        settings = self.settings
         if isinstance(window, KeyedWindow):
             lasts = (window.end - window.start).total_seconds() if window.end else 0.0
             remembered = max(settings.retention, lasts)
-            known.update(marker_ttl=remembered, retention=remembered, history_size=0, ends_at=window.end)
-        given = {name: value for name, value in known.items() if name in verb.arguments}
-        return verb.call(self.keys.of_window(window, start), more_keys, **{**given, **arguments})
+            return verb.pack(
+                {
+                    "marker_ttl": remembered,
+                    "retention": remembered,
+                    "history_size": 0,
+                    "publish_timeout": settings.publish_timeout,
+                    "ends_at": window.end,
+                    "keyed": True,
+                }
+            )
+        found = self._packed.get(verb)
+        if found is None:
+            found = self._packed[verb] = verb.pack(
+                {
+                    "marker_ttl": settings.marker_ttl,
+                    "retention": settings.retention,
+                    "history_size": settings.history_size,
+                    "publish_timeout": settings.publish_timeout,
+                    "ends_at": None,
+                    "keyed": False,
+                }
+            )
+        return found
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
@@ -508,4 +526,4 @@ def _telling(
     def read(reply: list[Any]) -> T | model.Who:
         return model.Who(reply[1:]) if reply[0] == "who" else made.read(reply)
 
-    return Call(made.verb, made.keys, made.arguments, read)
+    return Call(made.verb, made.keys, made.command, read)

@@ -91,7 +91,7 @@ def runs_windows(system: System) -> None:
     for proc in system.procs:
         assert SECRET not in proc.log
         assert "Traceback" not in proc.log
-    assert SECRET not in repr(system.store.settings) + repr(system.store._trip._client)
+    assert SECRET not in repr(system.store.settings) + repr(system.store._trip._nodes.client)
 
 
 def ping(system: System) -> Proc:

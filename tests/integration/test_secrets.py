@@ -139,7 +139,7 @@ def test_no_password_in_a_repr_or_traceback(
     except StoreUnavailableError as exc:
         assert (state, passwords) != ("there", PASSWORDS)
         shown += [exc, exc.args, exc.__cause__, "".join(traceback.format_exception(exc))]
-    shown += [store._trip._client, scheduler.tick()]
+    shown += [store._trip._nodes.client, scheduler.tick()]
     for each in shown:
         check(f"{each!r}\n{each}", type(each))
     store.close()

@@ -1,0 +1,233 @@
+"""Connections that stay open between calls: each call reads its own reply, whatever happened to the call before."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from failover.topology import MASTER
+from processes import wait_until
+from servers import RedisServer, SentinelServer, need_server
+
+from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store.lookup import Lookup
+from celery_once_beat.store.verbs import Store
+
+_numbers = count()
+
+
+@contextmanager
+def store_of(url: str, **options: Any) -> Iterator[Store]:
+    store = Store(Settings(redis_url=url, redis_options={"socket_timeout": 30.0, "client_name": "held", **options}))
+    yield store
+    store.close()
+
+
+def says_its_own(store: Store) -> None:
+    """Two commands of one call are answered with what they themselves asked."""
+    asked = [f"{os.getpid()}-{threading.get_ident()}-{next(_numbers)}" for _ in range(2)]
+    assert store._trip.read([("ECHO", each) for each in asked]) == asked
+
+
+def connections(server: RedisServer) -> set[str]:
+    """Ids of the store's connections, as the server sees them."""
+    with server.client() as client:
+        return {each["id"] for each in client.client_list() if each["name"] == "held"}
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises, as those of Celery's soft time limit and of Ctrl-C do."""
+
+
+def interrupt(call: Callable[[], object], after: float) -> None:
+    """Call until Interrupted is raised, so many seconds from now, at whatever instruction that is."""
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        # Raised once more if the first one strikes in a destructor, which swallows it.
+        signal.setitimer(signal.ITIMER_REAL, after, 0.1)
+        while True:
+            call()
+    except Interrupted:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_call_that_is_cut_short_leaves_its_reply_to_nobody(start_redis: Callable[..., RedisServer]) -> None:
+    """The server answers only after the caller was interrupted; that answer is never read by the next call."""
+    server = start_redis()
+    with store_of(server.url()) as store:
+        says_its_own(store)
+        before = connections(server)
+        server.pause()
+        interrupt(lambda: says_its_own(store), after=0.2)
+        server.resume()
+        says_its_own(store)
+        wait_until(lambda: not connections(server) & before, "the connection with the unread reply is closed", 20)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # where it strikes in a destructor
+def test_a_call_may_be_cut_short_at_any_instruction(redis_url: str) -> None:
+    """Two thousand interruptions all over calls, by a real signal: no call reads what another asked for."""
+    with store_of(redis_url) as store:
+        for number in range(2000):
+            says_its_own(store)
+            interrupt(lambda: says_its_own(store), after=1e-6 + number % 500 * 1e-6)
+        says_its_own(store)
+    gc.collect()
+
+
+def test_a_child_uses_nothing_of_its_parents(redis_server: RedisServer, redis_url: str) -> None:
+    """Parent and forked child call at the same time: each reads its own replies, the parent on its old connection."""
+    with store_of(redis_url) as store:
+        says_its_own(store)
+        before = connections(redis_server)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for _ in range(300):
+                    says_its_own(store)
+                store.close()
+                status = 0
+            finally:
+                os._exit(status)
+        for _ in range(300):
+            says_its_own(store)
+        assert os.waitpid(child, 0)[1] == 0
+        says_its_own(store)
+        assert connections(redis_server) == before
+
+
+def test_a_connection_that_the_server_closed_is_replaced(redis_server: RedisServer, redis_url: str) -> None:
+    """As the server's ``timeout`` does to idle ones. The next call is sent once, over a new connection."""
+    with store_of(redis_url) as store, redis_server.client() as client:
+        says_its_own(store)
+        before = connections(redis_server)
+        for each in before:
+            client.client_kill_filter(_id=each)
+        wait_until(lambda: not connections(redis_server), "it is closed", 20)
+        client.config_resetstat()
+        says_its_own(store)
+        assert client.info("commandstats")["cmdstat_echo"]["calls"] == 2
+        assert connections(redis_server).isdisjoint(before)
+
+
+def test_a_server_that_was_restarted_between_two_calls(start_redis: Callable[..., RedisServer]) -> None:
+    """The second call doesn't notice, though the server knows no script any more."""
+    server = start_redis()
+    with store_of(server.url()) as store:
+        store.heartbeat("beat-1")
+        server.kill()
+        server.restart()
+        assert store.heartbeat("beat-2").beats == ("beat-2",)
+
+
+def test_threads_that_come_and_go_share_connections(redis_server: RedisServer, redis_url: str) -> None:
+    """A process keeps as many connections as it had calls at the same time, not as many as it had threads."""
+    with store_of(redis_url) as store:
+        for _ in range(30):
+            thread = threading.Thread(target=says_its_own, args=(store,))
+            thread.start()
+            thread.join()
+        assert len(connections(redis_server)) == 1
+        threads = [threading.Thread(target=lambda: [says_its_own(store) for _ in range(200)]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert 1 <= len(connections(redis_server)) <= 8
+        store.close()
+        wait_until(lambda: not connections(redis_server), "close leaves none", 20)
+
+
+def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None:
+    """No more are made than the client's options allow; a call that finds none says so."""
+    server = start_redis()
+    with store_of(server.url(), max_connections=1) as store:
+        says_its_own(store)
+        server.pause()
+        waiting = threading.Thread(target=says_its_own, args=(store,))
+        waiting.start()
+        wait_until(lambda: not store._trip._nodes._to(store._trip._nodes.client)._free, "it waits for its reply", 20)
+        with pytest.raises(StoreUnavailableError, match="Too many connections"):
+            says_its_own(store)
+        server.resume()
+        waiting.join()
+        says_its_own(store)
+
+
+def test_greenlets_that_are_cut_short(redis_url: str) -> None:
+    """With gevent a hundred greenlets call at once, and Timeouts end some: no call reads another's reply."""
+    pytest.importorskip("gevent")
+    script = """
+        from gevent import monkey; monkey.patch_all()
+        import random, sys
+        import gevent
+        from celery_once_beat.settings import Settings
+        from celery_once_beat.store.verbs import Store
+
+        store = Store(Settings(redis_url=sys.argv[1], redis_options={"socket_timeout": 30.0}))
+        rng = random.Random(7)
+        done, cut = [], []
+
+        def call(number):
+            asked = [f"{number}-{each}" for each in range(2)]
+            limit = rng.choice([0.0, 0.001, 0.01, 60.0])
+            try:
+                with gevent.Timeout(limit):
+                    replies = store._trip.read([("ECHO", each) for each in asked])
+            except gevent.Timeout:
+                cut.append(number)
+            else:
+                assert replies == asked, (asked, replies)
+                done.append(number)
+
+        for first in range(0, 3000, 100):
+            gevent.joinall([gevent.spawn(call, first + number) for number in range(100)], raise_error=True)
+        assert done and cut
+        connections = store._trip._nodes._to(store._trip._nodes.client)
+        assert len(connections._free) <= 100, len(connections._free)
+        print(len(done), len(cut))
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), redis_url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_another_master_is_gone_on_with(start_redis: Callable[..., RedisServer]) -> None:
+    """Sentinels name another master while the old one still answers: who has heard of it doesn't use the old one."""
+    old, new = start_redis(), start_redis()
+    sentinel = SentinelServer(need_server("valkey"))
+    with sentinel:
+        sentinel.watch(f"port {{port}}\nbind 127.0.0.1\nsentinel monitor {MASTER} 127.0.0.1 {old.port} 1\n")
+        with store_of(f"sentinel://127.0.0.1:{sentinel.port}", master_name=MASTER) as store:
+            says_its_own(store)
+            assert connections(old)
+            with sentinel.client() as client:
+                client.execute_command("SENTINEL", "REMOVE", MASTER)
+                client.execute_command("SENTINEL", "MONITOR", MASTER, "127.0.0.1", new.port, 1)
+            Lookup(store).clocks()  # connects by the client's own pool, which asks the sentinels
+            says_its_own(store)
+            assert connections(new)
+            wait_until(lambda: not connections(old), "the old one is left", 20)
