@@ -58,7 +58,6 @@ class Execution(Turn):
         self._decided = False
         #: Its end is recorded soon, by another.
         self._waits = False
-        self._closed = False
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run ``body`` if the window is this delivery's; else raise Ignore. :func:`traced` records how it ended.
@@ -191,9 +190,7 @@ class Execution(Turn):
         ``error`` is what was raised after the body had returned. It ends the window too: the process dies, or Celery
         can't store the result.
         """
-        if self._closed:
-            return
-        if error is not None and self._outcome == "done":
+        if error is not None and self._outcome == "done" and not self._recorded:
             self._outcome, self._error = ("", None) if is_death(error) else ("failed", error)
         try:
             if not self._recorded:
@@ -207,7 +204,6 @@ class Execution(Turn):
             if self.lease is not None and not self._waits:
                 self.lease.over = True  # before any call: whatever may be raised into that one
                 leases_of(self.store).release(self.lease)
-            self._closed = self._recorded
         self._error = None  # else its traceback and this would hold each other
 
     def _record(self) -> None:
