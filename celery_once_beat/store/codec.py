@@ -232,7 +232,7 @@ def read_past(text: str) -> model.Past:
 
 
 def as_mapping(reply: Any) -> dict[str, str]:
-    """Return a hash as a dict; a pipeline may return it as a flat list."""
+    """Return a hash as a dict; it is a flat list in RESP2."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
@@ -242,10 +242,8 @@ def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
     return [(member, float(score)) for member, score in pairs]
 
 
-def as_info(reply: Any) -> dict[str, Any]:
-    """Return what INFO says by name; a pipeline may return it as text."""
-    if isinstance(reply, dict):
-        return reply
+def as_info(reply: Any) -> dict[str, str]:
+    """Return what INFO says by name."""
     lines = (line.partition(":") for line in str(reply).splitlines() if not line.startswith("#"))
     return {name: value for name, separator, value in lines if separator}
 

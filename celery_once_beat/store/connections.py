@@ -54,7 +54,7 @@ class Connections:
                 except ResponseError as answer:
                     replies.append(answer)
         except BaseException:
-            connection.disconnect()
+            self._drop(connection)
             raise
         self._free.append((connection, time.monotonic()))
         return replies
@@ -63,17 +63,18 @@ class Connections:
         """Close those that aren't lent; the others close when they come back and nobody uses this object any more."""
         while self._free:
             with suppress(IndexError):  # another thread has taken the last one
-                self._free.pop()[0].disconnect()
+                self._drop(self._free.pop()[0])
 
     def _take(self) -> Any:
         """Return a connection that can be used, or None."""
-        while self._free:
-            with suppress(IndexError):  # another thread has taken the last one
+        while True:
+            try:
                 connection, since = self._free.pop()
-                if self._is_usable(connection, since):
-                    return connection
-                connection.disconnect()
-        return None
+            except IndexError:
+                return None
+            if self._is_usable(connection, since):
+                return connection
+            self._drop(connection)
 
     def _is_usable(self, connection: Any, since: float) -> bool:
         if self._of_master and (connection.host, connection.port) != self._pool.master_address:
@@ -90,5 +91,13 @@ class Connections:
             raise RedisConnectionError("Too many connections")
         connection = self._pool.connection_class(**self._pool.connection_kwargs)
         self._made.add(connection)
-        connection.connect()
+        try:
+            connection.connect()
+        except BaseException:
+            self._drop(connection)
+            raise
         return connection
+
+    def _drop(self, connection: Any) -> None:
+        self._made.discard(connection)
+        connection.disconnect()

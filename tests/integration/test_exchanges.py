@@ -157,7 +157,7 @@ def test_threads_that_come_and_go_share_connections(redis_server: RedisServer, r
 
 
 def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None:
-    """No more are made than the client's options allow; a call that finds none says so."""
+    """No more are made than the client's options allow; a call that finds none says so. One that broke is none."""
     server = start_redis()
     with store_of(server.url(), max_connections=1) as store:
         says_its_own(store)
@@ -170,6 +170,10 @@ def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None
         server.resume()
         waiting.join()
         says_its_own(store)
+        server.kill()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match="refused"):
+                says_its_own(store)
 
 
 def test_greenlets_that_are_cut_short(redis_url: str) -> None:
