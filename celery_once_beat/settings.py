@@ -162,8 +162,10 @@ class Settings:
     #: Before each key. :meth:`from_app` puts before it what keeps the app apart from others: kombu's global_keyprefix,
     #: or a virtual host of AMQP.
     key_prefix: str = _setting(_DEFAULT_PREFIX, _check_prefix)
-    #: How long after a claim the message may be unpublished before another beat publishes it. A beat may publish for
-    #: half of it between two looks, and must still count as alive.
+    #: How long a claim holds unless its beat confirms or renews it; then another beat publishes the window.
+    claim_lease: float = _setting(1.5, check_seconds(0.1, 20.0))
+    #: For half of it a beat publishes what it has claimed, between two looks: it must still count as alive. It is also
+    #: the longest time until a window is tried again that the broker refused.
     publish_timeout: float = _setting(10.0, check_seconds(0.1, 20.0))
     #: How often each beat looks for overdue windows and says that it lives. After one failed look it still counts as
     #: alive.

@@ -46,7 +46,7 @@ SHUT_DOWN = ("killed", "warm", "twice", "soft", *COLD)
 #: that none is lost because the machine is busy. Nothing is sent twice because the broker is slow.
 SETTINGS = {
     "worker_lost_wait": 0.5, "broker_connection_timeout": 20.0, "once_beat_lease": 8.0,
-    "once_beat_publish_timeout": 20.0, "once_beat_start_timeout": 60.0,
+    "once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0, "once_beat_start_timeout": 60.0,
 }  # fmt: skip
 SETTINGS_OF = {"calm": {"once_beat_start_timeout": 8.0}, "soft": {"worker_soft_shutdown_timeout": 8.0}}
 ENV_OF = {"soft": {"REMAP_SIGTERM": "SIGQUIT"}}

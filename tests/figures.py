@@ -92,7 +92,7 @@ def report(figures: dict[str, Figures], where: str) -> str:
             "",
             f"`make figures`, {where}.",
             "",
-            "Settings of these tests: publish_timeout 1 s, recovery_interval 0.3 s, lease 1.5 s, start_timeout 3 s,",
+            "Settings of these tests: claim_lease 1 s, recovery_interval 0.3 s, lease 1.5 s, start_timeout 3 s,",
             "unless a test says otherwise. Latest: how long after its start the execution began that was recorded.",
             "",
             "| test | windows done | recorded twice | latest |",

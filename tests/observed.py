@@ -38,7 +38,8 @@ class Observed:
         system.app = "apps.observed_app"
         # What waits for a worker isn't published again meanwhile, nor what a busy machine publishes or executes slowly.
         system.settings = {
-            "once_beat_publish_timeout": 10.0, "once_beat_start_timeout": 60.0, "once_beat_lease": 10.0,
+            "once_beat_claim_lease": 10.0, "once_beat_publish_timeout": 10.0, "once_beat_start_timeout": 60.0,
+            "once_beat_lease": 10.0,
         }  # fmt: skip
         if "datadog" in tools:
             system.run_by = (str(Path(sys.executable).parent / "ddtrace-run"),)

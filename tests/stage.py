@@ -59,6 +59,7 @@ ENTRY = "nightly"
 MARK = "fingerprint-1"
 
 # Seconds, each of another size, so that a deadline says where it comes from.
+CLAIM = 5.0
 PUBLISH = 10.0
 START = 600.0
 LEASE = 30.0
@@ -80,7 +81,7 @@ class Stage:
     """One entry of one store, and the one window of it that a test speaks of. Verbs go through the store."""
 
     def __init__(self, url: str, **settings: Any) -> None:
-        settings = {"key_prefix": "once:", "publish_timeout": PUBLISH, **settings}
+        settings = {"key_prefix": "once:", "claim_lease": CLAIM, "publish_timeout": PUBLISH, **settings}
         self.url = url
         self.store = Store(Settings(redis_url=url, **settings))
         self.raw = redis.Redis.from_url(url, decode_responses=True)
@@ -353,6 +354,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "claim, beat-2": lambda s: s.claim("beat-2"),
     "confirm": lambda s: s.confirm(),
     "unconfirm": lambda s: s.confirm(published=False),
+    "not yet": lambda s: s.confirm(published=Published.NOT_YET),
     "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,

@@ -6,9 +6,12 @@ Decided here: which claimed windows there is still time to publish, and whether 
 
 If the process dies, or sleeps for an hour:
 
-- between claim and publish: the window is overdue after ``publish_timeout``; another beat takes it. That goes for up to
+- between claim and publish: the window is overdue after ``claim_lease``; another beat takes it. That goes for up to
   SLICE windows, whose messages travel together;
 - between publish and confirm: the same, and the worker refuses the second copy.
+
+A beat that goes on publishing renews its claims once half of the lease is over. What another beat has taken meanwhile,
+since this one was frozen, is left to that one.
 
 A broker that answers slowly, or not at all, holds a tick for ``_PATIENCE`` seconds and the time that it takes to
 connect. A message is tried once; recovery tries it again. An untracked window is closed at its claim, so nobody else
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -32,7 +36,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import Closed, Confirmation, Published, Store
+from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, task_id, with_window
 from celery_once_beat.wording import shown
 
@@ -126,7 +130,7 @@ class Publishing(Scheduler):
 
     @property
     def _patience(self) -> float:
-        """Seconds for publishing what was claimed; after publish_timeout another beat may have taken it."""
+        """Seconds for publishing what was claimed; the rest is given back."""
         return min(self.store.settings.publish_timeout / 2, _PATIENCE)
 
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
@@ -134,9 +138,23 @@ class Publishing(Scheduler):
         # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
         left = deque(sorted(jobs, key=_alone, reverse=True))
         self._until = claimed_at + self._patience
+        held_since = claimed_at
         while left and steady() < self._until and not self._broker_down:
-            self._publish_slice(left)
-        self._owed += (job for job in left if not job.tracked)  # recovery publishes the others
+            if steady() - held_since > self.store.settings.claim_lease / 2:
+                held_since = steady()
+                left = deque(self._still_held(left))
+            if left:
+                self._publish_slice(left)
+        self._owed += (job for job in left if not job.tracked)
+        # Any beat publishes the others, at doubling steps.
+        self._confirm([self._confirmation(job, Published.UNSURE) for job in left if job.tracked])
+
+    def _still_held(self, jobs: Iterable[Job]) -> list[Job]:
+        """Renew the claims of what isn't published yet; return the jobs that are still this beat's."""
+        untracked = [job for job in jobs if not job.tracked]
+        held = [job for job in jobs if job.tracked]
+        replies = self._confirm([self._confirmation(job, Published.NOT_YET) for job in held])
+        return untracked + [job for job, reply in zip(held, replies, strict=True) if not isinstance(reply, Unchanged)]
 
     def _publish_owed(self) -> None:
         """Publish what there was no time for."""
@@ -144,8 +162,8 @@ class Publishing(Scheduler):
         self._publish(owed, steady())
 
     def _publish_slice(self, left: deque[Job]) -> None:
-        """Publish the first of the jobs that are left, as many as there is time for, and confirm them."""
-        until = min(self._until, steady() + self.store.settings.publish_timeout / 4)
+        """Publish the first of the jobs, for half of a claim's lease at most, and confirm them."""
+        until = min(self._until, steady() + self.store.settings.claim_lease / 2)
         sent: list[Sent] = []
         alone = _alone(left[0])
         try:
@@ -216,25 +234,27 @@ class Publishing(Scheduler):
                 signals.window_published.send(sender=self, window=window, again=job.again)
                 self.on_published(job.entry, window, again=job.again)
             if job.tracked:
-                wait = job.entry.policy.start_timeout + self._delay(job)
-                key = WindowKey(window.entry, window.start)
-                confirmations.append(Confirmation(key, job.turn, published, wait))
+                confirmations.append(self._confirmation(job, published))
         self._confirm(confirmations)
+
+    def _confirmation(self, job: Job, published: Published) -> Confirmation:
+        wait = job.entry.policy.start_timeout + self._delay(job)
+        return Confirmation(WindowKey(job.entry.name, job.start), job.turn, published, wait)
 
     def _delay(self, job: Job) -> float:
         """Seconds until the job's message may run. If it is published again, its countdown began at the start."""
         return job.entry.timing.delay(self.clock.now(), job.start if job.again else None)
 
-    def _confirm(self, confirmations: list[Confirmation]) -> None:
+    def _confirm(self, confirmations: list[Confirmation]) -> list[ConfirmReply | OnceError]:
         """Confirm what was published. If the store doesn't answer, the next tick finds that out.
 
-        What isn't confirmed is overdue after publish_timeout, and the worker refuses the second copy.
+        What isn't confirmed is overdue after claim_lease, and the worker refuses the second copy.
         """
         try:
             replies = self.store.confirm_many(confirmations) if confirmations else []
         except StoreUnavailableError as exc:
             logger.debug("once: not confirmed: %s", exc)
-            return
+            return [exc] * len(confirmations)
         for confirmation, reply in zip(confirmations, replies, strict=True):
             if isinstance(reply, Closed) and confirmation.published == Published.IMPOSSIBLE:
                 key = confirmation.window
@@ -247,6 +267,7 @@ class Publishing(Scheduler):
                 signals.window_closed.send(
                     sender=self, window=Window(key.entry, key.start, None), outcome="failed", count=1
                 )
+        return replies
 
     def _send(self, source: Any, window: Window, job: Job) -> Published:
         """Publish through the base's ``apply_entry``, which logs and swallows a failure. In a batch, SENT: into it."""

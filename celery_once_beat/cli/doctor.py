@@ -85,7 +85,7 @@ def _meaning(project: Project) -> Iterator[Finding]:
     s, conf = project.settings, project.app.conf
     servers = ";".join(maybe_sanitize_url(url) for url in s.redis_url.split(";"))
     yield Finding("store", "ok", f"{servers}, keys {s.key_prefix}…")
-    claimed, running = s.publish_timeout + s.recovery_interval + 1, s.lease + 1 + s.recovery_interval + 1
+    claimed, running = s.claim_lease + s.recovery_interval + 0.5, s.lease + 1 + s.recovery_interval + 1
     yield Finding(
         "recovery",
         "ok",

@@ -29,8 +29,9 @@ States of a window; beside each arrow stands the verb::
                   worker that doesn't know windows; confirm, where no worker will know the window
     claimed   ◀── backfill, of a closed one, by order
 
-claimed and published differ in the deadline only: ``publish_timeout``, ``start_timeout``. Whoever finds a
-deadline passed takes the window; the deadline that the take moves is the mutex between beats.
+claimed and published differ in the deadline only: ``claim_lease``, which a beat renews while it publishes, and
+``start_timeout``. Whoever finds a deadline passed takes the window; the deadline that the take moves is the mutex
+between beats.
 
 What each failure does
 ----------------------
@@ -74,6 +75,7 @@ from .model import (
     ClaimRequest,
     Closed,
     Confirmation,
+    ConfirmReply,
     Elsewhen,
     Ending,
     EntryAccount,
@@ -109,6 +111,7 @@ __all__ = (
     "ClaimRequest",
     "Claimed",
     "Closed",
+    "ConfirmReply",
     "Confirmation",
     "Elsewhen",
     "Ending",

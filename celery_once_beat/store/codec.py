@@ -65,7 +65,7 @@ def read_claim(reply: list[Any]) -> model.ClaimReply:
     return model.Unknown()
 
 
-def read_confirm(reply: list[Any]) -> model.Confirmed | model.Closed | model.Unchanged:
+def read_confirm(reply: list[Any]) -> model.ConfirmReply:
     match reply[0]:
         case "confirmed":
             return model.Confirmed()

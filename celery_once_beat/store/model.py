@@ -20,6 +20,8 @@ class Published(IntEnum):
     """What became of a window's message; the numbers are those of ``lua/confirm.lua``."""
 
     SENT = 1
+    #: It is still to go out: the claim is renewed.
+    NOT_YET = 3
     #: It didn't go out, or perhaps not: the window is published again.
     UNSURE = 0
     #: It can't be made (its arguments, say): the window fails after max_attempts such publishes.
@@ -372,4 +374,5 @@ class Past:
 
 
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
+ConfirmReply = Confirmed | Closed | Unchanged
 TakeReply = Taken | Closed | Unchanged

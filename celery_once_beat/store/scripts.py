@@ -221,7 +221,7 @@ PAUSE = Verb("pause", "entry", "paused:flag", codec.read_word)
 CLAIM = Verb(
     "claim",
     "entry open history run claim",
-    f"{_WINDOW} {_KEPT} from_cursor:instant beat fingerprint mode publish_timeout:span expires:span "
+    f"{_WINDOW} {_KEPT} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,
     waits=True,
@@ -230,13 +230,13 @@ CLAIM = Verb(
 CONFIRM = Verb(
     "confirm",
     "entry open history run",
-    f"{_ENDING} turn:number published:number start_timeout:span publish_timeout:span",
+    f"{_ENDING} turn:number published:number start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb(
     "take",
     "entry open history run",
-    f"{_ENDING} beat fingerprint publish_timeout:span starts_at:time",
+    f"{_ENDING} beat fingerprint claim_lease:span starts_at:time",
     codec.read_take,
     waits=True,
 )

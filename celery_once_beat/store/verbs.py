@@ -128,10 +128,8 @@ class Store:
             missed=missed,
         )
 
-    def confirm_many(
-        self, confirmations: Iterable[Confirmation]
-    ) -> list[model.Confirmed | model.Closed | model.Unchanged | OnceError]:
-        """Say of each window what became of its message."""
+    def confirm_many(self, confirmations: Iterable[Confirmation]) -> list[model.ConfirmReply | OnceError]:
+        """Say of each window what became of its message; :class:`Unchanged` where it isn't the caller's any more."""
         return self._trip.run(
             [
                 self._of_window(scripts.CONFIRM, window, turn=turn, published=published, start_timeout=start_timeout)
@@ -492,6 +490,7 @@ class Store:
                     "retention": settings.retention,
                     "history_size": settings.history_size,
                     "publish_timeout": settings.publish_timeout,
+                    "claim_lease": settings.claim_lease,
                     "ends_at": None,
                     "keyed": False,
                 }

@@ -20,6 +20,7 @@ app = Celery("leak_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
 app.conf.update(
     once_beat_redis_url=os.environ["STORE_URL"],
     once_beat_recovery_interval=0.5,
+    once_beat_claim_lease=20.0,
     once_beat_publish_timeout=20.0,
     once_beat_marker_ttl=5.0,
     once_beat_history_size=5,

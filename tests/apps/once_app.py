@@ -31,6 +31,7 @@ app = Celery("once_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
 app.conf.update(
     result_backend=os.environ.get("RESULT_URL"),
     once_beat_redis_url=os.environ["STORE_URL"],
+    once_beat_claim_lease=1.0,
     once_beat_publish_timeout=1.0,
     once_beat_recovery_interval=0.3,
     once_beat_start_timeout=3.0,

@@ -15,6 +15,7 @@ app.conf.update(
     beat_dburi=os.environ["DATABASE"],
     beat_max_loop_interval=0.5,
     broker_connection_retry_on_startup=True,
+    once_beat_claim_lease=1.0,
     once_beat_publish_timeout=1.0,
     once_beat_recovery_interval=0.3,
     result_expires=None,

@@ -11,6 +11,7 @@ from celery_once_beat import OnceTask
 app = Celery("shop", task_cls=OnceTask)
 app.conf.update(
     timezone="Europe/Berlin",
+    once_beat_claim_lease=1.0,
     once_beat_publish_timeout=1.0,
     once_beat_recovery_interval=0.3,
     once_beat_start_timeout=3.0,

@@ -23,7 +23,12 @@ Visit = Callable[..., Page]
 
 WORK = "apps.once_app.work"
 #: Nothing is published or executed again since the machine is busy.
-PATIENT = {"once_beat_publish_timeout": 10.0, "once_beat_start_timeout": 60.0, "once_beat_lease": 15.0}
+PATIENT = {
+    "once_beat_claim_lease": 10.0,
+    "once_beat_publish_timeout": 10.0,
+    "once_beat_start_timeout": 60.0,
+    "once_beat_lease": 15.0,
+}
 ENTRIES = {
     "tick": {"task": WORK, "every": 1.0},
     "failing": {"task": "apps.once_app.ending", "every": 2.0, "args": ["fails"]},

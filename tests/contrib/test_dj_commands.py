@@ -24,7 +24,7 @@ result = [list(model.objects.order_by("pk").values_list())
 
 
 #: Nothing is overdue since the machine is busy.
-PATIENT = {"PUBLISH_TIMEOUT": 10.0, "START_TIMEOUT": 60.0, "LEASE": 15.0}
+PATIENT = {"CLAIM_LEASE": 10.0, "PUBLISH_TIMEOUT": 10.0, "START_TIMEOUT": 60.0, "LEASE": 15.0}
 
 
 def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> None:

@@ -237,7 +237,7 @@ def test_any_node_that_is_up_will_do_at_the_start(cluster: Cluster) -> None:
 
 def test_overdue_windows_are_found_on_all_nodes(cluster: Cluster) -> None:
     """One look finds what is overdue on each node, and the same beat takes it."""
-    with cluster.store(wait_replicas=1, publish_timeout=0.1) as store:
+    with cluster.store(wait_replicas=1, claim_lease=0.1, publish_timeout=0.1) as store:
         load(store)
         claim(store)
         found: set[str] = set()

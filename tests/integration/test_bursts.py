@@ -50,6 +50,7 @@ def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler
         app.conf.update(
             task_default_queue=QUEUE,
             once_beat_redis_url=redis_url,
+            once_beat_claim_lease=20.0,
             once_beat_publish_timeout=20.0,
             once_beat_recovery_interval=0.2,
             beat_schedule={

@@ -55,7 +55,12 @@ def once(system: System) -> Once:
 
 
 #: Nothing is overdue, and no copy is sent, because the machine is slow.
-SLOWLY = {"once_beat_start_timeout": 600.0, "once_beat_publish_timeout": 20.0, "once_beat_lease": 60.0}
+SLOWLY = {
+    "once_beat_start_timeout": 600.0,
+    "once_beat_claim_lease": 20.0,
+    "once_beat_publish_timeout": 20.0,
+    "once_beat_lease": 60.0,
+}
 
 
 def hourly(task: str = "work", **entry: Any) -> tuple[dict[str, Any], datetime]:

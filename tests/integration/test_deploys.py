@@ -41,7 +41,8 @@ def test_a_new_entry_is_not_run_early(system: System) -> None:
 
 def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     """Windows that pass while all beats restart are claimed by the next one, in order."""
-    system.settings = {"once_beat_publish_timeout": 20.0}  # however slow the machine, none is left to recovery
+    # However slow the machine, none is left to recovery.
+    system.settings = {"once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0}
     system.worker(pool="solo").wait_ready()
     beats = [system.beat("old1"), system.beat("old2")]
     system.wait_done(2)
@@ -196,7 +197,8 @@ def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     system.entries = {**plain, **work}
     # All that is claimed is published at once, however slow the machine: none is left to recovery, nor sent again.
     system.settings = {
-        "once_beat_start_timeout": 600.0, "once_beat_publish_timeout": 20.0, "broker_connection_timeout": 20.0,
+        "once_beat_start_timeout": 600.0, "once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0,
+        "broker_connection_timeout": 20.0,
     }  # fmt: skip
     for number in range(4):
         beat = system.beat(f"beat{number}")
@@ -241,7 +243,7 @@ def test_beats_that_are_deployed_before_workers(system: System) -> None:
     So it is executed as soon as a worker comes that knows it, not only after start_timeout.
     """
     # Tried again after 2 s, 4 s, 8 s.
-    system.settings = {"once_beat_start_timeout": 600.0, "once_beat_publish_timeout": 2.0}
+    system.settings = {"once_beat_start_timeout": 600.0, "once_beat_claim_lease": 2.0, "once_beat_publish_timeout": 2.0}
     known = {"task": "apps.once_app.newer", "options": {"once": {"tracked": True}}}
     old = system.worker("old").wait_ready()
     system.entries = {"tick": {**known, **rare(600.0)}}

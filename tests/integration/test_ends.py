@@ -205,7 +205,11 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
 
 def test_an_expired_message(system: System) -> None:
     """A message that expires before a worker took it closes its window as expired; it isn't published again."""
-    system.settings = {"once_beat_start_timeout": 60.0, "once_beat_publish_timeout": 20.0}
+    system.settings = {
+        "once_beat_start_timeout": 60.0,
+        "once_beat_claim_lease": 20.0,
+        "once_beat_publish_timeout": 20.0,
+    }
     one_window(system, "work", worker=False, options={"expires": 0.5})
     published = wait_until(system.waiting, "the message waits", 60)
     assert published == 1
@@ -253,7 +257,11 @@ def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: S
 
 def test_grace(system: System) -> None:
     """A window that is older than its grace when a worker gets to it is missed, and isn't executed."""
-    system.settings = {"once_beat_start_timeout": 60.0, "once_beat_publish_timeout": 20.0}
+    system.settings = {
+        "once_beat_start_timeout": 60.0,
+        "once_beat_claim_lease": 20.0,
+        "once_beat_publish_timeout": 20.0,
+    }
     one_window(system, "work", worker=False, options={"once": {"grace": 5.0}})
     wait_until(system.waiting, "the message waits", 60)
     window = next(iter(system.account().open))

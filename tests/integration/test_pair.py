@@ -9,7 +9,12 @@ from processes import wait_until
 from system import System
 
 #: Where nobody dies: seconds after which a process isn't taken for dead on a busy machine either.
-HEALTHY = {"once_beat_publish_timeout": 15.0, "once_beat_start_timeout": 60.0, "once_beat_lease": 30.0}
+HEALTHY = {
+    "once_beat_claim_lease": 15.0,
+    "once_beat_publish_timeout": 15.0,
+    "once_beat_start_timeout": 60.0,
+    "once_beat_lease": 30.0,
+}
 
 
 def test_two_beats_and_two_workers(system: System) -> None:

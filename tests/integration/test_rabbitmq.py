@@ -133,7 +133,7 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
     When it is over they go on. What a beat had claimed by then it sends, untracked or not, and no window runs twice.
     """
     system.entries = {**EVERY_SECOND, **{f"plain{n}": {"task": "apps.once_app.plain", "every": 2.0} for n in range(5)}}
-    system.settings |= {"once_beat_publish_timeout": 10.0}
+    system.settings |= {"once_beat_claim_lease": 10.0, "once_beat_publish_timeout": 10.0}
     with unwilling(rabbit, system, "memory alarm"):
         beats = [system.beat("beat1"), system.beat("beat2", entries=EVERY_SECOND)]
         for beat in beats:

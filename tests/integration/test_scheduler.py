@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -29,6 +30,7 @@ from servers import RedisServer, free_port, without_shard
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store.model import Begun, ClaimRequest, Confirmation
@@ -519,6 +521,57 @@ def test_a_slow_broker(app: Celery, redis_url: str, schedulers: Callable[..., On
     tick_until(scheduler, lambda: by_tick.append(messages(redis_url)) or by_tick[-1] >= 20, "all are published")
     assert len({number for number in by_tick if number}) > 1, "not in one tick"
     assert len({headers["once_entry"] for headers in queued(redis_url)}) == messages(redis_url) == 20
+
+
+@pytest.fixture
+def slow_beat(
+    app: Celery,
+    schedulers: Callable[..., OnceScheduler],
+    start_redis: Callable[..., RedisServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[float], Any]:
+    """A beat whose four messages take so many leases of a claim each; after each of them another beat looks."""
+    server = start_redis(faketime=0)
+    lease, passed = 4.0, [0.0]
+    app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=lease, once_beat_publish_timeout=20.0)
+    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"anchor": soon()}}}
+    app.conf.beat_schedule = {f"entry {number}": every for number in range(4)}
+    for module in ("claiming", "publishing", "scheduler"):
+        monkeypatch.setattr(f"celery_once_beat.beat.{module}.steady", lambda: steady() + passed[0])
+
+    def make(leases: float) -> OnceScheduler:
+        other = schedulers()
+        wait_until(lambda: other.tick() is not None and not other.entries.unloaded(), "the other has loaded", 30)
+
+        class Slow(OnceScheduler):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                result = super().apply_async(*args, **kwargs)
+                passed[0] += leases * lease
+                server.set_clock_offset(passed[0])
+                for _ in range(2):  # the first learns the time
+                    other._look()
+                return result
+
+        return schedulers(Slow)
+
+    return make
+
+
+def test_a_beat_that_publishes_slowly_keeps_its_claims(
+    app: Celery, redis_url: str, slow_beat: Callable[[float], OnceScheduler]
+) -> None:
+    """It renews what it hasn't published, so no other beat publishes that too."""
+    tick_until(slow_beat(0.6), lambda: messages(redis_url) >= 4, "all are published")
+    assert len({headers["once_entry"] for headers in queued(redis_url)}) == messages(redis_url) == 4
+
+
+def test_a_beat_that_was_frozen_leaves_what_another_has_taken(
+    app: Celery, redis_url: str, slow_beat: Callable[[float], OnceScheduler]
+) -> None:
+    """It goes on after its claims' lease: what another beat has taken isn't published by it too."""
+    tick_until(slow_beat(1.2), lambda: messages(redis_url) >= 4, "all are published")
+    sent = Counter(headers["once_entry"] for headers in queued(redis_url))
+    assert sorted(sent.values()) == [1, 1, 1, 2], "twice the one that it was at"
 
 
 def test_what_is_claimed_and_not_yet_published_needs_no_store(

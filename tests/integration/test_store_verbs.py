@@ -102,10 +102,11 @@ def stage(new_stage: Callable[..., Stage]) -> Stage:
 # state       | verb             | answer                      | next state | deadline, seconds from now
 # A deadline of "same" hasn't moved; "-": the window owes no outcome.
 TABLE = """
-  unseen      | claim            | Claimed turn=1              | open       | 10
-  unseen      | claim, beat-2    | Claimed turn=1              | open       | 10
+  unseen      | claim            | Claimed turn=1              | open       | 5
+  unseen      | claim, beat-2    | Claimed turn=1              | open       | 5
   unseen      | confirm          | Unchanged                   | unseen     | -
   unseen      | unconfirm        | Unchanged                   | unseen     | -
+  unseen      | not yet          | Unchanged                   | unseen     | -
   unseen      | astray           | Unchanged                   | unseen     | -
   unseen      | done by result   | Unchanged                   | unseen     | -
   unseen      | take overdue     | Unchanged                   | unseen     | -
@@ -119,10 +120,11 @@ TABLE = """
   claimed     | claim, beat-2    | Moved                       | open       | same
   claimed     | confirm          | Confirmed                   | open       | 600
   claimed     | unconfirm        | Confirmed                   | open       | 1
+  claimed     | not yet          | Confirmed                   | open       | 5
   claimed     | astray           | Closed outcome=untracked    | closed     | -
   claimed     | done by result   | Closed outcome=done         | closed     | -
   claimed     | take             | Unchanged                   | open       | same
-  claimed     | take overdue     | Taken retry=0 attempts=0    | open       | 10
+  claimed     | take overdue     | Taken retry=0 attempts=0    | open       | 5
   claimed     | begin A          | Begun attempt=1             | running A  | 31
   claimed     | begin B, n=1     | Begun attempt=1             | running B  | 31
   claimed     | renew A          | Stale                       | open       | same
@@ -139,10 +141,11 @@ TABLE = """
   published   | claim, beat-2    | Moved                       | open       | same
   published   | confirm          | Confirmed                   | open       | 600
   published   | unconfirm        | Confirmed                   | open       | 1
+  published   | not yet          | Unchanged                   | open       | same
   published   | astray           | Closed outcome=untracked    | closed     | -
   published   | done by result   | Closed outcome=done         | closed     | -
   published   | take             | Unchanged                   | open       | same
-  published   | take overdue     | Taken retry=0 attempts=0    | open       | 10
+  published   | take overdue     | Taken retry=0 attempts=0    | open       | 5
   published   | begin A          | Begun attempt=1             | running A  | 31
   published   | begin B, n=1     | Begun attempt=1             | running B  | 31
   published   | renew A          | Stale                       | open       | same
@@ -158,6 +161,7 @@ TABLE = """
   running     | claim, beat-2    | Moved                       | running A  | same
   running     | confirm          | Unchanged                   | running A  | same
   running     | unconfirm        | Unchanged                   | running A  | same
+  running     | not yet          | Unchanged                   | running A  | same
   running     | astray           | Unchanged                   | running A  | same
   running     | done by result   | Unchanged                   | running A  | same
   running     | take             | Unchanged                   | running A  | same
@@ -182,10 +186,11 @@ TABLE = """
   died        | claim, beat-2    | Moved                       | open       | same
   died        | confirm          | Unchanged                   | open       | same
   died        | unconfirm        | Unchanged                   | open       | same
+  died        | not yet          | Unchanged                   | open       | same
   died        | astray           | Unchanged                   | open       | same
   died        | done by result   | Unchanged                   | open       | same
   died        | take             | Unchanged                   | open       | same
-  died        | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  died        | take overdue     | Taken retry=0 attempts=1    | open       | 5
   died        | begin A          | Begun attempt=1             | running A  | 31
   died        | begin B          | Begun attempt=2             | running B  | 31
   died        | begin B, n=1     | Begun attempt=2             | running B  | 31
@@ -204,10 +209,11 @@ TABLE = """
   taken       | claim, beat-2    | Moved                       | open       | same
   taken       | confirm          | Confirmed                   | open       | 600
   taken       | unconfirm        | Confirmed                   | open       | 1
+  taken       | not yet          | Confirmed                   | open       | 5
   taken       | astray           | Closed outcome=untracked    | closed     | -
   taken       | done by result   | Unchanged                   | open       | same
   taken       | take             | Taken retry=0 attempts=1    | open       | same
-  taken       | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  taken       | take overdue     | Taken retry=0 attempts=1    | open       | 5
   taken       | begin A          | Begun attempt=1             | running A  | 31
   taken       | begin B          | Begun attempt=2             | running B  | 31
   taken       | renew A          | Renewed                     | running A  | 31
@@ -232,6 +238,7 @@ TABLE = """
   waiting     | claim, beat-2    | Moved                       | waiting 1  | same
   waiting     | confirm          | Unchanged                   | waiting 1  | same
   waiting     | unconfirm        | Unchanged                   | waiting 1  | same
+  waiting     | not yet          | Unchanged                   | waiting 1  | same
   waiting     | astray           | Unchanged                   | waiting 1  | same
   waiting     | done by result   | Unchanged                   | waiting 1  | same
   waiting     | take             | Unchanged                   | waiting 1  | same
@@ -258,7 +265,7 @@ TABLE = """
   due again   | claim            | Moved                       | open       | same
   due again   | confirm          | Unchanged                   | open       | same
   due again   | take             | Unchanged                   | open       | same
-  due again   | take overdue     | Taken retry=1 attempts=0    | open       | 10
+  due again   | take overdue     | Taken retry=1 attempts=0    | open       | 5
   due again   | begin A          | Busy                        | open       | same
   due again   | begin B          | Busy                        | open       | same
   due again   | begin B, n=1     | Begun attempt=1             | running B  | 31
@@ -275,7 +282,7 @@ TABLE = """
   again       | claim            | Moved                       | open       | same
   again       | confirm          | Unchanged                   | open       | same
   again       | take             | Unchanged                   | open       | same
-  again       | take overdue     | Taken retry=0 attempts=1    | open       | 10
+  again       | take overdue     | Taken retry=0 attempts=1    | open       | 5
   again       | begin B          | Busy                        | open       | same
   again       | renew A          | Stale                       | open       | same
   again       | hand over A      | Stale                       | open       | same
@@ -299,6 +306,7 @@ TABLE = """
   closed      | claim, beat-2    | Moved                       | closed     | -
   closed      | confirm          | Unchanged                   | closed     | -
   closed      | unconfirm        | Unchanged                   | closed     | -
+  closed      | not yet          | Unchanged                   | closed     | -
   closed      | astray           | Unchanged                   | closed     | -
   closed      | done by result   | Unchanged                   | closed     | -
   closed      | take overdue     | Unchanged                   | closed     | -

@@ -152,6 +152,18 @@ class BeatRules(Rules):
         for _ in range(copies):
             self.world.queue.append(Message(job.window, job.retry, ENTRIES[job.window.entry]))
 
+    @precondition(lambda self: any(job.turn for beat in self.beats for job in beat.jobs))
+    @rule(which=several, twice=maybe)
+    def go_on(self, which, twice):
+        """A beat that publishes for long renews its claims, and leaves to others what they have taken meanwhile."""
+        beat, job = self.pick([(b, j) for b in self.beats for j in b.jobs if j.turn], which)
+        renewal = Confirmation(job.window, job.turn, r.Published.NOT_YET, START_TIMEOUT)
+        reply = self.world.ask(
+            "confirm", lambda: self.world.store.confirm_many([renewal])[0], self.ends(job.window), twice=twice
+        )
+        if isinstance(reply, r.Unchanged):
+            beat.jobs.remove(job)
+
     @precondition(lambda self: any(job.published is not None for beat in self.beats for job in beat.jobs))
     @rule(which=several, twice=maybe)
     def confirm(self, which, twice):

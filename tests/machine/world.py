@@ -94,7 +94,7 @@ class World:
         self.client = redis.Redis(host="127.0.0.1", port=server.port, decode_responses=True, socket_timeout=5)
         settings = Settings(
             redis_url=server.url(), lease=LEASE, retention=RETENTION, history_size=3,
-            publish_timeout=10.0 + OFF, marker_ttl=600.0 + OFF,
+            claim_lease=10.0 + OFF, publish_timeout=10.0 + OFF, marker_ttl=600.0 + OFF,
         )  # fmt: skip
         self.store = Store(settings, self.client)
         server.clock.stand(self.time)

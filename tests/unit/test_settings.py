@@ -19,6 +19,7 @@ SECRET = "s3cret-word"
 _SECONDS = [-1, -0.001, "10", None, True, float("nan"), float("inf"), 1e12, [], "ten"]
 TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("key_prefix", "once:", ["x", "app-1/once:", "ключ:"], ["", "a b", "a{b", "}", "a\nb", None, 1, "x" * 129]),
+    ("claim_lease", 1.5, [0.1, 1, 20], [*_SECONDS, 0, 0.09, 20.5]),
     # A beat that publishes for half of the one and then waits for the other still lives: 15 s.
     ("publish_timeout", 10.0, [0.1, 1, 20], [*_SECONDS, 0, 0.09, 20.5]),
     ("recovery_interval", 2.0, [0.1, 1, 5], [*_SECONDS, 0, 0.09, 5.5]),

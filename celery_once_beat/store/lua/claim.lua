@@ -105,7 +105,7 @@ for _, found in ipairs(known) do
 end
 if MODE == 'run' and not itself then
   local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
-  write_window(window, NOW + PUBLISH_TIMEOUT, 'cursor', START)
+  write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
   if not mine then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
     return {'moved', START, missed}

@@ -3,13 +3,15 @@
 --
 -- PUBLISHED is 1 for yes; 0 for no, or perhaps not; -1 if it can't be, because of its arguments say: after max_attempts
 -- such publishes the window has failed; 2 for published without its headers: no worker will know the window, and it ends
--- as untracked.
+-- as untracked; 3 for not yet: its beat goes on publishing.
 --
 -- returns {'failed'}      it could not be published max_attempts times, and is closed
 --         {'untracked'}   it is closed as that
 --         {'confirmed'}   the deadline has moved: to when a worker should have begun, doubling with each time
---                         that it is published again; or near, if it has to be published again
+--                         that it is published again; near, if it has to be published again; or the claim is renewed
 --         {'unchanged'}   it was begun, taken or closed since
+
+local NOT_YET = 3
 
 local kind, owner, outcome = settle()
 local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
@@ -21,12 +23,17 @@ if kind or not is_open() then
   return {'unchanged'}
 end
 local window = read_window()
-if window.turn ~= TURN then
+if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then
   return {'unchanged'}
 end
 if end_as == 'untracked' or end_as and window.publishes >= entry.max_attempts then
   close_window(window, end_as, window.beat .. closer)
   return {end_as}
+end
+touch_entry()
+if PUBLISHED == NOT_YET then
+  set_deadline(NOW + CLAIM_LEASE)
+  return {'confirmed'}
 end
 local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
 local delay
@@ -35,7 +42,6 @@ if PUBLISHED == 1 then
 else
   delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
 end
-touch_entry()
 window.taken = PUBLISHED == 1 and SENT or 0
 write_window(window, NOW + delay)
 return {'confirmed'}

@@ -82,6 +82,6 @@ window.publishes = window.publishes + 1
 if window.released == TO_RUN_AGAIN then
   window.released = RUN_AGAIN_DUE
 end
-write_window(window, NOW + PUBLISH_TIMEOUT)
+write_window(window, NOW + CLAIM_LEASE)
 keep_open()
 return taken()
