@@ -19,7 +19,7 @@ from . import model
 from .keys import VERSION, newer
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
+_MS = timedelta(milliseconds=1)
 
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
@@ -43,7 +43,7 @@ def ms(seconds: float) -> int:
 
 def epoch_ms(instant: datetime) -> int:
     """Write an instant as the server counts."""
-    return (instant - EPOCH) // timedelta(milliseconds=1)
+    return (instant - EPOCH) // _MS
 
 
 def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:

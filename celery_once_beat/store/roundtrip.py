@@ -96,7 +96,7 @@ class RoundTrip:
             again = self._send([calls[position].command for position in missing], before=load, last=wait)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
-        certain = not any(self._doubt("", reply.last) for reply in replies)
+        certain = wait is None or not any(self._doubt("", reply.last) for reply in replies)
         answers: list[T | OnceError] = []
         for call, reply in zip(calls, replies, strict=False):
             answer = self._read(call, reply, certain=certain)
@@ -147,6 +147,8 @@ class RoundTrip:
             result = call.read(value)
         except (ValueError, IndexError, TypeError) as exc:
             return StoreDataError(f"{call.keys[0]!r}: {call.verb.name} answered {value!r:.120}: {exc}")
+        if reply.last is None:  # no replica was waited for
+            return result
         if isinstance(result, model.Heartbeat):
             return replace(result, certain=certain)
         doubt = self._doubt(call.verb.name, reply.last) if isinstance(result, _ACTED_ON) else None

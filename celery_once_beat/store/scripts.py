@@ -112,27 +112,20 @@ class Verb(Generic[T]):
 
         ``packed`` are arguments that :meth:`pack` has written before.
         """
-        if len(arguments) + len(packed) != len(self.arguments):
-            raise self._wrong_arguments([*arguments, *packed])
-        own_keys = [keys[name] for name in self._key_names]
-        own_keys += more_keys
-        words = [self._evalsha, pack_word(len(own_keys)), *map(pack_word, own_keys)]
-        try:
-            words += [
-                packed[name] if name in packed else _packed(arguments[name], kind)
-                for name, kind in self.arguments.items()
-            ]
-        except KeyError:
-            raise self._wrong_arguments([*arguments, *packed]) from None
-        command = Command(b"*%d\r\n%b" % (len(words) + 1, b"".join(words)), own_keys[0])
-        return Call(self, own_keys, command, self.read)
+        if arguments.keys() | packed.keys() != self.arguments.keys():
+            found = [*arguments, *packed]
+            raise TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
+        written = [
+            packed[name] if name in packed else _packed(arguments[name], kind) for name, kind in self.arguments.items()
+        ]
+        own_keys = [*map(keys.__getitem__, self._key_names), *more_keys]
+        head = b"*%d\r\n%b" % (3 + len(own_keys) + len(written), self._evalsha)
+        words = b"".join([head, pack_word(len(own_keys)), *map(pack_word, own_keys), *written])
+        return Call(self, own_keys, Command(words, own_keys[0]), self.read)
 
     def pack(self, arguments: Mapping[str, Any]) -> dict[str, bytes]:
         """Write those of ``arguments`` that the verb takes, for many calls."""
         return {name: _packed(arguments[name], kind) for name, kind in self.arguments.items() if name in arguments}
-
-    def _wrong_arguments(self, found: list[str]) -> TypeError:
-        return TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
 
     @cached_property
     def _evalsha(self) -> bytes:
