@@ -110,8 +110,7 @@ class Claiming:
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
             del self._superseded_by[name]
             self._entries.wake_up(name)
-        # Those of a silent node last: they must not use up the others' time.
-        left = sorted(self._entries.unloaded(), key=lambda entry: entry.name not in self._silent)
+        left = self._to_load()
         while left:
             asked: list[tuple[BeatEntry, LoadRequest]] = []
             while left and len(asked) < CHUNK and (not asked or time.monotonic() - began < _LOADING):
@@ -133,6 +132,13 @@ class Claiming:
         self._log_what_stands_still()
         if away is not None:
             raise away
+
+    def _to_load(self) -> list[BeatEntry]:
+        """Return what isn't loaded; it is taken from the end."""
+        entries = self._entries.unloaded()
+        if self._silent:  # its own come last: they must not use up the others' time
+            entries.sort(key=lambda entry: entry.name not in self._silent)
+        return entries
 
     def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._entries.get(name) is None]

@@ -31,10 +31,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from celery.schedules import schedule
 from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
@@ -50,6 +51,7 @@ logger = get_logger(__name__)
 
 #: Seconds after which an entry that can't go on is tried again.
 RETRY_AFTER = 30.0
+_TEN_DAYS = timedelta(days=10)
 _THIRTY_DAYS = 30 * 86_400.0
 _MAX_NAME = 64 * 1024
 #: A schedule whose starts lie closer together, twice in a row, is a mistake: it would fill the queue for ever.
@@ -63,6 +65,8 @@ _PLAN_LASTS = timedelta(seconds=5)
 
 class Backlog:
     """The starts after a cursor that are due and were found so far; each is looked for once."""
+
+    __slots__ = ("_cursor", "begin", "starts")
 
     def __init__(self, cursor: datetime) -> None:
         self.starts: list[datetime] = []
@@ -93,9 +97,9 @@ class Backlog:
         return True
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class BeatEntry:
-    """One entry. Instants are aware UTC."""
+    """One entry. Instants are aware UTC. A beat may have a million of them: what most don't need is None."""
 
     name: str
     #: Celery's entry, from the beat schedule.
@@ -104,10 +108,8 @@ class BeatEntry:
     fingerprint: str
     #: Whether workers close its windows, so that a lost one can be recovered.
     tracked: bool
-    #: Entries that are due at once are claimed in this order, which differs from beat to beat.
-    order: int
     #: When its messages may run, and until when.
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = Timing()  # noqa: RUF009  # it is frozen
     #: How much later it starts than its schedule says (``spread``).
     offset: timedelta = timedelta(0)
     #: Only the first window after ``since`` is one.
@@ -145,7 +147,8 @@ class BeatEntry:
     refused_until: float = 0.0
     #: What is due hasn't all been looked for yet: :meth:`step` says more when it is asked again.
     looking: bool = False
-    _plan: deque[Step] = field(default_factory=deque)
+    #: What is claimed next; None: nothing is planned.
+    _plan: deque[Step] | None = None
     _planned_at: datetime = _BEGINNING
     _backlog: Backlog | None = None
     #: What :meth:`after` was asked last, and its answer: a window's start, its end and the next start ask the same.
@@ -213,11 +216,11 @@ class BeatEntry:
 
     def drop_plan(self) -> None:
         """Plan again what is due."""
-        self._plan.clear()
+        self._plan = None
 
     def repeat(self, cursor: datetime, step: Step) -> None:
         """Its next claim is ``step`` once more, from ``cursor``."""
-        self._plan.append(step)
+        self._plan = deque([step])
         self.unanswered = cursor, step
 
     # -- its windows ------------------------------------------------------------------------------------------
@@ -233,10 +236,11 @@ class BeatEntry:
     def move(self, cursor: datetime) -> None:
         """Go on from ``cursor``; raises ScheduleError."""
         if self._plan and self._plan[0].start > cursor and self.cursor != cursor:
-            self._plan.clear()  # another beat claimed: what was to be passed over is no longer the same
+            self.drop_plan()  # another beat claimed: what was to be passed over is no longer the same
         while self._plan and self._plan[0].start <= cursor:
             self._plan.popleft()
-        if self._backlog is not None and not self._backlog.move(cursor):
+        self._plan = self._plan or None
+        if self._backlog is not None and not (self._backlog.move(cursor) and self._backlog):
             self._backlog = None
         try:
             start = self.after(cursor)
@@ -261,12 +265,12 @@ class BeatEntry:
         """What to claim next; None if nothing is due, or with ``looking`` not known yet. Raises ScheduleError."""
         assert self.cursor is not None
         if self.unanswered is None and abs(now - self._planned_at) > _PLAN_LASTS:
-            self._plan.clear()
+            self.drop_plan()
         if not self._plan:
             self._backlog = self._backlog or Backlog(self.cursor)
             self.looking = self._look(self._backlog, now)
             steps = next_steps(self._backlog.starts, now, self.policy, begin=self._backlog.begin, more=self.looking)
-            self._plan.extend(steps)
+            self._plan = deque(steps) if steps else None
             self._planned_at = now
         return self._plan[0] if self._plan else None
 
@@ -325,6 +329,10 @@ class BeatEntry:
 
     def ttl(self, now: datetime) -> float:
         """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
+        when: Any = self.source.schedule
+        # Most, and they need not be asked.
+        if type(when) is schedule and when.run_every < _TEN_DAYS:  # type: ignore[attr-defined]  # celery-types lacks it
+            return _THIRTY_DAYS
         try:
             first = self._next(now)
             second = first and self._next(first)
@@ -444,7 +452,6 @@ class Entries:
             policy,
             fingerprint(source.task, source.schedule, policy.anchor, policy.spread),
             tracked,
-            int.from_bytes(hashlib.blake2b(f"{self._beat}\x00{name}".encode(), digest_size=8).digest(), "big"),
             timing,
             spread_offset(name, policy.spread),
             one_off=bool(getattr(source.schedule, "one_off", False)),
@@ -503,7 +510,7 @@ class Entries:
             if entry is not None and entry.next == start and not entry.out:
                 entry.out = True
                 fresh.append(entry)
-        self._due.extend(sorted(fresh, key=lambda entry: entry.order))
+        self._due.extend(sorted(fresh, key=self.order))
         found: list[BeatEntry] = []
         while self._due and len(found) < most:
             entry = self._due.popleft()
@@ -512,6 +519,10 @@ class Entries:
             else:
                 entry.out = False  # meanwhile it was given back, to be loaded again
         return found
+
+    def order(self, entry: BeatEntry) -> bytes:
+        """Where an entry stands among those that are due at once, in an order that differs from beat to beat."""
+        return hashlib.blake2b(f"{self._beat}\x00{entry.name}".encode(), digest_size=8).digest()
 
     def next_due(self) -> datetime | None:
         """When an entry is due: aware UTC, None if none will be. Those that rest are for the next look."""
@@ -588,6 +599,11 @@ class Entries:
     def unloaded(self) -> list[BeatEntry]:
         """Entries whose cursor this beat doesn't know and that aren't resting."""
         return list(self._unloaded)
+
+    @property
+    def all_loaded(self) -> bool:
+        """Whether there are none of these."""
+        return not self._unloaded
 
     def reload(self, name: str) -> None:
         """Load one entry's cursor again."""

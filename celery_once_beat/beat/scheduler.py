@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
@@ -223,7 +223,7 @@ class OnceSchedulerMixin(Publishing):
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
             self._claiming.left(self.entries.refresh(schedule, self._known_at))
-            if self.entries.unloaded():
+            if not self.entries.all_loaded:
                 self._recovery.hurry()
             self.on_entries_changed()
         self._known_at = known_at
@@ -242,7 +242,7 @@ class OnceSchedulerMixin(Publishing):
             self._broken = ""
             if looks:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
                 self._store_back()
-        if self.entries.unloaded():  # there wasn't time for all, or a claim said that it is needed
+        if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
             self._recovery.hurry()
             return 0.0
         return delay
@@ -493,14 +493,26 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         super().update_from_dict(self._made(dict_))
 
     def merge_inplace(self, b: dict[str, Any]) -> None:
-        """As the base's, without entries that it can't make."""
-        super().merge_inplace(self._made(b))
+        """As the base's, without entries that it can't make. The base would make each of them once more."""
+        self._changed = True
+        made = self._made(b)
+        schedule = self.schedule
+        for name in schedule.keys() - made.keys():
+            del schedule[name]
+        for name, entry in made.items():
+            if name in schedule:
+                schedule[name].update(entry)
+            else:
+                schedule[name] = entry
 
     def _made(self, entries: dict[str, Any]) -> dict[str, Any]:
         made = {}
+        # The base would ask for the time at each entry, which takes it longer than all the rest.
+        now = self.app.now()
         for name, entry in entries.items():
             try:
-                made[name] = self._maybe_entry(name, entry)  # type: ignore[attr-defined]  # celery-types lacks it
+                known = entry if isinstance(entry, ScheduleEntry) else {"last_run_at": now, **entry}
+                made[name] = self._maybe_entry(name, known)  # type: ignore[attr-defined]  # celery-types lacks it
             except Exception as exc:  # noqa: BLE001  # whatever a user's entry raises
                 logger.error(
                     "once: entry %s is left out: %s", shown(name), shown(exc), extra=about("entry_wrong", entry=name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import numbers
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -34,7 +35,7 @@ _MOST = 200_000_000_000.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """What the store judges an entry's windows by. Each field is an argument of its verb ``load``."""
 
@@ -51,10 +52,10 @@ class Limits:
     @property
     def limits(self) -> dict[str, Any]:
         """Its fields, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(Limits)}
+        return {name: getattr(self, name) for name in _LIMITS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EntryPolicy(Limits):
     """An entry's policy: what its ``once`` option says, else its task's attributes, else the settings."""
 
@@ -89,13 +90,17 @@ class EntryPolicy(Limits):
                     f"expected one of {', '.join(_CHECKS)}"
                 )
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            name = field.name
-            if name in once:
-                values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
-            elif field.default is MISSING:
+        for name in once:
+            values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
+        for name in _OF_SETTINGS:
+            if name not in once:
                 values[name] = settings.of_task(name, task) if name in _OF_TASK else getattr(settings, name)
         return cls(**values)
+
+
+_LIMITS = [field.name for field in fields(Limits)]
+#: What the settings say too.
+_OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING]
 
 
 def _wrong(name: str, value: object, expected: str) -> SettingError:
@@ -115,7 +120,7 @@ def check_anchor(name: str, value: Any) -> datetime | None:
     return cast("datetime", instant)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Timing:
     """What an entry's options say of when its messages run. A countdown goes before an eta, as in Celery."""
 
@@ -195,6 +200,8 @@ def _instant(name: str, value: Any, zone: tzinfo | None) -> datetime | None:
 
 def spread_offset(entry: str, spread: float) -> timedelta:
     """Return a fixed delay for ``entry``, of 0 to ``spread`` seconds in whole ms, derived from its name."""
+    if not spread:
+        return timedelta(0)
     share = int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=8).digest(), "big") / 2**64
     return timedelta(milliseconds=int(share * spread * 1000))
 
@@ -236,10 +243,11 @@ def fingerprint(task: str, when: object, anchor: datetime | None, spread: float 
         parts.append(f"spread {spread}")
     if getattr(when, "one_off", False):
         parts.append("one-off")
-    return hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    # Interned, since many entries have the same.
+    return sys.intern(hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """The next claim of an entry: ``start`` is published if ``run``, else missed like those before it."""
 

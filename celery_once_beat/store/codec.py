@@ -49,7 +49,10 @@ def epoch_ms(instant: datetime) -> int:
 def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     if reply[0] == "superseded":
         return model.Superseded(reply[1], int(reply[2]))
-    return model.Loaded(parse_instant(reply[1]), int(reply[2]), reply[3], bool(reply[4]), parse_instant(reply[5]))
+    cursor = parse_instant(reply[1])
+    # Mostly the same, and beats keep both.
+    since = cursor if reply[5] == reply[1] else parse_instant(reply[5])
+    return model.Loaded(cursor, int(reply[2]), reply[3], bool(reply[4]), since)
 
 
 def read_claim(reply: list[Any]) -> model.ClaimReply:

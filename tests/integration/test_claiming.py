@@ -379,7 +379,7 @@ def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> 
 def test_one_entry_is_unknown_and_the_others_are_uncertain(beat: Beat, redis_url: str, lost: int) -> None:
     """In whatever order the store answers so: nothing is won, the beat goes on, and no window is lost."""
     beat.load(beat.entry("a"), beat.entry("b"), beat.entry("c"))
-    in_order = sorted(beat.rows, key=lambda row: row.order)  # as they are claimed
+    in_order = sorted(beat.rows, key=beat.rows.order)  # as they are claimed
     with redis.Redis.from_url(redis_url) as client:
         client.delete(beat.store.entry_key(in_order[lost].name))
     beat.store._trip.settings = replace(beat.settings, wait_replicas=1)
