@@ -1,17 +1,18 @@
 """Each verb: its keys and arguments by name, whether its write waits for replicas, and how its reply is read.
 
-From this the script is made that a server gets: a local for each key and argument, in capitals, then those pieces of
-``lua/pieces/`` that the verb uses, then the verb of ``lua/``, whose header says what it does and answers.
+From this and from ``lua/`` the script is made that a server gets. A verb's file says in its header what it does and
+answers. It uses its keys and arguments by name, in capitals, and the pieces of ``lua/pieces/``. A piece is a top-level
+``local``, a function or values, with the statements up to the next one. So is a top-level function of a verb's file.
 
-A piece is a top-level ``local``, a function or values, with the statements up to the next one. A script has only the
-pieces that its verb uses, directly or through others, since each call makes every function of its script anew.
+Each call of a script makes anew all functions that it comes by. So a piece stands right before the first statement that
+uses it, and within the branch of an ``if`` where only that branch does: a branch that isn't taken costs nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
@@ -86,15 +87,23 @@ class Verb(Generic[T]):
     @cached_property
     def script(self) -> str:
         """The script that the server gets."""
-        locals_ = [f"local {name.upper()} = KEYS[{place}]" for place, name in enumerate(self._key_names, 1)]
+        pieces, body = {**_PIECES, **self._given}, []
+        code = _code((files(__package__) / "lua" / f"{self.name}.lua").read_text())
+        for statement in _statements(code):
+            if function := re.match(r"local function (\w+)", statement):
+                pieces[function[1]] = statement
+            else:
+                body.append(statement)
+        return _with_pieces("\n".join(body), pieces)
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The keys and arguments, as pieces."""
+        given = {name: f"KEYS[{place}]" for place, name in enumerate(self._key_names, 1)}
+        given |= {name: kind.read % f"ARGV[{place}]" for place, (name, kind) in enumerate(self.arguments.items(), 1)}
         if self.more_keys:
-            more = self.more_keys.upper()
-            locals_.append(f"local {more} = {{}}")
-            locals_.append(f"for place = {len(self._key_names) + 1}, #KEYS do {more}[#{more} + 1] = KEYS[place] end")
-        for place, (name, kind) in enumerate(self.arguments.items(), 1):
-            locals_.append(f"local {name.upper()} = {kind.read % f'ARGV[{place}]'}")
-        body = _code((files(__package__) / "lua" / f"{self.name}.lua").read_text())
-        return "\n".join([*locals_, *_pieces_for(body), body])
+            given[self.more_keys] = f"{{select({len(self._key_names) + 1}, unpack(KEYS))}}"
+        return {name.upper(): f"local {name.upper()} = {value}" for name, value in given.items()}
 
     @cached_property
     def sha(self) -> str:
@@ -150,10 +159,16 @@ def _code(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def _statements(block: str) -> list[str]:
+    """Split a block, which is indented as its first line is."""
+    indent = " " * (len(block) - len(block.lstrip(" ")))
+    return re.split(rf"\n(?={indent}(?! |else\b|elseif\b|end\b|[)}}]))", block)
+
+
 def _read_pieces() -> dict[str, str]:
     """Return the pieces by the names that they declare."""
     pieces = {
-        "VERSION": f"local VERSION = {VERSION}",
+        "VERSION": f"local VERSION = '{VERSION}'",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
     }
     for file in (files(__package__) / "lua" / "pieces").iterdir():
@@ -166,22 +181,30 @@ def _read_pieces() -> dict[str, str]:
 
 _PIECES = _read_pieces()
 
+#: A branch of an ``if``: the line above it, and its lines.
+_BRANCH = re.compile(r"^(( *)(?:(?:if|elseif) .*then|else)\n)((?:\2 .*\n?)+)", re.MULTILINE)
 
-def _pieces_for(body: str) -> list[str]:
-    """Return the pieces that ``body`` uses, each behind those that it uses itself."""
-    found: list[str] = []
-    met: set[str] = set()
 
-    def find(text: str) -> None:
-        for name in re.findall(r"(?<![.\w])[A-Za-z]\w*", re.sub(r"'[^']*'", "", text)):
-            piece = _PIECES.get(name)
-            if piece is not None and piece not in met:
-                met.add(piece)
-                find(piece)
-                found.append(piece)
+def _with_pieces(block: str, pieces: Mapping[str, str], above: Iterable[str] = ()) -> str:
+    """Return the block with the pieces that it uses, except those that stand ``above`` it."""
+    known = set(above)
+    placed: list[str] = []
 
-    find(body)
-    return found
+    def place(text: str) -> None:
+        for statement in _statements(text):
+            outside = re.sub(r"'[^']*'", "", _BRANCH.sub(r"\1", statement))
+            for name in re.findall(r"(?<![.\w])[A-Za-z]\w*", outside):
+                piece = pieces.get(name)
+                if piece is not None and piece not in known:
+                    known.add(piece)
+                    place(piece)
+            placed.append(_BRANCH.sub(lambda branch: branch[1] + _branch(branch[3]), statement))
+
+    def _branch(lines: str) -> str:
+        return _with_pieces(lines.removesuffix("\n"), pieces, known) + "\n"
+
+    place(block)
+    return "\n".join(placed)
 
 
 # -- the verbs ------------------------------------------------------------------------------------------------------

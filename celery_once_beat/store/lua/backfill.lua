@@ -5,6 +5,8 @@
 --         {'open'}       it still owes its outcome, or runs; nothing changes
 --         {'unknown'}    no such entry
 
+local NOW = server_time()
+local entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end
@@ -13,7 +15,7 @@ if is_open() then
   local window = read_window()
   if window.backfill == 1 and window.beat == BEAT and window.turn == 1 and not kind then
     touch_entry()
-    return {'claimed', 1, '0', int(window.claimed)}
+    return {'claimed', 1, '0', window.claimed}
   end
   return {'open'}
 end

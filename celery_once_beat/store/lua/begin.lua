@@ -14,10 +14,14 @@
 --         {'closed', ''}        it was closed before; this copy is refused, and counted
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
-if elsewhen then
+local NOW = server_time()
+if NOW_ONLY and elsewhen() then
   return {'elsewhen', int(NOW)}
 end
 
+local entry = read_entry()
+check_entry()
+number_field('refused', entry.refused)
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()
@@ -28,7 +32,7 @@ local function count_by_window()
   if type(copies) ~= 'number' then
     return
   end
-  redis.call('PEXPIRE', REFUSED, entry.ttl)
+  redis.call('PEXPIRE', REFUSED, lifetime())
   local starts = redis.call('HKEYS', REFUSED)
   table.sort(starts)
   for position = 1, #starts - HISTORY_SIZE do
@@ -56,17 +60,13 @@ end
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
 local began = open and not kind and window.owner == OWNER and window.released == HELD
 if began or kind == 'run' and owner == OWNER then
-  local fence = began and window.fence or number
-  if began then
-    touch_entry()
-  else
-    redis.call('PEXPIRE', RUN, LEASE)
-  end
+  local fence = int(began and window.fence or number)
+  redis.call('DEL', RUN) -- needs no memory, for a full server
   set_running(fence) -- so that the lease runs anew, and WAIT has a write to wait for
   if open then
     set_deadline(NOW + LEASE + MARGIN)
   end
-  return {'begun', int(fence), open and window.attempts or 1, entry.last_done or ''}
+  return {'begun', fence, open and window.attempts or 1, entry.last_done or ''}
 end
 if kind == 'run' and not (open or TRACKED and passed()) then
   return {'busy', 'runs alone'}
@@ -83,17 +83,18 @@ end
 
 -- Grows with every begin of the entry, also where a replica's clock is behind. After a failover that lost the last begins,
 -- the clock alone keeps it growing.
-local fence = math.max(math.max(entry.fence, window and window.fence or 0) + 1, NOW)
+local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
   -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
-  redis.call('HSET', ENTRY, 'fence', int(fence))
+  fence = int(fence)
+  redis.call('HSET', ENTRY, 'fence', fence)
   if not KEYED then
     keep_entry()
   elseif redis.call('PTTL', ENTRY) < RETENTION then
     redis.call('PEXPIRE', ENTRY, RETENTION)
   end
   set_running(fence)
-  return {'begun', int(fence), 1, entry.last_done or ''}
+  return {'begun', fence, 1, entry.last_done or ''}
 end
 
 if window.released == TO_RUN_AGAIN then
@@ -104,26 +105,30 @@ if RETRY < window.retry then
 end
 local outcome = limit_reached(window) or too_late(window)
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
-local one_by_one = not outcome and overlap == 'skip'
-local waits = one_by_one and last_that_waits() == START
-local is_new = window.fence == 0 and window.backfill == 0
-if one_by_one and not is_new and another_runs() then
-  -- It has begun before, or was ordered, so it waits. It is overdue: a beat publishes it again once the other has ended.
-  touch_entry()
-  wait_for_turn()
-  -- The beat that published this copy may confirm only now: that would put it off.
-  window.turn, window.taken = window.turn + 1, 0
-  write_window(window, NOW)
-  return refuse('busy', 'another window of its entry runs')
+local waits = false
+if overlap == 'skip' and not outcome then
+  waits = last_that_waits() == START
+  local another_runs_now = another_runs()
+  if window.fence == 0 and window.backfill == 0 then
+    outcome = (another_runs_now or another_goes_first()) and 'skipped'
+  elseif another_runs_now then
+    -- It has begun before, or was ordered, so it waits. It is overdue: a beat publishes it again once the other has ended.
+    touch_entry()
+    wait_for_turn()
+    -- The beat that published this copy may confirm only now: that would put it off.
+    window.turn, window.taken = window.turn + 1, 0
+    write_window(window, NOW)
+    return refuse('busy', 'another window of its entry runs')
+  end
 end
-if one_by_one and is_new and (another_runs() or another_goes_first()) then
-  outcome = 'skipped'
+local note_consumed
+if entry.trying and window.fence == 0 then
+  note_consumed = see_consumed(window)
 end
-local note_consumed = see_consumed(window)
 if outcome then
   close_window(window, outcome, OWNER)
 else
-  touch_entry()
+  redis.call('DEL', RUN) -- needs no memory, for a full server
 end
 if note_consumed then
   note_consumed()
@@ -131,9 +136,10 @@ end
 if outcome then
   return {'closed', outcome}
 end
-window.attempts = window.attempts + 1
+window.attempts, window.turn = window.attempts + 1, window.turn + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
-window.released, window.taken, window.publishes, window.turn = HELD, 0, 0, window.turn + 1
+window.released, window.taken, window.publishes = HELD, 0, 0
+fence = int(fence)
 set_running(fence)
 if overlap == 'skip' then
   redis.call('HSET', ENTRY, 'running', START)
@@ -141,5 +147,5 @@ if overlap == 'skip' then
     redis.call('HDEL', ENTRY, 'waiting')
   end
 end
-write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
-return {'begun', int(fence), window.attempts, entry.last_done or ''}
+write_window(window, NOW + LEASE + MARGIN, 'fence', fence)
+return {'begun', fence, window.attempts, entry.last_done or ''}

@@ -10,10 +10,12 @@
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
 
+local NOW = server_time()
+local entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end
-redis.call('PEXPIRE', ENTRY, entry.ttl)
+touch_entry()
 if entry.paused == '1' and MODE ~= 'pass' then
   return {'paused'}
 end
@@ -32,7 +34,7 @@ if entry.cursor ~= FROM_CURSOR then
     end
     local window = read_window()
     if is_open() and window.turn == 1 and window.beat == BEAT then
-      return {'claimed', 1, int(window.expires), 0}
+      return {'claimed', 1, window.expires, 0}
     end
   end
   return {'moved', entry.cursor, 0}
@@ -47,7 +49,8 @@ end
 local function look_at(run_key, start, member)
   local deadline = redis.call('ZSCORE', OPEN, member)
   if deadline then
-    local window = read_window(start)
+    local account = redis.call('HGET', ENTRY, 'w:' .. start)
+    local window = account and read_account(account, start) or new_window('-', 0)
     window.backfill = 0
     return {window = window, deadline = deadline, start = start, member = member, open = true}
   end
@@ -70,11 +73,15 @@ local function look_at(run_key, start, member)
   return nil
 end
 
+local function count(outcome, number)
+  redis.call('HINCRBY', ENTRY, 'c:' .. outcome, number)
+end
+
 local function take_over(found)
   if found.window then
     write_window_at(found.start, found.member, found.window, found.deadline)
   else
-    count('c:' .. found.outcome, 1)
+    count(found.outcome, 1)
   end
 end
 
@@ -88,7 +95,9 @@ for start in string.gmatch(MISSED, '%S+') do
   end
 end
 local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
-look_at_history() -- validate now: if the outcome couldn't be remembered, the window would restart for ever
+if HISTORY_SIZE > 0 then
+  redis.call('LLEN', HISTORY) -- validate now: if the outcome couldn't be remembered, the window would restart for ever
+end
 if missed > 0 then
   look_at_count('c:missed')
 end
@@ -96,8 +105,9 @@ if MODE == 'untracked' then
   look_at_count('c:untracked')
 end
 if missed > 0 then
+  make_room()
   remember(newest_missed, 'missed', NOW, 0, 0, missed, BEAT, '-')
-  count('c:missed', missed)
+  count('missed', missed)
 end
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 for _, found in ipairs(known) do
@@ -110,7 +120,7 @@ if MODE == 'run' and not itself then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
     return {'moved', START, missed}
   end
-  return {'claimed', window.turn, int(window.expires), missed}
+  return {'claimed', window.turn, window.expires, missed}
 end
 redis.call('HSET', ENTRY, 'cursor', START)
 if MODE == 'pass' then
@@ -118,7 +128,7 @@ if MODE == 'pass' then
 end
 if MODE == 'untracked' and not (itself and itself.open) then
   -- Whoever published it, or runs it, it is accounted for; only its claim marker says who may publish.
-  count('c:untracked', 1)
+  count('untracked', 1)
   return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end
 take_over(itself)

@@ -9,6 +9,8 @@
 --         {'sooner'}      the task is unknown: it stays open, and is overdue soon, in doubling steps up to
 --                         PUBLISH_TIMEOUT; the next copy may meet a worker that knows its task
 
+local NOW = server_time()
+local entry = read_entry()
 local kind, owner = settle()
 if not is_open() then
   return kind == 'done' and owner == OWNER and {'closed', OUTCOME} or {'unchanged'}
@@ -30,7 +32,7 @@ if OUTCOME == 'unknown' then
   end
   return {'sooner'}
 end
-if OUTCOME == 'expired' and NOW < window.expires then
+if OUTCOME == 'expired' and NOW < tonumber(window.expires) then
   -- The worker's clock is ahead. Its copy is gone; the window becomes overdue.
   return {'unchanged'}
 end

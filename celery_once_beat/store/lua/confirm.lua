@@ -13,6 +13,8 @@
 
 local NOT_YET = 3
 
+local NOW = server_time()
+local entry = read_entry()
 local kind, owner, outcome = settle()
 local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
 local closer = '/' .. int(TURN) -- ends the owner in the marker: a repetition knows its own, since turns differ
@@ -26,7 +28,7 @@ local window = read_window()
 if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then
   return {'unchanged'}
 end
-if end_as == 'untracked' or end_as and window.publishes >= entry.max_attempts then
+if end_as == 'untracked' or end_as and window.publishes >= most_attempts() then
   close_window(window, end_as, window.beat .. closer)
   return {end_as}
 end

@@ -9,6 +9,8 @@
 --         {'stale'}      another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
+local NOW = server_time()
+local entry = read_entry()
 local kind, owner, number = settle()
 local open = is_open()
 if kind == 'done' then
@@ -40,6 +42,7 @@ if not open then
     redis.call('SET', RUN, 'wait:' .. int(NO_RETRY) .. ':' .. OWNER, 'PX', AGAIN)
     return {'again', int(AGAIN)}
   end
+  redis.call('DEL', RUN) -- frees memory first
   mark_done(OWNER, OUTCOME, true)
   return {'finished'}
 end
@@ -48,7 +51,7 @@ local again = AGAIN
 if OUTCOME == 'failed' and (entry.again or '-1') ~= '-1' then
   again = number_field('again', entry.again)
 end
-if again > 0 and window.attempts < entry.max_attempts then
+if again > 0 and window.attempts < most_attempts() then
   redis.call('DEL', RUN)
   -- The next run gets its full retries back.
   window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1

@@ -6,6 +6,7 @@
 -- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
 --                                                 it lives and was not known, else 0; then each beat alive
 
+local NOW, TIME = server_time()
 local now, gone = int(NOW), int(NOW - BEAT_TTL)
 local added = 0
 
@@ -41,7 +42,7 @@ if WHAT == 'lives' then
 elseif WHAT == 'leaves' then
   forget(BEAT)
 end
-local reply = {time[1], time[2], added}
+local reply = {TIME[1], TIME[2], added}
 for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '(' .. gone, '+inf')) do
   reply[#reply + 1] = beat
 end

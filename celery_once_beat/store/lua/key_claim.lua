@@ -9,7 +9,8 @@
 -- <claimant> for both; only the time that is left tells them apart. The run key is begin's: a message may have begun whose
 -- publisher died before the confirm.
 
-if elsewhen then
+local NOW = server_time()
+if NOW_ONLY and elsewhen() then
   return {'elsewhen', int(NOW)}
 end
 local claim = redis.call('GET', CLAIM)

@@ -30,6 +30,7 @@ local function instant(ms, us)
     math.floor(s / 3600), math.floor(s / 60) % 60, s % 60, (ms % 1000) * 1000 + us)
 end
 
+local NOW, TIME = server_time()
 local fields = read_fields('fingerprint', 'loaders', 'paused', 'since')
 local cursor, since = fields[2], instant_field('since', fields[6])
 
@@ -63,7 +64,7 @@ if right.fingerprint ~= FINGERPRINT then
 end
 
 local news = 'same'
-local now = instant(NOW, time[2] % 1000)
+local now = instant(NOW, TIME[2] % 1000)
 local function up_to_now(text)
   return text < now and text or now
 end

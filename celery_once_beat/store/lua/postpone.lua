@@ -10,6 +10,8 @@
 --         {'no'}          it isn't overdue, or is another's
 --         {'who', beat...}   see loaders.lua
 
+local NOW = server_time()
+local entry = read_entry()
 local kind = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
 if not deadline or tonumber(deadline) > NOW then

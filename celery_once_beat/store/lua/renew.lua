@@ -3,13 +3,15 @@
 -- returns {'renewed'}   also where its lease had run out and nobody began since
 --         {'stale'}     another began since, it was handed over, or it has its outcome
 
-if hold(run_state()) ~= 'run' then
+local NOW = server_time()
+local kind, owner = run_state()
+-- While the lease lasts the run key says it all. Else the account says whether another began since.
+local entry = kind == 'run' and read_fields() or read_entry()
+if hold(kind, owner) ~= 'run' then
   return {'stale'}
 end
 if redis.call('PEXPIRE', RUN, LEASE) == 0 then -- needs no memory, for a full server
   set_running(FENCE)
 end
-if is_open() then
-  set_deadline(NOW + LEASE + MARGIN)
-end
+redis.call('ZADD', OPEN, 'XX', NOW + LEASE + MARGIN, MEMBER) -- if it is open
 return {'renewed'}

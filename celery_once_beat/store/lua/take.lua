@@ -8,6 +8,8 @@
 --                                 window of its entry runs': without overlap, one that has begun before waits
 --         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
+local NOW = server_time()
+local entry = read_entry()
 local kind, owner, number = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
 if not deadline then
@@ -20,14 +22,14 @@ if entry.fingerprint ~= FINGERPRINT then
   return {'no', 'superseded'}
 end
 local window = read_window()
-local function taken()
-  return {'taken', window.turn, window.retry, window.attempts, int(window.expires), window.publishes,
-    window.backfill == 1 and int(window.claimed) or '0'}
+local function answer()
+  return {'taken', window.turn, window.retry, window.attempts, window.expires, window.publishes,
+    window.backfill == 1 and window.claimed or '0'}
 end
 if tonumber(deadline) > NOW then
   if window.taken == 1 and window.beat == BEAT and not kind then
     touch_entry()
-    return taken() -- the reply to this beat's take was lost
+    return answer() -- the reply to this beat's take was lost
   end
   return {'no', 'not overdue'}
 end
@@ -60,8 +62,8 @@ if outcome then
   close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
-local began = last_that_began() and (window.fence > 0 or window.backfill == 1)
-if began and entry.overlap ~= 'allow' then
+local is_new = window.fence == 0 and window.backfill == 0
+if not is_new and entry.overlap ~= 'allow' and last_that_began() then
   wait_for_turn()
   if another_runs() then
     return {'no', 'another window of its entry runs'} -- it stays overdue, and is published once the other has ended
@@ -70,7 +72,7 @@ if began and entry.overlap ~= 'allow' then
     redis.call('HSET', ENTRY, 'running', START)
   end
 end
-if window.fence == 0 and window.backfill == 0 and window.taken == SENT then
+if is_new and window.taken == SENT then
   local now, later = try_again()
   if not now then
     set_deadline(later)
@@ -84,4 +86,4 @@ if window.released == TO_RUN_AGAIN then
 end
 write_window(window, NOW + CLAIM_LEASE)
 keep_open()
-return taken()
+return answer()

@@ -6,6 +6,7 @@
 --         {'unknown'}   there is no such entry
 --         {'who', beat...}   see loaders.lua
 
+local NOW = server_time()
 local fields = read_fields('fingerprint', 'loaders')
 if not fields[2] then
   return {'unknown'}

@@ -1,50 +1,48 @@
 -- The end of a window: limits, counters, history.
 
--- A script looks at all that it will write to, then writes: one that stops halfway would count twice.
-local function look_at_history()
-  if HISTORY_SIZE > 0 then
-    redis.call('LLEN', HISTORY)
+-- Make room for one more record. This fails where the key holds no list, so it is the first write of a script: one that
+-- stops halfway would count twice.
+local function make_room()
+  if HISTORY_SIZE == 1 then
+    redis.call('LTRIM', HISTORY, 1, 0)
+  elseif HISTORY_SIZE > 1 then
+    redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 2)
   end
 end
 
-local function look_at_count(name)
-  counted[name] = counted[name] or number_field(name, redis.call('HGET', ENTRY, name), 0)
-end
-
 -- The conservation law counts windows of the present definition (c:). All others are counted apart (x:).
-local function count(name, number, ...)
-  counted[name] = counted[name] + number
-  redis.call('HSET', ENTRY, name, int(counted[name]), ...)
-  keep_entry()
+local function look_at_count(name)
+  return number_field(name, entry[name] or redis.call('HGET', ENTRY, name), 0)
 end
 
 -- A record is short, since there are many: start without its trailing zeros; outcome; when it was claimed; ms after that
 -- when its last execution began (0: none, or at once) and when it was closed; attempts, or how many windows were missed;
--- host and process of the beat, host:order for a window that was ordered; host of the last owner.
+-- host and process of the beat, host:order for a window that was ordered; host of the last owner. See make_room.
 local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
     local text = string.format('%s %s %.0f %.0f %.0f %.0f %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
       math.max(begun, 0), math.max(closed, 0), number, string.match(beat, '^[^:]*:?[^:]*'), string.match(owner, '^[^:/]*'))
-    if redis.call('LPUSH', HISTORY, text) > HISTORY_SIZE then
-      redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 1)
-    end
-    redis.call('PEXPIRE', HISTORY, entry.ttl)
+    redis.call('LPUSH', HISTORY, text)
+    redis.call('PEXPIRE', HISTORY, lifetime())
   end
 end
 
 local function close_window(window, outcome, owner)
-  local apart = window.backfill == 1 or not passed() or START <= (entry.since or entry.born)
+  check_entry()
+  local alone = not passed()
+  local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
-  look_at_history()
-  look_at_count(name)
-  redis.call('ZREM', OPEN, MEMBER) -- first what frees memory, for a full server
+  local counted = int(look_at_count(name) + 1)
+  make_room()
+  redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
-  mark_done(owner, outcome, not passed())
+  mark_done(owner, outcome, alone)
   if outcome == 'done' and START > (entry.last_done or '') then
-    count(name, 1, 'last_done', START)
+    redis.call('HSET', ENTRY, name, counted, 'last_done', START)
   else
-    count(name, 1)
+    redis.call('HSET', ENTRY, name, counted)
   end
+  keep_entry()
   local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
     owner)
@@ -61,13 +59,13 @@ end
 
 -- The outcome of an open window that nobody runs, if a limit ends it; else nil.
 local function limit_reached(window)
-  if window.attempts >= entry.max_attempts then
+  if window.attempts >= most_attempts() then
     return 'abandoned'
   end
   if window.attempts >= 1 and entry.recover == '0' and window.released == HELD then
     return 'dropped'
   end
-  if window.expires > 0 and NOW > window.expires then
+  if window.expires ~= '0' and NOW > tonumber(window.expires) then
     return 'expired'
   end
   return nil

@@ -21,51 +21,70 @@
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
 -- Every verb of an entry reads its version first. It raises NEWER where a newer version wrote the hash, and BADDATA
--- where a key holds what this package didn't write. Nothing has been changed then.
+-- where a key holds what this package didn't write. Nothing has been changed then. A verb of a window keeps what it read
+-- as `entry`, and the server's time as NOW: the pieces use both.
 
 -- The hash's v and cursor, then the fields that are asked for: in one command, since each costs more than its fields.
 local function read_fields(...)
   local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', ...)
-  if number_field('v', fields[1], VERSION) > VERSION then
-    error('NEWER ' .. fields[1])
+  local version = fields[1]
+  if version and version ~= VERSION and number_field('v', version) > tonumber(VERSION) then
+    error('NEWER ' .. version)
   end
   instant_field('cursor', fields[2])
   return fields
 end
 
--- What any verb of a window looks at.
-local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
-  'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'w:' .. START)
-local entry = {
-  cursor = hash[2], born = instant_field('born', hash[3]),
-  since = hash[4] == hash[3] and hash[4] or instant_field('since', hash[4]),
-  last_done = instant_field('last_done', hash[7]),
-  fence = number_field('fence', hash[5], 0), ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1),
-  max_attempts = number_field('max_attempts', hash[8], math.huge),
-  paused = hash[12], fingerprint = hash[13], recover = hash[14], grace = hash[15], again = hash[16],
-  overlap = hash[17],
-}
--- Validate now for later verbs: if the outcome couldn't be counted, the window would restart for ever.
-number_field('refused', hash[9])
-local counted = {['c:done'] = number_field('c:done', hash[10], 0), ['c:failed'] = number_field('c:failed', hash[11], 0)}
-local account = hash[18]
+-- What any verb of a window looks at, as texts; false where there is none. `account` is the window's.
+local function read_entry()
+  local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
+    'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'w:' .. START)
+  return {
+    cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0), ttl = hash[6],
+    last_done = hash[7], max_attempts = hash[8], refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11],
+    paused = hash[12], fingerprint = hash[13], recover = hash[14], grace = hash[15], again = hash[16],
+    overlap = hash[17], trying = hash[18], account = hash[19],
+  }
+end
+
+-- What the end of a window needs, whether it is this verb that ends it or a later one: a window whose outcome couldn't be
+-- counted would restart for ever.
+local function check_entry()
+  instant_field('born', entry.born)
+  if entry.since ~= entry.born then
+    instant_field('since', entry.since)
+  end
+  instant_field('last_done', entry.last_done)
+  number_field('c:done', entry['c:done'])
+  number_field('c:failed', entry['c:failed'])
+end
+
+-- How long the hash lives after this, ms.
+local function lifetime()
+  return math.max(whole(entry.ttl or '') or 30 * DAY, 1)
+end
+
+-- How often a window may begin and die.
+local function most_attempts()
+  return number_field('max_attempts', entry.max_attempts, math.huge)
+end
 
 -- The cursor has passed this window, so the open zset alone says whether it still owes an outcome.
 local function passed()
   return entry.cursor and entry.born and entry.born < START and START <= entry.cursor
 end
 
+-- A full server refuses a script's first write if that could need memory, and lets a script go on that has written.
+-- What is there already must go on and end: that frees memory, and a lost lease costs a second execution. So a script
+-- that changes what is there begins with a write that needs no memory: this one, DEL, ZREM or LTRIM. An answer that repeats an
+-- earlier one writes too: WAIT only waits for writes of its own connection, and the first answer may have come on another.
+local function touch_entry()
+  redis.call('PEXPIRE', ENTRY, lifetime())
+end
+
 -- If the hash was lost while its windows are open, the first verb that writes makes it again. It expires all the same.
 local function keep_entry()
   if not entry.cursor then
-    redis.call('PEXPIRE', ENTRY, entry.ttl)
+    touch_entry()
   end
-end
-
--- A full server refuses a script's first write if that could need memory, and lets a script go on that has written.
--- What is there already must go on and end: that frees memory, and a lost lease costs a second execution. So a script
--- that changes what is there begins with a write that needs no memory: this one, DEL, or ZREM. An answer that repeats an
--- earlier one writes too: WAIT only waits for writes of its own connection, and the first answer may have come on another.
-local function touch_entry()
-  redis.call('PEXPIRE', ENTRY, entry.ttl)
 end

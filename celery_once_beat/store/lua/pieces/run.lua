@@ -10,13 +10,15 @@ local function run_state(key)
     return nil
   end
   local owner, fence = string.match(value, '^run:(.*):(%d+)$')
-  if owner and whole(fence) then
-    return 'run', owner, tonumber(fence)
+  fence = owner and whole(fence)
+  if fence then
+    return 'run', owner, fence
   end
   local retry
   retry, owner = string.match(value, '^wait:(%d+):(.*)$')
-  if retry and whole(retry) then
-    return 'wait', owner, tonumber(retry)
+  retry = retry and whole(retry)
+  if retry then
+    return 'wait', owner, retry
   end
   local outcome
   outcome, owner = string.match(value, '^done:(%a+):(.*)$')
@@ -26,13 +28,13 @@ local function run_state(key)
   error('BADDATA ' .. (key or RUN) .. ' is neither run:, wait: nor done:')
 end
 
+-- `fence` is its text.
 local function set_running(fence)
-  redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. int(fence), 'PX', LEASE)
+  redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. fence, 'PX', LEASE)
 end
 
 -- The marker lives for the retention if it alone decides, else for the marker_ttl.
 local function mark_done(owner, outcome, alone)
-  redis.call('DEL', RUN) -- frees memory first
   redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
 end
 

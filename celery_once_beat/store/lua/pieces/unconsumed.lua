@@ -7,7 +7,7 @@
 local MOST_TRIED = 100
 
 local function read_trying()
-  local text = redis.call('HGET', ENTRY, 'trying')
+  local text = entry.trying
   if not text then
     return nil
   end
@@ -24,25 +24,20 @@ end
 
 -- When a window that is put off becomes overdue: after an eighth of its age, up to ten minutes.
 local function overdue_again(window)
-  return NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), 600000)
+  return NOW + math.floor(math.min(math.max((NOW - window.claimed) / 8, MARGIN), 600000))
 end
 
--- A copy of `window` has reached a worker, so somebody consumes its queue: more may be tried, and the one that is tried
--- needn't wait for its next step. Looks, and returns the function that writes.
+-- A copy of `window` has reached a worker, and it is its first begin. So somebody consumes its queue: more may be tried,
+-- and the one that is tried needn't wait for its next step. Looks, and returns the function that writes; only where
+-- entry.trying says something.
 local function see_consumed(window)
-  local start, more, last
-  if window.fence == 0 then
-    start, more, last = read_trying()
-  end
-  if not start then
-    return nil
-  end
+  local start, more, last = read_trying()
   -- pcall: an account that can't be read is its own window's trouble.
   local readable, first, deadline = pcall(another, start)
   return function()
     write_trying(start, math.min(more + (window.publishes > 1 and 2 or 1), MOST_TRIED), last)
     if readable and first and first.fence == 0 and deadline > overdue_again(first) then
-      redis.call('ZADD', OPEN, int(overdue_again(first)), member_of(start))
+      redis.call('ZADD', OPEN, overdue_again(first), member_of(start))
     end
   end
 end

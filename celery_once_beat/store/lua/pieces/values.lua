@@ -1,27 +1,35 @@
 -- Time and values: what is read strictly, and how numbers are written.
 
-local time = redis.call('TIME')
-local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+-- The server's time, ms; then as the server gives it: seconds, and microseconds of the second.
+local function server_time()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000), time
+end
 
 local DAY = 86400000
 
 -- A deadline lies this many ms behind the expiry of the run key that it waits for.
 local MARGIN = 1000
 
--- Lua would write 1.7e+12.
+-- A number within a text: Lua itself would write 1e+15. Commands take numbers as they are.
 local function int(number)
   return string.format('%.0f', number)
 end
 
--- A whole number as this package writes it, or nil. tonumber takes 'nan', '0x10' and ' 7 ' too, and more than 15 digits
--- overflow elsewhere. Clients send durations of at most 1e14 ms and retry numbers up to 1e9, so every sum that is written
--- can be read again.
+-- Numbers from here on overflow elsewhere. Clients send durations of at most 1e14 ms and retry numbers up to 1e9, so every
+-- sum that is written can be read again.
+local TOO_LARGE = 1e15
+
+local find = string.find
+
+-- A whole number as this package writes it, or nil. tonumber takes 'nan', '0x10' and ' 7 ' too.
 local function whole(text)
-  return #text <= 15 and string.match(text, '^%d+$') and tonumber(text) or nil
+  local number = not find(text, '%D') and tonumber(text)
+  return number and number < TOO_LARGE and number or nil
 end
 
 local function is_instant(text)
-  return string.match(text, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') ~= nil
+  return find(text, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') ~= nil
 end
 
 -- Raised before the first write, so nothing half-written is left behind.
@@ -42,5 +50,7 @@ local function number_field(name, value, default)
   return whole(value) or bad_field(name, value, 'a whole number')
 end
 
--- With NOW_ONLY: the server's time lies outside of the window.
-local elsewhen = NOW_ONLY and (NOW < STARTS_AT or ENDS_AT and NOW >= ENDS_AT)
+-- Whether the server's time lies outside of the window.
+local function elsewhen()
+  return NOW < STARTS_AT or ENDS_AT and NOW >= ENDS_AT
+end

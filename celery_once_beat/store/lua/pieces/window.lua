@@ -4,13 +4,10 @@ local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end
 
--- An account is these numbers, then owner and beat. `turn` changes with each claim, take, begin and hand over, so a late
+-- An account is ten numbers, then owner and beat; see read_account. `claimed` and `expires` (0: never), server ms, stay
+-- texts, since most verbs only pass them on. `turn` changes with each claim, take, begin and hand over, so a late
 -- confirm can be told. `released` says whether the last owner gave the window back, and for what. `taken` is 1 from a take
 -- until its confirm, then SENT once the message went out; 0: not yet, or an older version confirmed it.
-local NUMBERS = {
-  'attempts', 'fence', 'retry', 'turn', 'publishes', 'claimed', 'expires', 'backfill', 'released', 'taken',
-}
-
 local SENT = 2
 
 -- Values of `released`. HELD also before the first begin, and after an execution died.
@@ -20,49 +17,49 @@ local RUN_AGAIN_DUE = 3
 
 local function new_window(beat, expires)
   return {
-    attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = NOW, expires = expires or 0,
+    attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = int(NOW), expires = int(expires or 0),
     backfill = 0, released = HELD, taken = 0, owner = '-', beat = beat,
   }
 end
 
-local function read_window(start)
-  local text
-  if start then
-    text = redis.call('HGET', ENTRY, 'w:' .. start)
-  else
-    text = account
+local function read_account(account, start)
+  local attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken, owner, beat =
+    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+  if not attempts or math.max(attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken) >=
+    TOO_LARGE then
+    error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
-  if not text then
+  return { -- `+ 0` makes a number of a text, quicker than tonumber
+    attempts = attempts + 0, fence = fence + 0, retry = retry + 0, turn = turn + 0, publishes = publishes + 0,
+    claimed = claimed, expires = expires, backfill = backfill + 0, released = released + 0, taken = taken + 0,
+    owner = owner, beat = beat,
+  }
+end
+
+-- The window of this verb. Where the hash was lost while it is open, it has no account.
+local function read_window()
+  if not entry.account then
     return new_window('-', 0)
   end
-  local w = {}
-  w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.released, w.taken, w.owner,
-    w.beat = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
-  for _, name in ipairs(NUMBERS) do
-    w[name] = w[name] and whole(w[name])
-    if not w[name] then
-      error('BADDATA ' .. ENTRY .. ' field w:' .. (start or START) .. ' is no account of a window')
-    end
-  end
-  return w
+  return read_account(entry.account, START)
 end
 
 -- The zset lives as long as its longest-lived entry, and a day longer, so not every write has to renew it.
 local function keep_open()
   -- PTTL -1: the zset is new, -2 can't be.
-  if redis.call('PTTL', OPEN) < entry.ttl then
-    redis.call('PEXPIRE', OPEN, entry.ttl + DAY)
+  if redis.call('PTTL', OPEN) < lifetime() then
+    redis.call('PEXPIRE', OPEN, lifetime() + DAY)
   end
 end
 
 -- `...` are further fields of the entry hash and their values, here and below.
 local function write_window_at(start, member, w, deadline, ...)
   redis.call('HSET', ENTRY, 'w:' .. start, string.format(
-    '%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s %s',
+    '%d %.0f %d %d %d %s %s %d %d %d %s %s', -- %d is quicker, for what fits in 31 bits
     w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.released, w.taken, w.owner,
     w.beat), ...)
   keep_entry()
-  if redis.call('ZADD', OPEN, int(deadline), member) == 1 then
+  if redis.call('ZADD', OPEN, deadline, member) == 1 then
     keep_open()
   end
 end
@@ -72,17 +69,18 @@ local function write_window(window, deadline, ...)
 end
 
 local function set_deadline(at)
-  redis.call('ZADD', OPEN, int(at), MEMBER)
+  redis.call('ZADD', OPEN, at, MEMBER)
 end
 
 local function member_of(start)
   return string.sub(MEMBER, 1, -(#START + 1)) .. start
 end
 
--- The account and the deadline of another window of the entry; nil where it isn't open.
+-- Another window of the entry and its deadline; nil where it isn't open.
 local function another(start)
-  if not start or start == START or not redis.call('HGET', ENTRY, 'w:' .. start) then
+  local account = start and start ~= START and redis.call('HGET', ENTRY, 'w:' .. start)
+  if not account then
     return nil
   end
-  return read_window(start), tonumber(redis.call('ZSCORE', OPEN, member_of(start)) or 0)
+  return read_account(account, start), tonumber(redis.call('ZSCORE', OPEN, member_of(start)) or 0)
 end
