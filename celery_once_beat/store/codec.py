@@ -103,7 +103,8 @@ def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed 
 def read_begin(reply: list[Any]) -> model.Begun | model.Busy | model.Closed:
     match reply[0]:
         case "begun":
-            return model.Begun(int(reply[1]), int(reply[2]), parse_instant(reply[3]) if reply[3] else None)
+            last_done = parse_instant(reply[3]) if reply[3] else None
+            return model.Begun(int(reply[1]), int(reply[2]), last_done, reply[4])
         case "closed":
             return model.Closed(reply[1])
     return model.Busy(reply[1])

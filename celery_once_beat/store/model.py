@@ -205,6 +205,8 @@ class Begun:
     fence: int
     attempt: int
     last_done: datetime | None
+    #: The entry's, else the task's.
+    overlap: str = "allow"
 
 
 #: Why a copy has to come again later: no beat recovers its window.

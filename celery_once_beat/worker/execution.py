@@ -50,7 +50,6 @@ class Execution(Turn):
         super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
         self.task = task
         self.retry = check_retry(request.retries)
-        self._overlap: str = store.settings.of_task("overlap", task)
         #: How the window ends: done, failed or rejected; '' if it doesn't.
         self._outcome = ""
         #: What it failed with.
@@ -110,7 +109,10 @@ class Execution(Turn):
         raise Ignore(f"window refused: {reason}")
 
     def _send_begin(self) -> Any:
-        options: dict[str, Any] = {"tracked": self.window.tracked, "overlap": self._overlap}
+        options: dict[str, Any] = {
+            "tracked": self.window.tracked,
+            "overlap": self.store.settings.of_task("overlap", self.task),
+        }
         leases = leases_of(self.store)
         ends = leases.take_ends()
         if not ends:
@@ -227,7 +229,8 @@ class Execution(Turn):
         return (
             self.lease is not None
             and not self.handed_over
-            and self._overlap == "allow"
+            and isinstance(self.reply, Begun)
+            and self.reply.overlap == "allow"
             and not self.store.settings.wait_replicas
             and not signals.window_succeeded.receivers
             and not signals.window_closed.receivers

@@ -256,12 +256,15 @@ def _wait_for_replicas(worker: Worker) -> None:
     object.__setattr__(store_of(worker.app).settings, "wait_replicas", 1)
 
 
-@pytest.mark.parametrize("why", ["overlap", "signals", "replicas", "lease"])
+@pytest.mark.parametrize("why", ["overlap", "entry's overlap", "signals", "replicas", "lease"])
 def test_ends_that_somebody_waits_for(
     new_worker: Callable[..., Worker], redis_url: str, patient: None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next window of an entry that runs one by one, receivers of signals, replicas: they are told at once."""
     worker = new_worker(redis_url, **({"once_beat_overlap": "skip"} if why == "overlap" else {}))
+    if why == "entry's overlap":
+        with redis.Redis.from_url(redis_url) as client:
+            client.hset(store_of(worker.app).entry_key(WINDOW.entry), "overlap", "skip")
     finished: list[Any] = []
     monkeypatch.setattr(Store, "finish", lambda self, *a, **k: finished.append(a))
     body: Callable[[], Any] = lambda: None  # noqa: E731

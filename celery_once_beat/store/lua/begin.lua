@@ -4,7 +4,8 @@
 -- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
 -- retry, is to be recovered, or waits itself.
 --
--- returns {'begun', fence, attempt, last_done}   run it; last_done is '' where there is none
+-- returns {'begun', fence, attempt, last_done, overlap}   run it; last_done is '' where there is none, overlap is the
+--                                                entry's, else the task's
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
 --                               again', 'another window of its entry runs', or 'handed over to retry <n>' if this copy
 --                               is an older one
@@ -57,6 +58,7 @@ end
 if kind == 'done' then
   return refuse('closed', '')
 end
+local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
 local began = open and not kind and window.owner == OWNER and window.released == HELD
 if began or kind == 'run' and owner == OWNER then
@@ -66,7 +68,7 @@ if began or kind == 'run' and owner == OWNER then
   if open then
     set_deadline(NOW + LEASE + MARGIN)
   end
-  return {'begun', fence, open and window.attempts or 1, entry.last_done or ''}
+  return {'begun', fence, open and window.attempts or 1, entry.last_done or '', overlap}
 end
 if kind == 'run' and not (open or TRACKED and passed()) then
   return {'busy', 'runs alone'}
@@ -94,7 +96,7 @@ if not open then
     redis.call('PEXPIRE', ENTRY, RETENTION)
   end
   set_running(fence)
-  return {'begun', fence, 1, entry.last_done or ''}
+  return {'begun', fence, 1, entry.last_done or '', overlap}
 end
 
 if window.released == TO_RUN_AGAIN then
@@ -104,7 +106,6 @@ if RETRY < window.retry then
   return refuse('busy', 'handed over to retry ' .. int(window.retry))
 end
 local outcome = limit_reached(window) or too_late(window)
-local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
 local waits = false
 if overlap == 'skip' and not outcome then
   waits = last_that_waits() == START
@@ -148,4 +149,4 @@ if overlap == 'skip' then
   end
 end
 write_window(window, NOW + LEASE + MARGIN, 'fence', fence)
-return {'begun', fence, window.attempts, entry.last_done or ''}
+return {'begun', fence, window.attempts, entry.last_done or '', overlap}
