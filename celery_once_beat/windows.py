@@ -239,21 +239,20 @@ def find_headers(*mappings: object) -> dict[str, object]:
     without an entry count if they have a start or a version: that message has lost a part of its headers, and must not
     run as if it had no window.
     """
-    # Every message of an OnceTask passes here, twice, and most have no window: nothing is copied for those.
-    without_entry: Mapping[Any, object] = {}
+    # Every message of an OnceTask passes here, twice, and most have no window. Whether something is a dict is known
+    # sooner than whether it is any mapping.
+    found: Mapping[Any, object] | None = None
     for mapping in mappings:
-        if not isinstance(mapping, Mapping):
+        if mapping is None or not isinstance(mapping, (dict, Mapping)):
             continue
         for level in (mapping, mapping.get("headers")):
-            if isinstance(level, Mapping) and not level.keys().isdisjoint(_TELLING):
-                if "once_entry" in level:
-                    return _once_headers(level)
-                without_entry = without_entry or level
-    return _once_headers(without_entry)
-
-
-def _once_headers(headers: Mapping[Any, object]) -> dict[str, object]:
-    return {name: value for name, value in headers.items() if isinstance(name, str) and name.startswith("once_")}
+            if level is None or not isinstance(level, (dict, Mapping)) or level.keys().isdisjoint(_TELLING):
+                continue
+            if found is None or ("once_entry" in level and "once_entry" not in found):
+                found = level
+    if found is None:
+        return {}
+    return {name: value for name, value in found.items() if isinstance(name, str) and name.startswith("once_")}
 
 
 # -- calls without a window

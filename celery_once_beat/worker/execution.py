@@ -28,7 +28,7 @@ from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailab
 from celery_once_beat.identity import delivery_name, execution_name
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Ending, Stale, Store
-from celery_once_beat.windows import Window, check_retry
+from celery_once_beat.windows import Window, check_retry, find_headers
 
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
@@ -312,16 +312,18 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 
 
-def traced(trace: Callable[..., Any], *arguments: Any) -> Any:
-    """Trace a task by Celery's ``trace``, and then record the end of its window.
+def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: dict[str, Any]) -> Any:
+    """Trace a task by Celery's ``trace``, and then record the end of its window, if its message is one's.
 
     If Celery fails the task although its body returned, the window has failed too. A soft time limit that is reached
     when the task has ended concerns nobody any more.
     """
+    if not find_headers(request, request.get("headers")):
+        return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
 
     def run() -> Any:
-        ended.append(trace(*arguments))
+        ended.append(trace(uuid, args, kwargs, request))
         return ended[0]
 
     try:

@@ -38,8 +38,9 @@ class OnceRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        if find_headers(self.request_dict):
-            self.request_dict[DELIVERY] = delivery_name(self.hostname)
+        request = self.request_dict
+        if find_headers(request, request.get("headers")):
+            request[DELIVERY] = delivery_name(self.hostname)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.

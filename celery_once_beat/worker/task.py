@@ -123,7 +123,7 @@ class OnceTask(_Task):
             request._protected = 1
             request._once_began = time.time()
             return self.run(*args, **kwargs)
-        return self._begin_and_call(request, partial(super().__call__, *args, **kwargs))
+        return self._begin_and_call(request, super().__call__, args, kwargs)
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
         """As Celery's. A direct call begins now."""
@@ -132,18 +132,15 @@ class OnceTask(_Task):
         if request.called_directly:
             request._once_began = time.time()
 
-    def _begin_and_call(self, request: Any, call: Callable[[], Any]) -> Any:
+    def _begin_and_call(
+        self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Execute the request's window around ``call``; without one, or within it already, just call."""
         if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
-            return call()
+            return call(*args, **kwargs)
         request._once_began = time.time()
         if request.is_eager:
-            return call()
-
-        def body() -> Any:
-            self._store_started(request)
-            return call()
-
+            return call(*args, **kwargs)
         headers = find_headers(vars(request), request.headers)
         try:
             window = decode_headers(headers, request.id) if headers else None
@@ -158,7 +155,13 @@ class OnceTask(_Task):
                     self.name,
                     extra=about("headers_copied"),
                 )
-            return body()
+            self._store_started(request)
+            return call(*args, **kwargs)
+
+        def body() -> Any:
+            self._store_started(request)
+            return call(*args, **kwargs)
+
         return Execution(self, request, window, store_of(self.app)).run(request, body)
 
     def _store_started(self, request: Any) -> None:
@@ -277,7 +280,7 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(override)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        return self._begin_and_call(self.request_stack.top, partial(override, self, *args, **kwargs))
+        return self._begin_and_call(self.request_stack.top, partial(override, self), args, kwargs)
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
