@@ -9,11 +9,12 @@ ARGS ?=
 SESSIONS ?=
 # How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
 # one each time if empty), where the report of the chaos goes; how many windows make leaks lets through; how often
-# make bench measures each thing.
+# make bench measures each thing, and which part alone: ONLY=workers.
 MINUTES ?= 3
 KILLS ?= 50
 WINDOWS ?= 100000
-ROUNDS ?= 3
+ROUNDS ?= 5
+ONLY ?=
 SEED ?=
 REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
@@ -76,8 +77,8 @@ failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, K
 leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
 	$(PY) -m pytest -s -m long tests/leaks --windows $(WINDOWS) --report docs/reports
 
-bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=3; writes a report, plots and docs/scaling.md's tables
-	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS)
+bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=5 ONLY=workers; writes a report, plots and docs/scaling.md's tables
+	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS) $(if $(ONLY),--only '$(ONLY)')
 
 docs: $(VENV)/.docs  ## the docs as a site, in build/site; a warning is an error
 	$(PY) tests/docs/doc_site.py

@@ -1,40 +1,26 @@
-"""The app of every benchmark: one task that does nothing, as each project would have it, and one that sleeps.
+"""The app of every benchmark: a task that does nothing and one of 50 ms, once with each project's task base.
 
 Every body counts itself, so that what is measured is known to have been executed. The environment says where the
-servers are (``BROKER``, ``STORE``), which project's task base is used (``KIND``) and where the counts go (``COUNTS``).
+servers are (``BROKER``, ``STORE``) and where the counts go (``COUNTS``).
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from celery import Celery
+from celery import Celery, Task
+from celery_once import QueueOnce
+from celery_singleton import Singleton
+
+from celery_once_beat import OnceTask
 
 QUEUE = "bench"
 BROKER, STORE = os.environ["BROKER"], os.environ["STORE"]
-KIND = os.environ.get("KIND", "plain")
-
-
-def base() -> Any:
-    """The task base of the project that ``KIND`` names; None for Celery's own."""
-    if KIND == "once":
-        from celery_once_beat import OnceTask
-
-        return OnceTask
-    if KIND == "celery-once":
-        from celery_once import QueueOnce
-
-        return QueueOnce
-    if KIND == "celery-singleton":
-        from celery_singleton import Singleton
-
-        return Singleton
-    return None
+BASES = {"plain": Task, "once": OnceTask, "celery-once": QueueOnce, "celery-singleton": Singleton}
 
 
 app = Celery("bench", broker=BROKER, set_as_current=False)
@@ -53,8 +39,6 @@ app.conf.update(
     **({"once_beat_lease": float(os.environ["LEASE"])} if "LEASE" in os.environ else {}),
 )
 
-_count = itertools.count(1)
-
 
 @cache
 def _counts(_pid: int) -> IO[bytes]:
@@ -63,25 +47,25 @@ def _counts(_pid: int) -> IO[bytes]:
 
 
 def ran(number: int) -> None:
-    """Note that a body ran: its number, and when."""
-    _counts(os.getpid()).write(b"%d %.6f\n" % (number, time.time()))
+    """Note that a body ran: its number, when, and the CPU seconds that its process has used by then."""
+    _counts(os.getpid()).write(b"%d %.6f %.6f\n" % (number, time.time(), time.process_time()))
 
 
-options = {"base": base()} if base() else {}
-
-
-@app.task(name="bench.nothing", **options)
 def nothing(number: int) -> None:
     ran(number)
 
 
-@app.task(name="bench.short", **options)
 def short(number: int) -> None:
     time.sleep(0.05)
     ran(number)
 
 
-@app.task(name="bench.long", **options)
+for _kind, _base in BASES.items():
+    app.task(nothing, name=f"bench.{_kind}", base=_base)
+    app.task(short, name=f"bench.{_kind}.short", base=_base)
+
+
+@app.task(name="bench.long", base=OnceTask)
 def long(number: int) -> None:
     """The first time it would take for ever; whoever takes over is quick."""
     first = not Path(os.environ["COUNTS"], f"long-{number}").exists()

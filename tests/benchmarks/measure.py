@@ -20,12 +20,19 @@ from typing import Any
 
 import redis
 from benchmarks.app import BROKER, QUEUE, STORE
+from benchmarks.claimed import ClaimedWindows
 from benchmarks.subjects import SUBJECTS, every, once, tick_until_idle
+
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Begun, Store
+from celery_once_beat.windows import WindowKey
 
 __all__ = ("sent",)
 
 #: Seconds until a burst's entries are due: at first, and for each entry that has to be loaded before.
 HEAD_START, PER_ENTRY = 2.0, 1 / 2500
+#: Of an execution, as long as a real one's.
+OWNER = "worker-1@host-7f9c:0123456789ab:0123"
 
 
 def sent(url: str = BROKER) -> list[int]:
@@ -167,33 +174,14 @@ def traffic(subject: str, count: int) -> dict[str, Any]:
 
 def backlog(windows: int) -> dict[str, Any]:
     """So many windows are open, of 100 entries: seconds of a claim (in a pipeline of 100), and of a look at all."""
-    from celery_once_beat.settings import Settings
-    from celery_once_beat.store.model import ClaimRequest, LoadRequest
-    from celery_once_beat.store.verbs import Store
-    from celery_once_beat.windows import WindowKey
-
-    names = [f"entry-{number:03d}" for number in range(100)]
     store = Store(Settings(redis_url=STORE))
     # Claimed and not published, they would be overdue after publish_timeout: long after this.
-    cursor = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
-    store.heartbeat("beat:1:bench")
-    store.load_many(
-        LoadRequest(n, "beat:1:bench", "0" * 16, 86400.0, max_attempts=3, recover=True, grace=None, known=cursor)
-        for n in names
-    )
-
-    def claim() -> None:
-        nonlocal cursor
-        start = cursor + timedelta(seconds=1)
-        replies = store.claim_many("beat:1:bench", [ClaimRequest(WindowKey(n, start), cursor, "0" * 16) for n in names])
-        assert {type(reply).__name__ for reply in replies} == {"Claimed"}, replies[0]
-        cursor = start
-
-    while claimed_less(store, names, windows):
-        claim()
+    claimed = ClaimedWindows(store, 100, timedelta(seconds=1), ago=timedelta(days=1))
+    for _ in range(windows // 100):
+        claimed.claim()
     began = time.perf_counter()
     for _ in range(5):
-        claim()
+        claimed.claim()
     claims = (time.perf_counter() - began) / 500
     looks = []
     for _ in range(20):
@@ -204,48 +192,50 @@ def backlog(windows: int) -> dict[str, Any]:
     return {"claim": claims, "look": statistics.median(looks)}
 
 
-def claimed_less(store: Any, names: list[str], windows: int) -> bool:
-    """Whether fewer are open by now."""
-    account = store.account(names[0])
-    return len(account.open) * len(names) < windows
-
-
 def history(windows: int) -> dict[str, Any]:
     """Bytes an entry that the server uses more, after so many windows of 200 entries have been done.
 
     And the server's CPU a window, µs, from claim to finish.
     """
-    from celery_once_beat.settings import Settings
-    from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
-    from celery_once_beat.store.verbs import Store
-    from celery_once_beat.windows import WindowKey
-
-    names = [f"proj.reports.nightly-{number:03d}" for number in range(200)]
     store = Store(Settings(redis_url=STORE))
     client = redis.Redis.from_url(STORE)
-    cursor = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=100)
-    store.heartbeat("beat:1:bench")
     before, used, server_cpu = client.info("memory")["used_memory"], 0.0, _cpu(client)
-    beat, mark = "host-7f9c:12345:0123abcd", "0" * 16
-    store.load_many(
-        LoadRequest(n, beat, mark, 86400.0, max_attempts=3, recover=True, grace=None, known=cursor) for n in names
-    )
+    claimed = ClaimedWindows(store, 200, timedelta(hours=1), ago=timedelta(days=100))
     for _ in range(windows):
-        keys = [WindowKey(name, cursor + timedelta(hours=1)) for name in names]
-        won = store.claim_many(beat, [ClaimRequest(key, cursor, mark) for key in keys])
-        store.confirm_many([Confirmation(key, reply.turn, 1, 3600.0) for key, reply in zip(keys, won, strict=True)])
-        for key in keys:
-            begun = store.begin(key, "worker-1@host-7f9c:0123456789ab:0123", 60.0)
-            store.finish(key, "worker-1@host-7f9c:0123456789ab:0123", begun.fence, "done")
-        cursor += timedelta(hours=1)
+        for window in claimed.publish():
+            execute(store, window)
         used += _cpu(client) - server_cpu
         # As they do by themselves, ten minutes later.
         client.delete(*client.scan_iter("*:claim:*", count=1000), *client.scan_iter("*:run:*", count=1000))
         server_cpu = _cpu(client)
     return {
-        "bytes": (client.info("memory")["used_memory"] - before) / len(names),
-        "server": used / windows / len(names) * 1e6,
+        "bytes": (client.info("memory")["used_memory"] - before) / 200,
+        "server": used / windows / 200 * 1e6,
     }  # fmt: skip
+
+
+def calls(windows: int) -> dict[str, Any]:
+    """Begin and finish of so many windows, one after the other: µs of both, and of this process's CPU."""
+    store = Store(Settings(redis_url=STORE))
+    claimed = ClaimedWindows(store, 100, timedelta(hours=1), ago=timedelta(days=10))
+    each, cpu = [], []
+    for number in range(windows // 100):
+        published = claimed.publish()
+        clocks = Clocks()
+        for window in published:
+            execute(store, window)
+        found = clocks.read()
+        if number:  # the first ones connect, and load the scripts
+            each.append(found["seconds"] * 1e4)
+            cpu.append(found["cpu"] * 1e4)
+    return {"each": statistics.median(each), "cpu": statistics.median(cpu)}
+
+
+def execute(store: Store, window: WindowKey) -> None:
+    """Begin and finish it."""
+    begun = store.begin(window, OWNER, 60.0)
+    assert isinstance(begun, Begun)
+    store.finish(window, OWNER, begun.fence, "done")
 
 
 def _cpu(client: Any) -> float:
@@ -255,7 +245,7 @@ def _cpu(client: Any) -> float:
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    measure.__name__: measure for measure in (burst, share, start, idle, late, traffic, backlog, history)
+    measure.__name__: measure for measure in (burst, share, start, idle, late, traffic, backlog, history, calls)
 }
 
 

@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.stretches import Body, Stretches
 from processes import TESTS, Proc, Processes, wait_until
+from proxy import SlowProxy
 from servers import RedisServer, find_servers
 
 if TYPE_CHECKING:
@@ -45,14 +47,12 @@ class Bench:
         self.server.__exit__(None, None, None)
 
     @contextmanager
-    def _fresh(self, kind: str, **env: str) -> Iterator[dict[str, str]]:
-        """An empty server, and the environment of processes with the task base of ``kind``."""
+    def _fresh(self, **env: str) -> Iterator[dict[str, str]]:
+        """An empty server, and the environment of the processes that use it."""
         with self.server.client() as client:
             client.execute_command("FLUSHALL", "SYNC")  # not in the background, where its memory is still counted
         with tempfile.TemporaryDirectory(prefix="once-bench-") as counts:
-            yield {
-                "BROKER": self.server.url(1), "STORE": self.server.url(0), "KIND": kind, "COUNTS": counts, **env,
-            }  # fmt: skip
+            yield {"BROKER": self.server.url(1), "STORE": self.server.url(0), "COUNTS": counts, **env}
             self.procs.end()
 
     def _start(self, env: dict[str, str], what: str, **parameters: Any) -> subprocess.Popen[str]:
@@ -66,21 +66,21 @@ class Bench:
 
     # -- one process ------------------------------------------------------------------------------------------
 
-    def alone(self, what: str, kind: str = "plain", **parameters: Any) -> dict[str, Any]:
+    def alone(self, what: str, **parameters: Any) -> dict[str, Any]:
         """A measurement of ``measure`` in one process."""
-        with self._fresh(kind) as env:
+        with self._fresh() as env:
             return self._child(env, what, **parameters)
 
     def burst(self, subject: str, count: int, patience: float = 1e9) -> dict[str, Any]:
         """Entries a second, and CPU µs an entry, of a burst; each entry's message is there, once."""
-        found = self.alone("burst", _kind(subject), subject=subject, count=count, patience=patience)
+        found = self.alone("burst", subject=subject, count=count, patience=patience)
         assert found["sent"] == found["different"], found
         assert found["sent"] == count or found["seconds"] >= patience, found
         return {"rate": found["sent"] / found["seconds"], "cpu": found["cpu"] / found["sent"] * 1e6}
 
     def memory(self, subject: str, count: int) -> dict[str, Any]:
         """Bytes of the server's an entry, once all are loaded and their beat is gone."""
-        with self._fresh(_kind(subject)) as env, self.server.client() as client:
+        with self._fresh() as env, self.server.client() as client:
             before = client.info("memory")["used_memory"]
             self._child(env, "start", subject=subject, count=count)
             return {"bytes": (client.info("memory")["used_memory"] - before) / count}
@@ -89,7 +89,7 @@ class Bench:
 
     def share(self, beats: int, count: int) -> dict[str, Any]:
         """A burst of ``count`` entries that so many beats share: seconds until the last has no more to do."""
-        with self._fresh("once") as env:
+        with self._fresh() as env:
             due = time.time() + 4 + beats * (2 + count / 2500)
             running = [self._start(env, "share", count=count, due=due) for _ in range(beats)]
             found = [self._read(process) for process in running]
@@ -102,13 +102,13 @@ class Bench:
             "least": min(sent) / count, "most": max(sent) / count,
         }  # fmt: skip
 
-    def paused(self, kind: str, count: int, seconds: float) -> dict[str, Any]:
+    def paused(self, subject: str, count: int, seconds: float) -> dict[str, Any]:
         """All are due at once, and of two real beats one is paused in the middle, for so many seconds."""
-        scheduler = {"once": "once", "redbeat": "redbeat.RedBeatScheduler"}[kind]
-        due = time.time() + (15 + count / 1000 if kind == "once" else 0)
-        with self._fresh(kind, COUNT=str(count), DUE=str(due), PAIR="1") as env:
+        scheduler = {"once": "once", "redbeat": "redbeat.RedBeatScheduler"}[subject]
+        due = time.time() + (15 + count / 1000 if subject == "once" else 0)
+        with self._fresh(SUBJECT=subject, COUNT=str(count), DUE=str(due), PAIR="1") as env:
             first = self.procs.start_beat("benchmarks.pair", env=env, scheduler=scheduler, loglevel="WARNING")
-            if kind == "redbeat":  # its entries are due as soon as they are saved: by the first one, then
+            if subject == "redbeat":  # its entries are due as soon as they are saved: by the first one, then
                 self._wait_for_messages(1)
             self.procs.start_beat("benchmarks.pair", env=env, scheduler=scheduler, loglevel="WARNING")
             self._wait_for_messages(count // 4)
@@ -117,7 +117,7 @@ class Bench:
             first.resume()
             self._wait_until_quiet()
             bodies = self._execute(env, "prefork", 2)
-        times = Counter(number for number, _ in bodies)
+        times = Counter(body.number for body in bodies)
         return {
             "twice": sum(n > 1 for n in times.values()), "lost": count - len(times),
             "refused": self._sum("refused"),
@@ -147,24 +147,20 @@ class Bench:
 
     # -- workers ----------------------------------------------------------------------------------------------
 
-    def worker(
-        self, kind: str, pool: str, count: int, *, concurrency: int, task: str = "nothing", windows: bool = False
-    ) -> dict[str, Any]:
-        """µs a task, from the first body to the last, of a worker that finds ``count`` messages."""
-        with self._fresh(kind) as env:
-            fill = {"how": "windows" if windows else "plain", "count": count, "task": f"bench.{task}"}
-            _finish(_python("fill", None, fill, env))
+    def worker(self, pool: str, concurrency: int, stretches: Stretches, away: float = 0.0) -> dict[str, Any]:
+        """What each kind of message costs a worker; its store is so many seconds away, there and back."""
+        with self._fresh() as env, SlowProxy(self.server.port, away) as proxy:
+            _finish(_python("fill", None, stretches._asdict(), env))
             with self.server.client(1) as client:
-                assert client.llen(QUEUE) == count
-            bodies = self._execute(env, pool, concurrency)
-            assert sorted(number for number, _ in bodies) == list(range(count)), "each once"
-            if windows:
-                assert self._sum("c:done") == count, "each window is done"
-        moments = sorted(moment for _, moment in bodies)
-        return {"each": (moments[-1] - moments[0]) / (count - 1) * 1e6}
+                assert client.llen(QUEUE) == stretches.total
+            bodies = self._execute({**env, "STORE": proxy.url(0)} if away else env, pool, concurrency)
+            assert sorted(body.number for body in bodies) == list(range(stretches.total)), "each once"
+            windows = stretches.in_order.count("windows") * stretches.count
+            assert self._sum("c:done") == windows, "each window is done"
+        return stretches.figures(bodies)
 
-    def _execute(self, env: dict[str, str], pool: str, concurrency: int) -> list[tuple[int, float]]:
-        """Let a worker do all that waits; returns each body's number and moment."""
+    def _execute(self, env: dict[str, str], pool: str, concurrency: int) -> list[Body]:
+        """Let a worker do all that waits."""
         worker = self._worker(env, pool, concurrency)
         with self.server.client(1) as client:
             wait_until(
@@ -181,7 +177,7 @@ class Bench:
     def takeover(self, windows: int, lease: float) -> dict[str, Any]:
         """A worker is killed in the middle of so many bodies: seconds until each runs again in another."""
         with self._fresh(
-            "once", COUNT=str(windows), DUE=str(time.time() + 5), TASK="bench.long", LEASE=str(lease)
+            SUBJECT="once", COUNT=str(windows), DUE=str(time.time() + 5), TASK="bench.long", LEASE=str(lease)
         ) as env:
             self.procs.start_beat("benchmarks.pair", env=env, loglevel="WARNING")
             doomed = self._worker(env, "prefork", windows)
@@ -192,7 +188,7 @@ class Bench:
             killed = time.time()
             doomed.kill()
             wait_until(lambda: len(_bodies(env)) == 2 * windows, "all run again", 120)
-            again = sorted(moment - killed for _, moment in _bodies(env))[windows:]
+            again = sorted(body.moment - killed for body in _bodies(env))[windows:]
         return {"first": again[0], "last": again[-1]}
 
 
@@ -215,10 +211,10 @@ def _finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def _kind(subject: str) -> str:
-    return "once" if subject == "once" else "plain"
-
-
-def _bodies(env: dict[str, str]) -> list[tuple[int, float]]:
-    lines = [line.split() for path in Path(env["COUNTS"]).glob("[0-9]*") for line in path.read_text().splitlines()]
-    return [(int(number), float(moment)) for number, moment in lines]
+def _bodies(env: dict[str, str]) -> list[Body]:
+    lines = [
+        (path.name, *line.split())
+        for path in Path(env["COUNTS"]).glob("[0-9]*")
+        for line in path.read_text().splitlines()
+    ]
+    return [Body(int(number), float(moment), int(process), float(cpu)) for process, number, moment, cpu in lines]

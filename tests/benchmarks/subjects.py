@@ -32,7 +32,7 @@ def name(number: int) -> str:
 
 
 def every(
-    count: int, due: float | None, interval: timedelta = HOUR, apart: float = 0.0, task: str = "bench.nothing"
+    count: int, due: float | None, interval: timedelta = HOUR, apart: float = 0.0, task: str = "bench.once"
 ) -> dict[str, Any]:
     """Entries for ``celery beat -S once``, the first due at ``due`` and each ``apart`` seconds after the one before."""
     first = datetime.fromtimestamp(due if due is not None else time.time() + interval.total_seconds(), timezone.utc)
@@ -70,7 +70,7 @@ def _last_run(due: float | None) -> datetime:
 def plain_entries(count: int, due: float | None) -> dict[str, Any]:
     return {
         name(number): {
-            "task": "bench.nothing", "schedule": schedule(HOUR), "args": (number,), "last_run_at": _last_run(due),
+            "task": "bench.plain", "schedule": schedule(HOUR), "args": (number,), "last_run_at": _last_run(due),
         }
         for number in range(count)
     }  # fmt: skip
@@ -113,7 +113,7 @@ def _django(count: int, due: float | None) -> Make:
     interval = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.HOURS)
     PeriodicTask.objects.bulk_create(
         PeriodicTask(
-            name=name(number), task="bench.nothing", interval=interval, args=f"[{number}]", last_run_at=_last_run(due)
+            name=name(number), task="bench.plain", interval=interval, args=f"[{number}]", last_run_at=_last_run(due)
         )
         for number in range(count)
     )
@@ -128,7 +128,7 @@ class _Loop:
     def __init__(self, count: int) -> None:
         self.count = count
         self.producer = app.amqp.Producer(app.connection_for_write(), auto_declare=False)
-        self.task = app.tasks["bench.nothing"]
+        self.task = app.tasks["bench.plain"]
 
     def tick(self) -> float:
         for number in range(self.count):
