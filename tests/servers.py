@@ -534,7 +534,7 @@ class RabbitServer(_Server):
     def ctl(self, *arguments: str) -> str:
         """What ``rabbitmqctl`` prints when it is asked this of the node."""
         command = [str(self.script.with_name("rabbitmqctl")), "--quiet", *arguments]
-        done = subprocess.run(command, check=False, env=self._env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=False, env=self._env, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise ServerError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
