@@ -312,13 +312,13 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 
 
-def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: dict[str, Any]) -> Any:
+def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: dict[str, Any] | None = None) -> Any:
     """Trace a task by Celery's ``trace``, and then record the end of its window, if its message is one's.
 
     If Celery fails the task although its body returned, the window has failed too. A soft time limit that is reached
     when the task has ended concerns nobody any more.
     """
-    if not find_headers(request, request.get("headers")):
+    if not request or not find_headers(request, request.get("headers")):
         return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
 
