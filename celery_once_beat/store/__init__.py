@@ -37,7 +37,7 @@ What each failure does
 ----------------------
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, or its retry's message is lost.
-- A reply is lost and redis-py repeats the command: every verb is idempotent for its owner and answers as it
+- A reply is lost and the command is sent again: every verb is idempotent for its owner and answers as it
   did the first time. An owner is one beat process, or one execution of one *delivery* of a message,
   ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again if nobody began since, else it is stale.
