@@ -1,0 +1,185 @@
+"""An end that waits to be recorded is recorded at every orderly end of its process: no window runs a second time.
+
+Ends wait for minutes here, instead of milliseconds, and no beat runs. Each test has two windows that wait at once, one
+of a task with early acks and one with late acks.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from processes import wait_until
+from stage import T0, nth
+from system import System
+
+from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, LoadRequest
+from celery_once_beat.windows import Window, WindowKey, encode_headers
+
+POOLS = ["prefork", "threads", "gevent"]
+BOTH = ("early", "late")
+
+
+class Waiting:
+    """A worker in which ends wait."""
+
+    def __init__(self, system: System, pool: str, acks: tuple[str, ...], **settings: Any) -> None:
+        system.app, system.entries = "apps.drain_app", {}
+        system.settings = {"once_beat_lease": 30.0, **settings}
+        self.system = system
+        self.acks = acks
+        self.app = Celery(broker=system.broker_url, set_as_current=False)
+        self.worker = system.worker(
+            pool=pool, concurrency=1 if pool == "solo" else 2, env={"WITHIN": "600"}
+        ).wait_ready()
+        for each in acks:
+            self._publish(each)
+        wait_until(lambda: len(system.ledger.read("waits")) == len(acks), "the ends wait", 60)
+
+    def _publish(self, acks: str) -> None:
+        window = Window(acks, nth(1), None)
+        store = self.system.store
+        store.load_many(
+            [LoadRequest(acks, "beat", "mark", 86400.0, max_attempts=3, recover=True, grace=None, known=T0)]
+        )
+        (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(acks, window.start), T0, "mark")])
+        assert isinstance(claimed, Claimed)
+        store.confirm_many([(WindowKey(acks, window.start), claimed.turn, True, 600.0)])
+        self.send(f"drain.{acks}", len(self.acks), headers=encode_headers(window))
+
+    def send(self, task: str, *args: Any, **options: Any) -> str:
+        return str(self.app.send_task(task, args, queue=self.system.queue, **options).id)
+
+    def keep_busy(self) -> list[str]:
+        """Let a task without a window run in each child, in which an end waits."""
+        sent = [self.send("drain.sleeps", 600.0) for _ in self.acks]
+        wait_until(lambda: len(self.system.ledger.read("sleeps")) == len(sent), "they run", 60)
+        return sent
+
+    def check_open(self) -> None:
+        assert [self.system.outcomes(each) for each in self.acks] == [{}] * len(self.acks), "nothing is recorded yet"
+
+    def check_done(self) -> None:
+        """Each window is done, and another worker may not begin it."""
+        for each in self.acks:
+            assert self.system.outcomes(each) == {"done": 1}
+            begun = self.system.store.begin(WindowKey(each, nth(1)), "another", 30.0)
+            assert isinstance(begun, Closed)
+        assert len(self.system.ledger.read("start")) == len(self.acks)
+
+    def check_done_soon(self) -> None:
+        wait_until(lambda: all(self.system.outcomes(each) for each in self.acks), "the ends are recorded", 60)
+        self.check_done()
+
+    def check_done_at_end(self) -> None:
+        """The worker ends, and then they are done."""
+        self.worker.wait(60)
+        self.check_done()
+
+
+@pytest.fixture
+def waiting(system: System) -> Iterator[Callable[..., Waiting]]:
+    made: list[Waiting] = []
+
+    def make(pool: str, acks: tuple[str, ...] = BOTH, **settings: Any) -> Waiting:
+        made.append(Waiting(system, pool, acks, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.app.close()
+
+
+#: A solo worker's second window takes the end of its first along.
+CASES = [*((pool, BOTH) for pool in POOLS), ("solo", ("early",)), ("solo", ("late",))]
+
+
+@pytest.mark.parametrize(("pool", "acks"), CASES)
+def test_a_warm_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
+    """SIGTERM: whatever waits is recorded before the worker has ended."""
+    case = waiting(pool, acks)
+    case.check_open()
+    case.worker.terminate()
+    case.check_done_at_end()
+
+
+@pytest.mark.parametrize(("pool", "acks"), CASES)
+def test_a_soft_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
+    """SIGQUIT, and some time for tasks to end: whatever waits is recorded before the worker has ended."""
+    case = waiting(pool, acks, worker_soft_shutdown_timeout=1.0, worker_enable_soft_shutdown_on_idle=True)
+    case.check_open()
+    case.worker.signal(signal.SIGQUIT, main_only=True)
+    case.worker.wait_log("Initiating Soft Shutdown")
+    case.check_done_at_end()
+
+
+@pytest.mark.parametrize(("pool", "acks"), CASES)
+def test_a_cold_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
+    """SIGQUIT: whatever waits is recorded before the worker has ended; no signal of Celery's is sent."""
+    case = waiting(pool, acks)
+    case.check_open()
+    case.worker.signal(signal.SIGQUIT, main_only=True)
+    case.check_done_at_end()
+
+
+def test_a_cold_shutdown_of_children_that_run_a_task(waiting: Callable[..., Waiting]) -> None:
+    """Each child is ended in the middle of another task: what waits in it is recorded."""
+    case = waiting("prefork")
+    case.keep_busy()
+    case.check_open()
+    case.worker.signal(signal.SIGQUIT, main_only=True)
+    case.check_done_at_end()
+
+
+@pytest.mark.parametrize(("pool", "acks"), CASES)
+def test_a_restart(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
+    """SIGHUP: the worker becomes another program, which calls no function at the end of this one."""
+    case = waiting(pool, acks)
+    case.check_open()
+    said = len(case.worker.log)
+    case.worker.signal(signal.SIGHUP, main_only=True)
+    case.worker.wait_log(r" ready\.$", since=said)
+    case.check_done()
+
+
+def test_a_revoked_task_that_is_terminated(waiting: Callable[..., Waiting]) -> None:
+    """It takes its child along, in which another window's end waits: that is recorded."""
+    case = waiting("prefork")
+    tasks = case.keep_busy()
+    case.check_open()
+    case.app.control.revoke(tasks, terminate=True)
+    case.check_done_soon()
+
+
+@pytest.mark.parametrize("limit", [{"worker_max_tasks_per_child": 1}, {"worker_max_memory_per_child": 1}], ids=str)
+def test_a_child_that_has_done_its_work(waiting: Callable[..., Waiting], limit: dict[str, int]) -> None:
+    """max_tasks_per_child and max_memory_per_child: it records what waits before it makes way for another."""
+    waiting("prefork", **limit).check_done_soon()
+
+
+def test_a_pool_that_restarts(waiting: Callable[..., Waiting]) -> None:
+    """pool_restart: its children record what waits."""
+    case = waiting("prefork", worker_pool_restarts=True)
+    case.check_open()
+    case.app.control.pool_restart(reply=True, timeout=5)
+    case.check_done_soon()
+
+
+def test_a_pool_that_shrinks(waiting: Callable[..., Waiting]) -> None:
+    """pool_shrink, and so does autoscale: the children that go record what waits."""
+    case = waiting("prefork")
+    case.check_open()
+    case.app.control.pool_shrink(2, reply=True, timeout=5)
+    case.check_done_soon()
+
+
+def test_a_child_that_is_killed(waiting: Callable[..., Waiting]) -> None:
+    """SIGKILL: what waits is lost, and the windows stay open, to run again."""
+    case = waiting("prefork")
+    for task in case.keep_busy():
+        case.app.control.revoke(task, terminate=True, signal="SIGKILL")
+    case.worker.wait_log("(?s)(signal 9 .SIGKILL.*){2}")
+    case.check_open()
