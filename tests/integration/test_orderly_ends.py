@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import VERSION, Celery
 from processes import wait_until
 from stage import T0, nth
 from system import System
@@ -53,9 +53,9 @@ class Waiting:
     def send(self, task: str, *args: Any, **options: Any) -> str:
         return str(self.app.send_task(task, args, queue=self.system.queue, **options).id)
 
-    def keep_busy(self) -> list[str]:
-        """Let a task without a window run in each child, in which an end waits."""
-        sent = [self.send("drain.sleeps", 600.0) for _ in self.acks]
+    def keep_busy(self, seconds: float = 600.0) -> list[str]:
+        """Let a task without a window run in each child; it takes no end along."""
+        sent = [self.send("drain.sleeps", seconds) for _ in self.acks]
         wait_until(lambda: len(self.system.ledger.read("sleeps")) == len(sent), "they run", 60)
         return sent
 
@@ -106,6 +106,16 @@ def test_a_warm_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple
     case.check_done_at_end()
 
 
+def test_a_warm_shutdown_of_the_whole_group(waiting: Callable[..., Waiting]) -> None:
+    """SIGTERM to each process, as systemd sends it by default: a child that ends by itself records what waits in it."""
+    case = waiting("prefork")
+    case.keep_busy()
+    case.check_open()
+    case.worker.terminate(group=True)
+    case.check_done_soon()
+
+
+@pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has none")
 @pytest.mark.parametrize(("pool", "acks"), CASES)
 def test_a_soft_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """SIGQUIT, and some time for tasks to end: whatever waits is recorded before the worker has ended."""
@@ -118,7 +128,9 @@ def test_a_soft_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
 def test_a_cold_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
-    """SIGQUIT: whatever waits is recorded before the worker has ended; no signal of Celery's is sent."""
+    """SIGQUIT: whatever waits is recorded before the worker has ended, though Celery sends no worker_shutdown then."""
+    if pool == "gevent" and VERSION < (5, 7):
+        pytest.skip("Celery's handler may fail, and the worker goes on")
     case = waiting(pool, acks)
     case.check_open()
     case.worker.signal(signal.SIGQUIT, main_only=True)
@@ -136,13 +148,15 @@ def test_a_cold_shutdown_of_children_that_run_a_task(waiting: Callable[..., Wait
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
 def test_a_restart(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
-    """SIGHUP: the worker becomes another program, which calls no function at the end of this one."""
+    """SIGHUP: the worker becomes another program, and runs no more functions of atexit's then.
+
+    That program ends at once here, since it isn't started by the ``celery`` script.
+    """
     case = waiting(pool, acks)
     case.check_open()
-    said = len(case.worker.log)
     case.worker.signal(signal.SIGHUP, main_only=True)
-    case.worker.wait_log(r" ready\.$", since=said)
-    case.check_done()
+    case.worker.wait_log("ImportError: attempted relative import")
+    case.check_done_at_end()
 
 
 def test_a_revoked_task_that_is_terminated(waiting: Callable[..., Waiting]) -> None:
@@ -161,10 +175,11 @@ def test_a_child_that_has_done_its_work(waiting: Callable[..., Waiting], limit: 
 
 
 def test_a_pool_that_restarts(waiting: Callable[..., Waiting]) -> None:
-    """pool_restart: its children record what waits."""
+    """pool_restart: each child ends behind its next task, and records what waits."""
     case = waiting("prefork", worker_pool_restarts=True)
     case.check_open()
     case.app.control.pool_restart(reply=True, timeout=5)
+    case.keep_busy(1.0)
     case.check_done_soon()
 
 
@@ -179,7 +194,7 @@ def test_a_pool_that_shrinks(waiting: Callable[..., Waiting]) -> None:
 def test_a_child_that_is_killed(waiting: Callable[..., Waiting]) -> None:
     """SIGKILL: what waits is lost, and the windows stay open, to run again."""
     case = waiting("prefork")
-    for task in case.keep_busy():
-        case.app.control.revoke(task, terminate=True, signal="SIGKILL")
-    case.worker.wait_log("(?s)(signal 9 .SIGKILL.*){2}")
+    case.app.control.revoke(case.keep_busy(), terminate=True, signal="SIGKILL")
+    killed = {event["pid"] for event in case.system.ledger.read("sleeps")}
+    wait_until(lambda: not killed & set(case.worker.children()), "both are killed", 60)
     case.check_open()
