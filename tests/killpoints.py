@@ -13,22 +13,29 @@ from pathlib import Path
 
 __all__ = ("POINTS", "install", "reach")
 
-#: step → (class, method, before or after the call, whether a reply or the arguments make it count)
-POINTS = {
-    "beat.before_claim": ("store.Store", "claim_many", "before"),
-    "beat.claimed": ("store.Store", "claim_many", "after"),
-    "beat.published": ("beat.publishing.Publishing", "apply_async", "after"),
-    "beat.before_confirm": ("store.Store", "confirm_many", "before"),
-    "beat.confirmed": ("store.Store", "confirm_many", "after"),
-    "beat.taken": ("beat.recovery.Recovery", "take", "after"),
-    "worker.before_begin": ("store.Store", "begin", "before"),
-    "worker.begun": ("store.Store", "begin", "after"),
-    "worker.body": (),
-    "worker.before_finish": ("store.Store", "finish", "before"),
-    "worker.finished": ("store.Store", "finish", "after"),
-    "worker.before_hand_over": ("store.Store", "hand_over", "before"),
-    "worker.handed_over": ("store.Store", "hand_over", "after"),
-    "worker.retry_published": ("worker.OnceTask", "apply_async", "after"),
+#: The store's methods that begin a window, and those that record an end.
+_BEGIN = ("store.Store.begin", "store.Store.finish_and_begin")
+_FINISH = ("store.Store.finish", "store.Store.finish_many", "store.Store.finish_and_begin")
+#: step → (before or after the call, the methods); of some only a call counts that has something to do (_counts).
+POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "beat.before_claim": ("before", ("store.Store.claim_many",)),
+    "beat.claimed": ("after", ("store.Store.claim_many",)),
+    "beat.published": ("after", ("beat.publishing.Publishing.apply_async",)),
+    "beat.before_confirm": ("before", ("store.Store.confirm_many",)),
+    "beat.confirmed": ("after", ("store.Store.confirm_many",)),
+    "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
+    "worker.before_begin": ("before", _BEGIN),
+    "worker.begun": ("after", _BEGIN),
+    "worker.body": ("", ()),
+    "worker.body_returned": ("before", ("worker.execution.Execution._decide",)),
+    "worker.traced": ("before", ("worker.execution.Execution.close",)),
+    "worker.end_taken": ("after", ("worker.leases.Leases.take_ends",)),
+    "worker.draining": ("before", ("worker.leases.Leases.record_all",)),
+    "worker.before_finish": ("before", _FINISH),
+    "worker.finished": ("after", _FINISH),
+    "worker.before_hand_over": ("before", ("store.Store.hand_over",)),
+    "worker.handed_over": ("after", ("store.Store.hand_over",)),
+    "worker.retry_published": ("after", ("worker.OnceTask.apply_async",)),
 }
 
 
@@ -47,32 +54,41 @@ def reach(point: str) -> None:
 
 
 def install() -> None:
-    """Wrap the one method that ``KILL_POINT`` names."""
+    """Wrap the methods that ``KILL_POINT`` names."""
     point = os.environ.get("KILL_POINT", "").partition(":")[0]
-    if not POINTS.get(point):
-        return
-    place, method, when = POINTS[point]
-    module, _, class_name = place.rpartition(".")
-    owner = getattr(__import__(f"celery_once_beat.{module}", fromlist=[class_name]), class_name)
-    original = getattr(owner, method)
+    when, places = POINTS.get(point, ("", ()))
+    for place in places:
+        path, _, method = place.rpartition(".")
+        module, _, class_name = path.rpartition(".")
+        owner = getattr(__import__(f"celery_once_beat.{module}", fromlist=[class_name]), class_name)
+        setattr(owner, method, _wrapped(getattr(owner, method), point, when))
 
+
+def _wrapped(original, point, when):
     @functools.wraps(original)
     def wrapped(*args, **kwargs):
         if when == "before":
-            reach(point)
+            if _counts(point, args):
+                reach(point)
             return original(*args, **kwargs)
         result = original(*args, **kwargs)
-        # An empty take did nothing; a claim that only lost does not stand in the gap either.
-        if point not in ("beat.taken", "beat.claimed") or _won(result):
+        if _counts(point, result):
             reach(point)
         return result
 
-    setattr(owner, method, wrapped)
+    return wrapped
 
 
-def _won(result) -> bool:
-    from celery_once_beat.store import Claimed
+def _counts(point, what) -> bool:
+    """Whether a call has something to do: ``what`` is what it returned, or its arguments before it is called."""
+    if point == "beat.taken":
+        return bool(what[0])  # what to publish, and why it isn't all
+    if point == "beat.claimed":  # one that only lost doesn't stand in the gap
+        from celery_once_beat.store import Claimed
 
-    if isinstance(result, tuple):  # of take: what to publish, and why it isn't all
-        return bool(result[0])
-    return any(isinstance(reply, Claimed) for reply in result)
+        return any(isinstance(reply, Claimed) for reply in what)
+    if point == "worker.end_taken":
+        return bool(what)
+    if point == "worker.draining":
+        return bool(what[0]._ends)
+    return True

@@ -1,33 +1,14 @@
-"""The app of the tests of how ends wait: nothing listens to how a window ends, so a success isn't recorded at once.
-
-``WITHIN`` says for how many seconds an end waits. The ledger has ``returned`` for each that waits.
-"""
+"""The app of the tests of how a success is recorded behind Celery's tracer, when nothing listens to it."""
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
-from apps.once_app import app, ledger, note, note_closed, note_recorded
-
-from celery_once_beat.signals import window_closed, window_succeeded
-from celery_once_beat.worker import leases
-
-window_succeeded.disconnect(note_recorded)
-window_closed.disconnect(note_closed)
-assert not window_succeeded.receivers
-assert not window_closed.receivers
-leases.WITHIN = float(os.environ.get("WITHIN", leases.WITHIN))
-end_soon = leases.Leases.end_soon
-
-
-def noted(self: leases.Leases, end: leases.End) -> None:
-    end_soon(self, end)
-    ledger.write("waits", entry=end.ending.window.entry, attempt=end.lease.attempt)
-
-
-leases.Leases.end_soon = noted  # type: ignore[method-assign]
+import apps.unheard  # noqa: F401
+from apps.once_app import app, ledger, note
+from celery import Task
+from killpoints import reach
 
 
 def returns(self: Any, together: int = 1) -> None:
@@ -42,8 +23,32 @@ for acks in ("early", "late"):
     app.task(returns, bind=True, name=f"drain.{acks}", acks_late=acks == "late")
 
 
-@app.task(bind=True, name="drain.sleeps")
+@app.task(bind=True, base=Task, name="drain.sleeps")
 def sleeps(self: Any, seconds: float) -> None:
     """Run without a window, so that it takes no end along."""
     ledger.write("sleeps", of=self.request.id)
     time.sleep(seconds)
+
+
+class Follows(app.Task):
+    """A task that does something when it has succeeded."""
+
+    abstract = True
+
+    def on_success(self, retval: Any, *_: Any) -> None:
+        note("follows", self.window, by="on_success")
+
+
+@app.task(bind=True, base=Follows, name="drain.followed")
+def followed(self: Any) -> tuple[str, int]:
+    """Its callbacks and its chain tell which attempt sent them."""
+    note("start", self.window, worker=self.request.hostname)
+    reach("worker.body")
+    note("finish", self.window)
+    return self.window.start.isoformat(), self.window.attempt
+
+
+@app.task(base=Task, name="drain.follows")
+def follows(result: tuple[str, int], by: str) -> None:
+    start, attempt = result
+    ledger.write("follows", entry="tick", start=start, attempt=attempt, by=by)

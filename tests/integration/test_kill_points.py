@@ -5,6 +5,8 @@ After each: every window has exactly one outcome, and no success is recorded twi
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from processes import wait_until
 from system import System
@@ -19,15 +21,24 @@ BEAT = [
     "beat.confirmed",
 ]
 WORKER = ["worker.before_begin", "worker.begun", "worker.body", "worker.before_finish", "worker.finished"]
+#: Of an end that nobody listens to, and what must be so that the process gets there.
+ENDS = {
+    "worker.body_returned": {},
+    "worker.traced": {},
+    "worker.before_finish": {},
+    "worker.finished": {},
+    "worker.end_taken": {"WITHIN": "2"},
+    "worker.draining": {"WITHIN": "60", "settings": {"worker_max_tasks_per_child": 1}},
+}
 RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]
 
 
-def goes_on(system: System, point: str, action: str) -> None:
+def goes_on(system: System, point: str, action: str, **worker: Any) -> None:
     """Let one process of a pair be killed or frozen at the point; the others go on, and a frozen one once it thaws."""
     # Frozen for longer than every timeout: that of the markers too. No bystander loses its lease on a busy machine.
     system.settings = {"once_beat_lease": 4.0, "once_beat_marker_ttl": 2.0, "once_beat_retention": 4.0}
     system.kill_point = f"{point}:{action}"
-    beats, workers = system.pair()
+    beats, workers = system.pair(**worker)
     fired = system.wait_fired()
     frozen_at = len(system.recorded())
     wait_until(
@@ -78,6 +89,15 @@ def test_a_worker_at_each_gap(system: System, point: str, action: str) -> None:
     goes_on(system, point, action)
     ends_late = point == "worker.before_finish" or (action == "STOP" and point in ("worker.begun", "worker.body"))
     system.check_each_once(body_again=1 if ends_late else 0)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("point", ENDS)
+def test_a_worker_at_each_gap_of_an_end_that_waits(system: System, point: str, action: str) -> None:
+    """A worker that dies or freezes between its body's last line and the record of its end: the window runs again."""
+    system.app = "apps.drain_app"
+    goes_on(system, point, action, env=ENDS[point])
+    system.check_each_once(body_again=1)
 
 
 @pytest.mark.parametrize("action", ACTIONS)

@@ -1,0 +1,44 @@
+"""Nothing listens to how a window of ``once_app`` ends, so a success isn't recorded at once: import it for that.
+
+The ledger has ``recorded`` all the same, and ``waits`` for each end that waits. ``WITHIN`` says for how many seconds.
+"""
+
+from __future__ import annotations
+
+import os
+
+from apps.once_app import ledger, note, note_closed, note_recorded
+
+from celery_once_beat import signals
+from celery_once_beat.store import Finished
+from celery_once_beat.worker import leases
+from celery_once_beat.worker.execution import Execution
+
+signals.window_succeeded.disconnect(note_recorded)
+signals.window_closed.disconnect(note_closed)
+assert not signals.window_succeeded.receivers
+assert not signals.window_closed.receivers
+leases.WITHIN = float(os.environ.get("WITHIN", leases.WITHIN))
+end_soon, end_answered, succeed = leases.Leases.end_soon, Execution._end_answered, Execution.succeed
+
+
+def waits(self: leases.Leases, end: leases.End) -> None:
+    end_soon(self, end)
+    ledger.write("waits", entry=end.ending.window.entry)
+
+
+def answered(self: Execution, reply: object) -> None:
+    if isinstance(reply, Finished):
+        note("recorded", self.window)
+    end_answered(self, reply)
+
+
+def succeeds(self: Execution) -> None:
+    succeed(self)
+    if isinstance(self._answer, Finished):
+        note("recorded", self.window)
+
+
+leases.Leases.end_soon = waits  # type: ignore[method-assign]
+Execution._end_answered = answered  # type: ignore[method-assign]
+Execution.succeed = succeeds  # type: ignore[method-assign]
