@@ -47,7 +47,9 @@ window_stale = Signal(name="window_stale", providing_args=_arguments)
 #: that can't be made, and what the result of a window says that no worker has begun. Not sent for windows that a beat
 #: only counts as untracked, nor by ``celery once resume --from-now``.
 window_closed = Signal(name="window_closed", providing_args=[*_arguments, "outcome", "count"])
-#: In the worker's child: recorded as done; the body returned, raised Ignore or called ``replace()``.
+#: In the worker's child: recorded as done; the body returned, raised Ignore or called ``replace()``, and Celery has
+#: done all that it does for the task. A process that has a receiver of this, or of ``window_closed``, records each
+#: success at once.
 window_succeeded = Signal(name="window_succeeded", providing_args=_arguments)
 #: In the worker's child: recorded as failed; ``exception`` is what the body raised. Not sent if the window is retried
 #: or runs again later. A failure that has no exception here has only ``window_closed``: a hard time limit kills the

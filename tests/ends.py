@@ -64,9 +64,9 @@ class Play:
         self.app = Celery("ends", broker=server.url(), backend=server.url(), set_as_current=False)
         self.workers: dict[str, Proc] = {}
         with _environment(self.system.env()):
-            from apps.ends_app import ACKS, ENDS
+            from apps.ends_app import ENDS, app
         self.ends = ENDS
-        self.entries = {f"{name}/{acks}": end for name, end in ENDS.items() for acks in ACKS}
+        self.entries = {entry: ENDS[entry.rpartition("/")[0]] for entry in app.conf.beat_schedule}
 
     def close(self) -> None:
         self.system.store.close()
@@ -150,6 +150,8 @@ class Play:
 
     def worker_of(self, entry: str) -> str:
         """Which worker gets it first; one of a pool of one body has one kind of acks."""
+        if entry.endswith("/killed"):
+            return "lossy"
         return self.entries[entry].worker.format(acks=entry.rpartition("/")[2])
 
     # -- what came of it --------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The task base: a task that executes each window once.
 
-Everything happens in ``__call__``. Users override ``before_start``, ``on_success`` and their like without ``super()``;
-``__call__`` alone sees every way in which a body can end, on all supported versions of Celery.
+A window begins in ``__call__``. Users override ``before_start``, ``on_success`` and their like without ``super()``;
+``__call__`` alone sees every way in which a body can end, on all supported versions of Celery. The end is recorded
+behind Celery's tracer (``__trace__``), when the result is stored and the callbacks are sent.
 """
 
 from __future__ import annotations

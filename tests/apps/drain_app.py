@@ -10,6 +10,8 @@ from apps.once_app import app, ledger, note
 from celery import Task
 from killpoints import reach
 
+from celery_once_beat.windows import format_instant
+
 
 def returns(self: Any, together: int = 1) -> None:
     """Return once so many bodies run: no window of them begins when another's end waits."""
@@ -45,7 +47,7 @@ def followed(self: Any) -> tuple[str, int]:
     note("start", self.window, worker=self.request.hostname)
     reach("worker.body")
     note("finish", self.window)
-    return self.window.start.isoformat(), self.window.attempt
+    return format_instant(self.window.start), self.window.attempt
 
 
 @app.task(base=Task, name="drain.follows")

@@ -1,7 +1,8 @@
 """The app of the table of ends: one entry for each end and each kind of acks, all due at the same moment.
 
-An entry is named ``<end>/<early or late>``, a task ``ends.<the same>``. What comes again returns, so that each end
-comes to rest. ``once_app`` has the settings and the ledger.
+``killed`` is a third kind of acks: early ones, and the child is killed right before the window's end is recorded.
+An entry is named ``<end>/<early, late or killed>``, a task ``ends.<the same>``. What comes again returns, so that each
+end comes to rest. ``once_app`` has the settings and the ledger.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from kombu.exceptions import OperationalError
 
 from celery_once_beat.signals import window_overdue, window_published
 from celery_once_beat.store.verbs import store_of
+from celery_once_beat.worker.execution import Execution
 
-ACKS = ("early", "late")
+ACKS = ("early", "late", "killed")
 # A beat sees an entry before its only window is due; one that is slow to start gets the next minute's.
 DUE = datetime.now(timezone.utc) + timedelta(seconds=2.5)
 
@@ -105,6 +107,14 @@ def exits(_task: Any, time_: int) -> None:
         sys.exit(1)
 
 
+def exits_behind_its_body(task: Any, *_: Any) -> None:
+    exits(task, len(ledger.read("start", entry=task.window.entry)))
+
+
+def returns_an_object(_task: Any, _time: int) -> object:
+    return object()
+
+
 def dies(_task: Any, time_: int) -> None:
     if time_ == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -165,6 +175,8 @@ ENDS = {
     "soft limit": End(sleeps, SOFT),
     "soft limit, caught": End(catches, SOFT),
     "soft limit at its end": End(finishes_slowly, SOFT),
+    "not encoded": End(returns_an_object),
+    "exits in on_success": End(returns, {**LONG, "on_success": exits_behind_its_body}, worker="lossy"),
     "hard limit": End(sleeps, HARD),
     "hard limit, own request": End(sleeps, {**HARD, "Request": OwnRequest}),
     "hard limit, hook raises": End(sleeps, {**HARD, "on_failure": fails_too}),
@@ -204,6 +216,21 @@ if VERSION < (5, 5):
     del ENDS["soft"], ENDS["soft, too long"]
 if not hasattr(Task, "retry_on_worker_lost"):
     del ENDS["child killed, retried"]
+#: Those whose end the child records.
+KILLED = (
+    "returns", "raises", "retries", "retries too often", "autoretry", "autoretry too often", "replaces", "ignores",
+    "rejects", "requeues", "soft limit, caught", "soft limit", "not encoded",
+)  # fmt: skip
+close = Execution.close
+
+
+def close_or_die(self: Execution, *arguments: Any, **options: Any) -> None:
+    if self.window.entry.endswith("/killed") and self.window.attempt == 1 and not self.handed_over:
+        os.kill(os.getpid(), signal.SIGKILL)
+    close(self, *arguments, **options)
+
+
+Execution.close = close_or_die  # type: ignore[method-assign]
 
 
 @app.task(bind=True)
@@ -222,24 +249,27 @@ def note_overdue(window: Any, **_: Any) -> None:
 
 
 def add(entry: str, end: End, acks: str) -> None:
-    def run(self: Any) -> None:
+    def run(self: Any) -> Any:
         seen = self.AsyncResult(self.request.id).state
         info = self.request.delivery_info or {}
         note(
             "start", self.window, seen=seen, redelivered=bool(info.get("redelivered")), retries=self.request.retries,
             worker=self.request.hostname,
         )  # fmt: skip
-        end.body(self, len(ledger.read("start", entry=entry)))
+        result = end.body(self, len(ledger.read("start", entry=entry)))
         note("finish", self.window)
+        return result
 
     app.task(run, bind=True, name=f"ends.{entry}", acks_late=acks == "late", **end.task)
+    queue = "lossy" if acks == "killed" else end.worker.format(acks=acks)
     app.conf.beat_schedule[entry] = {
         "task": f"ends.{entry}",
         "schedule": timedelta(minutes=1),
-        "options": {"queue": end.worker.format(acks=acks), "once": {"anchor": DUE}, **end.options},
+        "options": {"queue": queue, "once": {"anchor": DUE}, **end.options},
     }
 
 
 for name, end in ENDS.items():
     for acks in ACKS:
-        add(f"{name}/{acks}", end, acks)
+        if acks != "killed" or name in KILLED:
+            add(f"{name}/{acks}", end, acks)

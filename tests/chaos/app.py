@@ -6,6 +6,7 @@ import os
 import random
 import time
 
+import apps.unheard  # noqa: F401  # as in most apps
 from apps.once_app import app, note
 from chaos.entries import LEASE
 

@@ -224,9 +224,9 @@ def test_an_expired_message(system: System) -> None:
 
 
 def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: System) -> None:
-    """The body has returned: its end is recorded, though its soft limit is reached while a slow Redis is asked.
+    """Celery has done all for the task: its end is recorded, though its soft limit is reached while Redis is slow.
 
-    The limit goes on then: it is Celery's result.
+    The limit concerns nobody then: Celery's result stays.
     """
     with Proxy(redis_server.port) as proxy:
         system.result_url = system.store_url
@@ -247,8 +247,7 @@ def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: S
         proxy.stop_before(1, limit_is_reached)
         system.store.pause("tick")
         wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
-        wait_until(lambda: result_of(system).state == "FAILURE", "the limit is its result", 60)
-        assert "SoftTimeLimitExceeded" in worker.log
+        assert result_of(system).state == "SUCCESS"
         (start,) = system.ledger.read("start")
         assert [event["start"] for event in system.ledger.read("recorded")] == [start["start"]]
         beat.stop()

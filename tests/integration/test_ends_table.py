@@ -42,6 +42,8 @@ PLAYED = {
     "catches its soft time limit, and returns": "soft limit, caught",
     "doesn't catch its soft time limit": "soft limit",
     "returns, and reaches its soft time limit while its end is recorded": "soft limit at its end",
+    "returns what can't be encoded as a result": "not encoded",
+    "returns, and `on_success` raises `SystemExit`": "exits in on_success",
     "exceeds its hard time limit": "hard limit",
     "the same, with `acks_on_failure_or_timeout=False`: early acks": "hard limit, not acked",
     "the same, with `acks_on_failure_or_timeout=False`: late acks": "hard limit, not acked",
@@ -70,6 +72,10 @@ PLAYED_IN_POOLS = {
     "raises `SystemExit`": "exits",
     "cold shutdown (SIGQUIT)": "cold",
 }
+
+
+#: What comes to its last line, and ends otherwise then.
+ENDS_BEHIND_THE_BODY = ("not encoded", "exits in on_success")
 
 
 class Row(NamedTuple):
@@ -107,7 +113,7 @@ def by_version(cell: str) -> str | None:
 
 
 def rows() -> Iterator[Row]:
-    for title, outcome, early, late, result in ENDS:
+    for title, outcome, early, late, _, result in ENDS:
         for column, again in enumerate((early, late)):
             if again:
                 end = f"{PLAYED.get(title)}/{('early', 'late')[column]}"
@@ -116,6 +122,12 @@ def rows() -> Iterator[Row]:
                     states, then, last = said.partition(", then ")
                     said = states.split(" / ")[column] + then + last
                 yield Row(title, end, outcome, again, said)
+
+
+def rows_of_killed() -> Iterator[Row]:
+    for title, outcome, _, _, killed, _ in ENDS:
+        if killed:
+            yield Row(title, f"{PLAYED.get(title)}/killed", outcome, killed, None)
 
 
 def rows_of_pools() -> Iterator[Row]:
@@ -155,8 +167,9 @@ def played(play: Play, row: Row) -> list[dict[str, object]]:
     outcome = "done" if row.outcome == "open" else row.outcome
     assert play.account(row.entry).counts == {outcome: 1}
     finishes = play.ledger.read("finish", entry=row.entry)
-    to_its_last_line = outcome == "done" and row.entry.partition("/")[0] not in ("replaces", "ignores")
-    assert len(finishes) == int(to_its_last_line)
+    name = row.entry.partition("/")[0]
+    to_its_last_line = outcome == "done" and name not in ("replaces", "ignores")
+    assert len(finishes) == int(to_its_last_line) + int(name in ENDS_BEHIND_THE_BODY)
     return starts
 
 
@@ -196,6 +209,18 @@ def test_ends(play: Play, row: Row) -> None:
             # Of a death Celery stores what it does once it has noticed, on a slow machine after the next execution.
             late = {"PENDING"} if row.again == "after its lease" else set()
             assert starts[-1]["seen"] in {before[0]} | late
+
+
+@pytest.mark.parametrize("row", list(rows_of_killed()), ids=str)
+def test_ends_of_children_that_are_killed(play: Play, row: Row) -> None:
+    """A child that is killed right before it records its end: the window runs again, and ends as that run does."""
+    starts = play.starts(row.entry)
+    assert not play.account(row.entry).open, f"its window has no outcome after {len(starts)} executions"
+    (outcome,) = play.account(row.entry).counts
+    assert outcome in (row.outcome, "done")
+    assert row.again == "after its lease"
+    assert {start["attempt"] for start in starts} == {1, 2}
+    assert play.ledger.read("overdue", entry=row.entry)
 
 
 @pytest.mark.parametrize("row", list(rows_of_pools()), ids=str)
