@@ -18,6 +18,7 @@ from system import System
 
 from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.windows import Window, WindowKey, encode_headers
+from celery_once_beat.worker import leases
 
 POOLS = ["prefork", "threads", "gevent"]
 BOTH = ("early", "late")
@@ -26,14 +27,16 @@ BOTH = ("early", "late")
 class Waiting:
     """A worker in which ends wait."""
 
-    def __init__(self, system: System, pool: str, acks: tuple[str, ...], **settings: Any) -> None:
+    def __init__(
+        self, system: System, pool: str, acks: tuple[str, ...], *, within: float = 600.0, **settings: Any
+    ) -> None:
         system.app, system.entries = "apps.drain_app", {}
         system.settings = {"once_beat_lease": 30.0, **settings}
         self.system = system
         self.acks = acks
         self.app = Celery(broker=system.broker_url, set_as_current=False)
         self.worker = system.worker(
-            pool=pool, concurrency=1 if pool == "solo" else 2, env={"WITHIN": "600"}
+            pool=pool, concurrency=1 if pool == "solo" else 2, env={"WITHIN": str(within)}
         ).wait_ready()
         for each in acks:
             self._publish(each)
@@ -95,6 +98,12 @@ def waiting(system: System) -> Iterator[Callable[..., Waiting]]:
 
 #: A solo worker's second window takes the end of its first along.
 CASES = [*((pool, BOTH) for pool in POOLS), ("solo", ("early",)), ("solo", ("late",))]
+
+
+@pytest.mark.parametrize(("pool", "acks"), CASES)
+def test_a_worker_that_goes_on(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
+    """Nothing comes next that could take an end along: a thread records it, whatever the pool."""
+    waiting(pool, acks, within=leases.WITHIN).check_done_soon()
 
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
