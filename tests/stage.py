@@ -137,6 +137,9 @@ class Stage:
             self.fences[owner] = reply.fence
         return reply
 
+    def receive(self, retry: int = 0) -> Any:
+        return self.store.receive_many([(self.window, retry, LEASE)])[0]
+
     def renew(self, owner: str = "A") -> Any:
         return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
 
@@ -358,6 +361,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,
+    "receive, n=0": lambda s: s.receive(0),
+    "receive, n=1": lambda s: s.receive(1),
     "begin A": lambda s: s.begin("A"),
     "begin B": lambda s: s.begin("B"),
     "begin B, n=1": lambda s: s.begin("B", 1),

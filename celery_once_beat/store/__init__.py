@@ -30,13 +30,13 @@ States of a window; beside each arrow stands the verb::
     claimed   ◀── backfill, of a closed one, by order
 
 claimed and published differ in the deadline only: ``claim_lease``, which a beat renews while it publishes, and
-``start_timeout``. Whoever finds a deadline passed takes the window; the deadline that the take moves is the mutex
-between beats.
+``start_timeout``. While the message waits in a worker, ``receive`` keeps the deadline of what nobody runs a lease away.
+Whoever finds a deadline passed takes the window; the deadline that the take moves is the mutex between beats.
 
 What each failure does
 ----------------------
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
-  was killed, or its retry's message is lost.
+  was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again: every verb is idempotent for its owner and answers as it
   did the first time. An owner is one beat process, or one execution of one *delivery* of a message,
   ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery alone.
@@ -75,6 +75,7 @@ from .model import (
     ClaimRequest,
     Closed,
     Confirmation,
+    Confirmed,
     ConfirmReply,
     Elsewhen,
     Ending,
@@ -113,6 +114,7 @@ __all__ = (
     "Closed",
     "ConfirmReply",
     "Confirmation",
+    "Confirmed",
     "Elsewhen",
     "Ending",
     "EntryAccount",

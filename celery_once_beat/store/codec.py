@@ -144,6 +144,10 @@ def read_discarded(reply: list[Any]) -> model.Confirmed | model.Unchanged:
     return model.Confirmed() if reply[0] == "sooner" else model.Unchanged()
 
 
+def read_receive(reply: list[Any]) -> model.Confirmed | model.Unchanged:
+    return model.Confirmed() if reply[0] == "received" else model.Unchanged()
+
+
 def read_heartbeat(reply: list[Any]) -> model.Heartbeat:
     now = EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
     return model.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))

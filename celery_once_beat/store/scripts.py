@@ -277,6 +277,7 @@ BEGIN = Verb(
     waits=True,
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
+RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} retry:number length:span", codec.read_receive)
 RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:span", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",

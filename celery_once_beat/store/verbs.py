@@ -269,6 +269,18 @@ class Store:
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
+    def receive_many(
+        self, received: Iterable[tuple[WindowKey, int, float]]
+    ) -> list[model.Confirmed | model.Unchanged | OnceError]:
+        """Say of windows that a message waits in this worker, with its retry number, and for how many seconds at most.
+
+        After those the window is overdue, unless this is said again. Returns for each :class:`Unchanged` where that
+        message would be refused.
+        """
+        return self._trip.run(
+            [self._of_window(scripts.RECEIVE, window, retry=retry, length=length) for window, retry, length in received]
+        )
+
     def begin(
         self,
         window: WindowKey,

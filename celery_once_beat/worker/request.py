@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from celery.signals import task_revoked, task_unknown
+from celery.signals import task_revoked, task_unknown, worker_ready, worker_shutdown
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -18,11 +18,13 @@ from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
+from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Closed, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_headers, format_instant
 
 from .errands import errands_of
 from .execution import DELIVERY
+from .reserved import Reserved, Waiting
 
 logger = get_logger(__name__)
 
@@ -81,6 +83,35 @@ def request_class(task: Any) -> type[OnceRequest]:
         f"task {task.name!r}, Request: found {theirs!r}, expected a subclass of celery.worker.request.Request that can "
         f"be combined with OnceRequest ({why}); derive it from celery_once_beat.worker.request.OnceRequest"
     )
+
+
+_reserved: list[Reserved] = []
+
+
+@worker_ready.connect(weak=False)
+def _on_ready(sender: Any, **_: Any) -> None:
+    _reserved.append(Reserved(sender.app, _read_waiting))
+    _reserved[-1].start()
+
+
+@worker_shutdown.connect(weak=False)
+def _on_shutdown(**_: Any) -> None:
+    while _reserved:
+        _reserved.pop().stop()
+
+
+def _read_waiting(request: Any, settings: Settings) -> Waiting | None:
+    """What the store is told of a message that waits; None for what it isn't told of."""
+    if not isinstance(request, OnceRequest):
+        return None
+    try:
+        delivery = _delivery_of(request.request_dict)
+    except OnceError:
+        return None  # its begin says so
+    if delivery is None or not delivery.window.tracked:
+        return None
+    lease = float(delivery.window.lease or settings.of_task("lease", request.task))
+    return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout))
 
 
 @task_revoked.connect(weak=False)
@@ -163,17 +194,21 @@ class _Delivery(NamedTuple):
 
 def _read(request: Any, outcome: str) -> _Delivery | None:
     """Read the delivery of a window's message; None for other messages, and if the headers can't be read."""
-    request = request if isinstance(request, dict) else {}
     try:
-        headers = find_headers(request, request.get("headers"))
-        window = decode_headers(headers, request.get("id")) if headers else None
-        if window is None:
-            return None
-        owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
-        return _Delivery(window, owner, check_retry(request.get("retries")))
+        return _delivery_of(request if isinstance(request, dict) else {})
     except OnceError as exc:
         _log_unrecorded(None, outcome, exc)
         return None
+
+
+def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
+    """Read the delivery of a window's message; None for other messages. Raises OnceError for unreadable headers."""
+    headers = find_headers(request, request.get("headers"))
+    window = decode_headers(headers, request.get("id")) if headers else None
+    if window is None:
+        return None
+    owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
+    return _Delivery(window, owner, check_retry(request.get("retries")))
 
 
 def _log_unrecorded(window: Window | None, outcome: str, exc: OnceError) -> None:

@@ -102,7 +102,7 @@ def test_queued_windows_when_the_store_is_flushed(start_redis, system: System) -
 
 
 def test_messages_that_a_killed_worker_had_reserved(system: System) -> None:
-    """What a worker had taken from the queue and not begun is lost with it: published again after start_timeout."""
+    """What a worker had taken from the queue and not begun is lost with it: published again."""
     system.settings = {"worker_prefetch_multiplier": 4}
     doomed = system.worker("doomed", pool="prefork").wait_ready()
     interval = rare()

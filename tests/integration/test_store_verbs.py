@@ -115,6 +115,7 @@ TABLE = """
   unseen      | expired, n=0     | Unchanged                   | unseen     | -
   unseen      | backfill         | Claimed turn=1              | open       | 10
   unseen      | unknown, n=0     | Unchanged                   | unseen     | -
+  unseen      | receive, n=0     | Unchanged                   | unseen     | -
 
   claimed     | claim            | Claimed turn=1              | open       | same
   claimed     | claim, beat-2    | Moved                       | open       | same
@@ -136,6 +137,7 @@ TABLE = """
   claimed     | backfill         | Open                        | open       | same
   claimed     | unknown, n=0     | Confirmed                   | open       | 1
   claimed     | unknown, n=1     | Unchanged                   | open       | same
+  claimed     | receive, n=0     | Confirmed                   | open       | 31
 
   published   | claim            | Claimed turn=1              | open       | same
   published   | claim, beat-2    | Moved                       | open       | same
@@ -156,6 +158,8 @@ TABLE = """
   published   | backfill         | Open                        | open       | same
   published   | unknown, n=0     | Confirmed                   | open       | 1
   published   | unknown, n=1     | Unchanged                   | open       | same
+  published   | receive, n=0     | Confirmed                   | open       | 31
+  published   | receive, n=1     | Confirmed                   | open       | 31
 
   running     | claim            | Moved                       | running A  | same
   running     | claim, beat-2    | Moved                       | running A  | same
@@ -181,6 +185,7 @@ TABLE = """
   running     | expired, n=1     | Unchanged                   | running A  | same
   running     | backfill         | Open                        | running A  | same
   running     | unknown, n=0     | Unchanged                   | running A  | same
+  running     | receive, n=0     | Unchanged                   | running A  | same
 
   died        | claim            | Moved                       | open       | same
   died        | claim, beat-2    | Moved                       | open       | same
@@ -204,6 +209,7 @@ TABLE = """
   died        | expired, n=0     | Unchanged                   | open       | same
   died        | backfill         | Open                        | open       | same
   died        | unknown, n=0     | Unchanged                   | open       | same
+  died        | receive, n=0     | Confirmed                   | open       | 31
 
   taken       | claim            | Moved                       | open       | same
   taken       | claim, beat-2    | Moved                       | open       | same
@@ -223,6 +229,7 @@ TABLE = """
   taken       | finish B         | Stale                       | open       | same
   taken       | backfill         | Open                        | open       | same
   taken       | unknown, n=0     | Confirmed                   | open       | 1
+  taken       | receive, n=0     | Confirmed                   | open       | 31
 
   followed    | begin A          | Busy                        | running B  | same
   followed    | begin B          | Begun attempt=2             | running B  | 31
@@ -233,6 +240,7 @@ TABLE = """
   followed    | finish A, again  | Stale                       | running B  | same
   followed    | finish B         | Finished                    | closed     | -
   followed    | unknown, n=0     | Unchanged                   | running B  | same
+  followed    | receive, n=0     | Unchanged                   | running B  | same
 
   waiting     | claim            | Moved                       | waiting 1  | same
   waiting     | claim, beat-2    | Moved                       | waiting 1  | same
@@ -261,6 +269,8 @@ TABLE = """
   waiting     | backfill         | Open                        | waiting 1  | same
   waiting     | unknown, n=0     | Unchanged                   | waiting 1  | same
   waiting     | unknown, n=1     | Confirmed                   | waiting 1  | 62
+  waiting     | receive, n=0     | Unchanged                   | waiting 1  | same
+  waiting     | receive, n=1     | Confirmed                   | waiting 1  | 62
 
   due again   | claim            | Moved                       | open       | same
   due again   | confirm          | Unchanged                   | open       | same
@@ -278,6 +288,8 @@ TABLE = """
   due again   | backfill         | Open                        | open       | same
   due again   | unknown, n=0     | Unchanged                   | open       | same
   due again   | unknown, n=1     | Confirmed                   | open       | 1
+  due again   | receive, n=0     | Unchanged                   | open       | same
+  due again   | receive, n=1     | Confirmed                   | open       | 31
 
   again       | claim            | Moved                       | open       | same
   again       | confirm          | Unchanged                   | open       | same
@@ -291,6 +303,7 @@ TABLE = """
   again       | expired, n=0     | Unchanged                   | open       | same
   again       | backfill         | Open                        | open       | same
   again       | unknown, n=0     | Unchanged                   | open       | same
+  again       | receive, n=0     | Unchanged                   | open       | same
 
   again, taken | confirm         | Confirmed                   | open       | 600
   again, taken | take            | Taken retry=0 attempts=1    | open       | same
@@ -301,6 +314,7 @@ TABLE = """
   again, taken | finish B        | Stale                       | open       | same
   again, taken | expired, n=0    | Unchanged                   | open       | same
   again, taken| unknown, n=0     | Confirmed                   | open       | 1
+  again, taken | receive, n=0    | Confirmed                   | open       | 31
 
   closed      | claim            | Moved                       | closed     | -
   closed      | claim, beat-2    | Moved                       | closed     | -
@@ -322,6 +336,7 @@ TABLE = """
   closed      | expired, n=0     | Unchanged                   | closed     | -
   closed      | backfill         | Claimed turn=1              | open       | 10
   closed      | unknown, n=0     | Unchanged                   | closed     | -
+  closed      | receive, n=0     | Unchanged                   | closed     | -
 
   long closed | claim            | Moved                       | closed     | -
   long closed | confirm          | Unchanged                   | closed     | -
@@ -334,6 +349,7 @@ TABLE = """
   long closed | expired, n=0     | Unchanged                   | closed     | -
   long closed | backfill         | Claimed turn=1              | open       | 10
   long closed | unknown, n=0     | Unchanged                   | closed     | -
+  long closed | receive, n=0     | Unchanged                   | closed     | -
 
   ahead       | claim            | Moved                       | running A  | 31
   ahead       | claim, beat-2    | Moved                       | running A  | 31
@@ -350,6 +366,7 @@ TABLE = """
   ahead       | expired, n=0     | Unchanged                   | running A  | -
   ahead       | backfill         | Open                        | running A  | -
   ahead       | unknown, n=0     | Unchanged                   | running A  | -
+  ahead       | receive, n=0     | Unchanged                   | running A  | -
 
   before      | claim            | StoreDataError              | unseen     | -
   before      | confirm          | Unchanged                   | unseen     | -
@@ -359,6 +376,7 @@ TABLE = """
   before      | expired, n=0     | Unchanged                   | unseen     | -
   before      | backfill         | Claimed turn=1              | open       | 10
   before      | unknown, n=0     | Unchanged                   | unseen     | -
+  before      | receive, n=0     | Unchanged                   | unseen     | -
 
   lost        | claim            | Unknown                     | unknown    | -
   lost        | confirm          | Unchanged                   | unknown    | -
@@ -371,6 +389,7 @@ TABLE = """
   lost        | expired, n=0     | Unchanged                   | unknown    | -
   lost        | backfill         | Unknown                     | unknown    | -
   lost        | unknown, n=0     | Unchanged                   | unknown    | -
+  lost        | receive, n=0     | Unchanged                   | unknown    | -
 
   met done    | confirm          | Unchanged                   | closed     | -
   met done    | take overdue     | Unchanged                   | closed     | -
@@ -379,6 +398,7 @@ TABLE = """
   met done    | finish B         | Stale                       | closed     | -
   met done    | expired, n=0     | Unchanged                   | closed     | -
   met done    | unknown, n=0     | Unchanged                   | closed     | -
+  met done    | receive, n=0     | Unchanged                   | open, done | same
 """
 ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
 
@@ -1453,11 +1473,20 @@ def test_a_field_that_is_no_number_is_named(stage: Stage, verb: str, field: str)
 @pytest.mark.parametrize(
     ("key", "verb"),
     [
-        *(("entry_key", verb) for verb in ["claim", "confirm", "take", "begin A", "renew A", "hand over A"]),
+        *(
+            ("entry_key", verb)
+            for verb in ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A"]
+        ),
         *(("entry_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
-        *(("open_key", verb) for verb in ["claim", "confirm", "take", "begin A", "renew A", "hand over A"]),
+        *(
+            ("open_key", verb)
+            for verb in ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A"]
+        ),
         *(("open_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
-        *(("run_key", verb) for verb in ["claim", "confirm", "take", "begin A", "renew A", "hand over A"]),
+        *(
+            ("run_key", verb)
+            for verb in ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A"]
+        ),
         *(("run_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
         ("history_key", "expired, n=0"),
     ],
@@ -1539,7 +1568,7 @@ def test_a_bad_shard_stops_no_other_from_being_looked_at(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["claim", "confirm", "take", "begin A", "renew A", "hand over A", "finish A", "backfill"]
+    "verb", ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A", "finish A", "backfill"]
 )
 @pytest.mark.parametrize("value", ["garbage", "run:A", "run:A:x", "wait:x:A", ""])
 def test_a_garbage_run_key_is_named(stage: Stage, verb: str, value: str) -> None:
@@ -1863,6 +1892,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "take": (_open_and_overdue, lambda s: s.take(), Taken),
     "take, dead": (_dead_and_overdue, lambda s: s.take(), Taken),
     "put off": (_open_and_overdue, lambda s: s.postpone([])[0], "postponed"),
+    "receive": (STATES["published"], lambda s: s.receive(), Confirmed),
     "begin": (STATES["published"], lambda s: s.begin("A"), Begun),
     "begin, sent twice": (STATES["running"], lambda s: s.begin("A"), Begun),
     "begin, its lease ran out": (STATES["died"], lambda s: s.begin("A"), Begun),

@@ -28,6 +28,16 @@ class WorkerRules(Rules):
         if execution and not dies:
             self.world.running.append(execution)
 
+    @precondition(lambda self: self.world.queue)
+    @rule(which=several, twice=maybe)
+    def receive(self, which, twice):
+        message = self.pick(self.world.queue, which)
+
+        def send():
+            return self.world.store.receive_many([(message.window, message.retry, LEASE)])[0]
+
+        self.world.ask("receive", send, nothing, twice=twice)
+
     def begin_next(self, message: Message) -> None:
         execution = self.begin_by(message)
         if execution:

@@ -1,0 +1,23 @@
+-- receive: a worker says that the message of a window waits in it for its turn, and tells so again before LENGTH ms are
+-- over. Once its worker is dead the window is overdue. It counts no attempt and gives no right to execute.
+--
+-- returns {'received'}    it is overdue in LENGTH
+--         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed: this copy would be refused
+
+local NOW = server_time()
+local entry = read_entry()
+local kind, _, number = run_state()
+if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and number ~= RETRY then
+  return {'unchanged'}
+end
+local window = read_window()
+if RETRY < window.retry or window.released == TO_RUN_AGAIN then
+  return {'unchanged'}
+end
+touch_entry()
+-- The beat that published this copy may confirm only now: that would put it off.
+window.turn = window.turn + 1
+-- A first copy has left its queue, so another one doesn't make that longer: it waits for no other window of its entry.
+window.taken = window.publishes <= 1 and 0 or SENT
+write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)
+return {'received'}

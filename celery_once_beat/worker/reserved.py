@@ -1,0 +1,120 @@
+"""Windows whose messages wait in this worker for their turn, reserved: the store is told, so that a death is seen.
+
+A reserved message is in no queue any more. A worker that is killed takes it along: over Redis the broker delivers it
+again after an hour (its visibility timeout), and a beat would publish the window again after ``start_timeout``. So a
+thread of the worker's main process keeps the window's deadline a lease away, for as long as the message waits.
+
+What begins within a moment is never told. What leaves unexecuted (revoked, a connection that is lost) is told no
+longer, nor is anything once the worker shuts down: others may have those windows after a lease.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Confirmed, Store
+from celery_once_beat.windows import WindowKey
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Seconds from one look at what is reserved to the next. What is there at two of them is told.
+_LOOK = 0.5
+#: Most windows that are told of, and most that travel in one pipeline. The others are overdue after ``start_timeout``.
+_MOST, _PIPELINE = 1000, 200
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A window whose message waits: its retry number, and for how many seconds the store is to believe it."""
+
+    window: WindowKey
+    retry: int
+    length: float
+    told: bool = False
+    #: When it is told the next time, by ``clock.steady``.
+    tell_at: float = 0.0
+
+
+class Reserved:
+    """The reserved messages of one worker.
+
+    ``read`` makes a Waiting of a request, or None where the store isn't told of it.
+    """
+
+    def __init__(self, app: Celery, read: Callable[[Any, Settings], Waiting | None]) -> None:
+        self._settings = Settings.from_app(app)
+        self._read = read
+        #: Of its own: see ``errands``.
+        self._store = Store(self._settings)
+        #: What was there at two looks; None where the store isn't told of it.
+        self._waiting: dict[ref[Any], Waiting | None] = {}
+        #: What was there at the last look for the first time.
+        self._new: set[ref[Any]] = set()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="once-reserved", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell nothing any more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_LOOK):
+            if state.should_stop is not None or state.should_terminate is not None:
+                break
+            try:
+                self.look()
+            except Exception as exc:  # noqa: BLE001  # whatever becomes of one look, the next one may do better
+                logger.debug("once: what is reserved isn't told: %s", exc)
+        self._store.close()
+
+    def look(self) -> None:
+        """Look at what is reserved, and tell what is to be told now; raises StoreUnavailableError."""
+        known, new = self._waiting, self._new
+        self._waiting, self._new = {}, set()
+        # In one step: the main thread changes the set meanwhile.
+        for reference in list(state.reserved_requests.data):  # type: ignore[attr-defined]  # a WeakSet
+            request = reference()
+            if request is None or request.time_start is not None:
+                continue
+            if reference in known:
+                self._waiting[reference] = known[reference]
+            elif reference in new:
+                self._waiting[reference] = self._read(request, self._settings)
+            else:
+                self._new.add(reference)
+        self._tell_all(steady())
+
+    def _tell_all(self, now: float) -> None:
+        waiting = [each for each in self._waiting.values() if each is not None and each.tell_at < math.inf]
+        waiting.sort(key=lambda each: not each.told)
+        due = [each for each in waiting[:_MOST] if each.tell_at <= now]
+        for place in range(0, len(due), _PIPELINE):
+            self._tell(due[place : place + _PIPELINE], now)
+        if not waiting:
+            self._store.close()
+
+    def _tell(self, due: list[Waiting], now: float) -> None:
+        replies = self._store.receive_many([(each.window, each.retry, each.length) for each in due])
+        for each, reply in zip(due, replies, strict=True):
+            each.told = isinstance(reply, Confirmed)
+            if isinstance(reply, OnceError):
+                logger.debug("once: %s", reply)
+            each.tell_at = now + each.length / 3 if each.told else math.inf

@@ -1,0 +1,202 @@
+"""Messages that wait in a worker for their turn: its death is seen after a lease, its life keeps them from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.worker import state
+from processes import wait_until
+from stage import LEASE, Stage, nth
+from system import System
+
+from celery_once_beat.settings import Settings
+from celery_once_beat.windows import format_instant
+from celery_once_beat.worker import reserved
+from celery_once_beat.worker.reserved import Reserved, Waiting
+
+START_TIMEOUT = 600.0
+RESERVED = ("one", "two", "three")
+
+
+def entries(seconds: float) -> dict[str, Any]:
+    """A long body, then three short ones; each has one window while a test lasts."""
+    first = datetime.now(timezone.utc) + timedelta(seconds=5)
+    names = {"long": (first, seconds), **dict.fromkeys(RESERVED, (first + timedelta(seconds=2), 0.05))}
+    return {
+        name: {"task": "apps.once_app.work", "args": [lasts], "every": 300.0, "anchor": format_instant(start)}
+        for name, (start, lasts) in names.items()
+    }
+
+
+def left(system: System, entry: str) -> float:
+    """Seconds to the deadline of the entry's open window, by the store's clock; the most where there is none."""
+    account, keys = system.store.account(entry), system.store.keys
+    if account is None or not account.open:
+        return START_TIMEOUT
+    (start,) = account.open
+    with system.client() as client:
+        seconds, micro = client.time()
+        score = client.zscore(keys.open(system.store.shard_of(entry)), f"{entry}@{format_instant(start)}")
+    return START_TIMEOUT if score is None else score / 1000 - seconds - micro / 1e6
+
+
+def wait_told(system: System, number: int = len(RESERVED)) -> None:
+    """Wait until the first body runs, and the store knows of so many other messages that wait in the same worker."""
+    near = system.settings["once_beat_lease"] + 1
+    wait_until(lambda: sum(left(system, name) <= near for name in RESERVED) == number, "the store knows of them", 120)
+    assert [event["entry"] for event in system.ledger.read("start")] == ["long"]
+
+
+# A full pool of greenlets lets a worker receive one message and no more.
+@pytest.mark.parametrize(("pool", "reserved"), [("prefork", 3), ("threads", 3), ("gevent", 1)])
+def test_a_killed_worker_is_missed_after_a_lease(system: System, pool: str, reserved: int) -> None:
+    """What it had reserved runs elsewhere, at once, and not when its message may be waiting for too long."""
+    system.settings = {"worker_prefetch_multiplier": 4, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 3}
+    doomed = system.worker("doomed", pool=pool).wait_ready()
+    system.entries = entries(500.0)
+    system.beat()
+    wait_told(system, reserved)
+    doomed.kill()
+    system.worker("other", pool="threads", concurrency=4)
+    for name in RESERVED:
+        wait_until(lambda name=name: system.outcomes(name) == {"done": 1}, f"{name} is done", 120)
+    wait_until(lambda: len(system.ledger.read("start", entry="long")) == 2, "the long one runs again", 60)
+    attempts = {event["entry"]: event["attempt"] for event in system.ledger.read("start")}
+    assert attempts == {"long": 2, **dict.fromkeys(RESERVED, 1)}
+    system.procs.end()
+
+
+def test_a_worker_that_is_busy_keeps_what_it_has_reserved(system: System) -> None:
+    """For longer than two leases nothing of it is published again. What comes at a time of its own isn't touched."""
+    system.settings = {"worker_prefetch_multiplier": 8, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 8}
+    system.worker(pool="prefork").wait_ready()
+    system.entries = entries(19.0)
+    system.entries["later"] = {**system.entries["long"], "options": {"countdown": 250}}
+    beat = system.beat()
+    wait_told(system)
+    assert left(system, "later") > START_TIMEOUT
+    for name in RESERVED:
+        wait_until(lambda name=name: system.outcomes(name) == {"done": 1}, f"{name} is done", 120)
+    assert left(system, "later") > START_TIMEOUT
+    assert "is overdue" not in beat.log
+    assert not system.ledger.read("refused")
+
+
+# -------------------------------------------------------------------------------------------- what is told, and when
+
+
+class Request:
+    """What Celery keeps of a message."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.time_start: float | None = None
+
+
+class Worker:
+    """What one tells a stage's store of the messages that it has reserved."""
+
+    def __init__(self, stage: Stage, app: Celery) -> None:
+        self.stage = stage
+        self.reserved = Reserved(app, self.read)
+
+    def read(self, request: Any, _settings: Settings) -> Waiting | None:
+        self.stage.start = nth(request.number)
+        return Waiting(self.stage.window, 0, LEASE) if request.number else None
+
+    def receive(self, number: int) -> Request:
+        request = Request(number)
+        state.reserved_requests.add(request)
+        return request
+
+    def told(self) -> set[int]:
+        """The windows whose deadline is a lease away, once the worker has looked."""
+        self.reserved.look()
+        near = set()
+        for number in (1, 2, 3):
+            self.stage.start = nth(number)
+            if self.stage.deadline() < self.stage.now() + 2 * LEASE * 1000:
+                near.add(number)
+        return near
+
+
+@pytest.fixture
+def worker(redis_url: str) -> Iterator[Worker]:
+    """A worker, and three windows that are published."""
+    stage = Stage(redis_url, start_timeout=START_TIMEOUT)
+    stage.load()
+    for number in (1, 2, 3):
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.confirm()
+    before = set(state.reserved_requests)
+    with Celery("tests", broker=redis_url, set_as_current=False) as app:
+        yield Worker(stage, app)
+    for request in set(state.reserved_requests) - before:
+        state.reserved_requests.discard(request)
+    stage.close()
+
+
+def test_what_begins_soon_is_never_told(worker: Worker) -> None:
+    """Only what waits at two looks; and never what a pool has begun, or what has no window."""
+    waits, soon, _foreign = worker.receive(1), worker.receive(2), worker.receive(0)
+    assert worker.told() == set()
+    soon.time_start = 1.0
+    assert worker.told() == {1}
+    waits.time_start = 1.0
+    assert worker.told() == {1}
+
+
+def test_it_is_told_again_before_it_is_overdue(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a third of the lease, for as long as the message waits; then no more."""
+    now = [0.0]
+    monkeypatch.setattr(reserved, "steady", lambda: now[0])
+    request = worker.receive(1)
+    assert worker.told() == set()
+    assert worker.told() == {1}
+
+    def moves() -> bool:
+        worker.stage.start = nth(1)
+        worker.stage.overdue()
+        worker.reserved.look()
+        worker.stage.start = nth(1)
+        return worker.stage.deadline() > worker.stage.now()
+
+    now[0] = LEASE / 3 - 1
+    assert not moves()
+    now[0] = LEASE / 3 + 1
+    assert moves()
+    state.reserved_requests.discard(request)
+    now[0] = LEASE
+    assert not moves()
+
+
+def test_a_copy_that_would_be_refused_is_told_once(worker: Worker) -> None:
+    """It keeps nothing of the execution that has the window."""
+    request = worker.receive(1)
+    worker.stage.start = nth(1)
+    worker.stage.begin("A")
+    deadline = worker.stage.deadline()
+    for _ in range(3):
+        worker.reserved.look()
+    worker.stage.start = nth(1)
+    assert worker.stage.deadline() == deadline
+    assert request.time_start is None
+
+
+def test_there_is_an_upper_limit(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that reserves whatever there is tells of so many windows, and goes on telling of the same."""
+    monkeypatch.setattr(reserved, "_MOST", 2)
+    monkeypatch.setattr(reserved, "_PIPELINE", 1)
+    requests = {number: worker.receive(number) for number in (1, 2)}
+    worker.told()
+    assert worker.told() == {1, 2}
+    requests[3] = worker.receive(3)
+    worker.told()
+    assert worker.told() == {1, 2}
+    requests.pop(1).time_start = 1.0
+    assert worker.told() == {1, 2, 3}

@@ -1,0 +1,62 @@
+"""Of which messages that wait in a worker the store is told, and for how long it is to believe it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.worker.request import Request
+
+from celery_once_beat.settings import Settings
+from celery_once_beat.windows import Window, WindowKey, encode_headers
+from celery_once_beat.worker.request import OnceRequest, _read_waiting
+from celery_once_beat.worker.reserved import Waiting
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+HEADERS = encode_headers(Window("tick", T0, None))
+
+
+def read(headers: dict[str, Any], cls: type[Request] = OnceRequest, lease: float | None = None) -> Waiting | None:
+    request: Any = object.__new__(cls)
+    request._request_dict = {"id": "one", "retries": 2, **headers}
+    request._task = SimpleNamespace(once_lease=lease)
+    return _read_waiting(request, Settings(redis_url="redis://localhost", lease=30.0, start_timeout=600.0))
+
+
+@pytest.mark.parametrize(
+    ("headers", "lease", "length"),
+    [
+        (HEADERS, None, 30.0),
+        (HEADERS, 40.0, 40.0),
+        (encode_headers(Window("tick", T0, None, lease=50.0)), 40.0, 50.0),
+        ({"headers": HEADERS}, 5000.0, 600.0),
+    ],
+)
+def test_a_window_is_believed_for_a_lease(headers: dict[str, Any], lease: float | None, length: float) -> None:
+    """The entry's, the task's or the setting's; and no longer than a message may wait anyway."""
+    assert read(headers, lease=lease) == Waiting(WindowKey("tick", T0), 2, length)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        encode_headers(Window("tick", T0, None, tracked=False)),
+        encode_headers(Window("key", T0, None, tracked=False, keyed=True)),
+        encode_headers(Window("tick", T0, None), sent_as="another message"),
+        {**HEADERS, "once_start": "soon"},
+        {**HEADERS, "once_v": 99},
+        {**HEADERS, "retries": -1},
+    ],
+)
+def test_what_the_store_is_not_told_of(headers: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """What no beat recovers, and what can't be read: its execution says so."""
+    assert read(headers) is None
+    assert not caplog.records
+
+
+def test_a_request_that_is_not_ours() -> None:
+    """The task of another base, in the same worker."""
+    assert read(HEADERS, Request) is None
