@@ -775,6 +775,18 @@ def test_a_late_confirm_changes_nothing(stage: Stage) -> None:
 # --------------------------------------------------------------------------------------------------- fences
 
 
+def test_a_confirm_that_comes_after_its_message_was_discarded(new_stage: Callable[..., Stage]) -> None:
+    """It doesn't put the window off, also where the next publish isn't due any sooner than the confirm was."""
+    stage = new_stage(publish_timeout=2.0)
+    stage.load()
+    stage.reach("published")
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert stage.store.discarded(stage.window, 0) == Confirmed()
+    assert stage.confirm() == Unchanged()
+    assert stage.deadline() <= stage.now() + 2000
+
+
 def test_the_fence_grows_with_every_begin(stage: Stage) -> None:
     """Over many begins of an entry, of one window or of several, no fence is equal to or below an earlier one."""
     fences = []

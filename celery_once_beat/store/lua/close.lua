@@ -25,11 +25,9 @@ if OUTCOME == 'unknown' then
   if kind == 'wait' then
     soon = redis.call('PTTL', RUN) + MARGIN
   end
-  if NOW + soon < tonumber(redis.call('ZSCORE', OPEN, MEMBER)) then
-    -- The beat that published it may confirm only now: that would put it off.
-    window.turn, window.taken = window.turn + 1, SENT
-    write_window(window, NOW + soon)
-  end
+  -- The beat that published it may confirm only now: that would put it off.
+  window.turn, window.taken = window.turn + 1, SENT
+  write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))))
   return {'sooner'}
 end
 if OUTCOME == 'expired' and NOW < tonumber(window.expires) then
