@@ -20,7 +20,7 @@ from processes import Proc, Processes, wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat.windows import task_id
+from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 __all__ = ("Play",)
 
@@ -49,6 +49,8 @@ SETTINGS = {
     "once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0, "once_beat_start_timeout": 60.0,
 }  # fmt: skip
 SETTINGS_OF = {"calm": {"once_beat_start_timeout": 8.0}, "soft": {"worker_soft_shutdown_timeout": 8.0}}
+#: A copy of these comes before their lease is over; that ends once the copy is refused, however late Celery sends it.
+COPIES = ("child killed, rejected/late", "child killed, retried/early")
 ENV_OF = {"soft": {"REMAP_SIGTERM": "SIGQUIT"}}
 
 
@@ -94,6 +96,7 @@ class Play:
         for pool in ("threads", "gevent"):
             self.ledger.write("told", worker=pool)
         self._shut_down()
+        self._end_leases()
         self._wait_for_expiry()
         for queue in ("waiting", *self.workers):
             self.app.control.add_consumer(queue, destination=self._calm, reply=True, timeout=5, limit=1)
@@ -114,6 +117,19 @@ class Play:
 
     def _wait_for(self, *entries: str) -> None:
         wait_until(lambda: all(map(self.starts, entries)), f"these run: {entries}", 120)
+
+    def _end_leases(self) -> None:
+        """Of the children that were killed, whose message Celery sends again."""
+        store, copies = self.system.store, [entry for entry in COPIES if entry in self.entries]
+        wait_until(lambda: all(self.ledger.read("refused", entry=entry) for entry in copies), "copies are refused", 120)
+        for end in {entry.partition("/")[0] for entry in copies}:
+            for entry in (f"{end}/early", f"{end}/late"):
+                self._wait_for(entry)
+                (start,) = self.account(entry).open
+                window, text = WindowKey(entry, start), format_instant(start)
+                with self.system.client() as client:
+                    client.delete(store.keys.of_window(window, text)["run"])
+                    client.zadd(store.keys.open(store.shard_of(entry)), {f"{entry}@{text}": 0}, xx=True)
 
     def _wait_for_expiry(self) -> None:
         for entry in ("expired/early", "expired/late"):

@@ -160,6 +160,8 @@ class OwnRequest(Request):
 SOFT, HARD = {"soft_time_limit": 3}, {"time_limit": 3}
 # Celery may notice only after 5.5 s that a child is lost, by default after 15 s: before the lease is over.
 LONG = {"once_lease": 15.0}
+#: The test ends this one.
+ENDED = {"once_lease": 600.0}
 
 ENDS = {
     "returns": End(returns),
@@ -186,9 +188,9 @@ ENDS = {
     "expired": End(returns, options={"expires": 0.5}, worker="waiting"),
     "exits": End(exits, LONG, worker="lossy"),
     "child killed": End(dies, LONG, worker="lossy"),
-    "child killed, rejected": End(dies, {**LONG, "reject_on_worker_lost": True}, worker="lossy"),
+    "child killed, rejected": End(dies, {**ENDED, "reject_on_worker_lost": True}, worker="lossy"),
     "child killed, retried": End(
-        dies, {**LONG, "retry_on_worker_lost": True, "default_retry_delay": 0}, worker="lossy"
+        dies, {**ENDED, "retry_on_worker_lost": True, "default_retry_delay": 0}, worker="lossy"
     ),
     "worker killed": End(sleeps, worker="killed"),
     "warm": End(waits, worker="warm"),
