@@ -8,7 +8,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
                                 done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
-    {7}:history:<name>          the last windows' outcomes; as the entry
+    {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>

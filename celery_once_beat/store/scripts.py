@@ -45,6 +45,8 @@ _KINDS = {
     "flag": Kind(int, "%s == '1'"),
     # Seconds; ms in Lua.
     "span": Kind(codec.ms),
+    # Seconds; in Lua the text of its ms: commands and sums take it as it is, comparisons don't.
+    "life": Kind(codec.ms, "%s"),
     # An instant; server ms in Lua.
     "time": Kind(codec.epoch_ms),
     # An instant; its canonical text in Lua, whose order is that of time.
@@ -213,8 +215,8 @@ def _with_pieces(block: str, pieces: Mapping[str, str], above: Iterable[str] = (
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
 _WINDOW = "start member"
 #: How many records of windows that ended an entry has, and for how long a window's markers live.
-_KEPT = "marker_ttl:span history_size:number"
-_ENDING = f"{_WINDOW} {_KEPT} retention:span"
+_KEPT = "marker_ttl:life history_size:number"
+_ENDING = f"{_WINDOW} {_KEPT} retention:life"
 #: Which beats were alive and which gone at ``asked_at`` (None: now), of those that may matter.
 _WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
@@ -272,17 +274,17 @@ HEARTBEAT = Verb(
 BEGIN = Verb(
     "begin",
     "entry open history run refused",
-    f"{_ENDING} owner lease:span retry:number tracked:flag keyed:flag overlap {_NOW_ONLY}",
+    f"{_ENDING} owner lease:life retry:number tracked:flag keyed:flag overlap {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
 RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} retry:number length:span", codec.read_receive)
-RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:span", codec.read_renew, waits=True)
+RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
     "entry open run",
-    f"{_WINDOW} retention:span {_OWNED} retry:number delay:span start_timeout:span",
+    f"{_WINDOW} retention:life {_OWNED} retry:number delay:span start_timeout:span",
     codec.read_hand_over,
     waits=True,
 )
@@ -301,4 +303,4 @@ CLOSE = Verb(
 )
 DISCARDED = CLOSE.read_by(codec.read_discarded)
 KEY_CLAIM = Verb("key_claim", "claim run", f"claimant publish_timeout:span {_NOW_ONLY}", codec.read_key_claim)
-KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:span", codec.read_word)
+KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", codec.read_word)

@@ -1406,7 +1406,7 @@ def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules
 # ---------------------------------------------------------------------------------------------------- history
 
 
-@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
 def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Stage], size: int) -> None:
     """history_size windows an entry, 0 for none."""
     stage = new_stage(history_size=size)

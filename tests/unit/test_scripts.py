@@ -91,3 +91,36 @@ def test_the_store_has_one_door() -> None:
     inside = re.compile(r"celery_once_beat\.store\.\w|from celery_once_beat import store\b|import redis\b")
     others = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "store" not in path.parents]
     assert not [str(path) for path in others if re.search(inside, path.read_text())]
+
+
+def test_a_branch_that_is_not_taken_makes_no_functions() -> None:
+    """A piece stands right before what uses it, in the branch of an if where only that branch does."""
+    pieces = {
+        "A": "local A, B = 1, 2",
+        "rare": "local function rare()\n  if A > B then\n    return deep()\n  end\n  return A\nend",
+        "deep": "local function deep()\n  return 'A'\nend",
+        "often": "local function often()\n  return B\nend",
+    }
+    pieces["B"] = pieces["A"]
+    body = "local x = 1\nif x then\n  return rare()\nelseif often() then\n  return {'rare'}\nend\nreturn often()"
+    rare, deep = pieces["rare"].splitlines(), pieces["deep"].splitlines()
+    assert scripts._with_pieces(body, pieces).splitlines() == [
+        "local x = 1",
+        pieces["A"],
+        *pieces["often"].splitlines(),
+        "if x then",
+        *[*rare[:2], *deep, *rare[2:]],
+        "  return rare()",
+        "elseif often() then",
+        "  return {'rare'}",
+        "end",
+        "return often()",
+    ]
+
+
+@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("shared", ["entry", "NOW"])
+def test_what_pieces_share_is_read_before_they_stand(name: str, shared: str) -> None:
+    """A verb whose pieces use the entry or the time reads it first."""
+    first = next((line for line in VERBS[name].script.splitlines() if re.search(rf"\b{shared}\b(?!')", line)), None)
+    assert first is None or re.match(rf"local {shared}\b", first)

@@ -16,13 +16,18 @@
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
 local NOW = server_time()
-if NOW_ONLY and elsewhen() then
-  return {'elsewhen', int(NOW)}
+if NOW_ONLY then -- only then is the window's span read
+  if elsewhen() then
+    return {'elsewhen', int(NOW)}
+  end
 end
 
 local entry = read_entry()
-check_entry()
+-- Also what only the end needs: if its outcome couldn't be counted, the window would restart for ever.
+check_instants()
 number_field('refused', entry.refused)
+number_field('c:done', entry['c:done'])
+number_field('c:failed', entry['c:failed'])
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()
@@ -92,7 +97,7 @@ if not open then
   redis.call('HSET', ENTRY, 'fence', fence)
   if not KEYED then
     keep_entry()
-  elseif redis.call('PTTL', ENTRY) < RETENTION then
+  elseif redis.call('PTTL', ENTRY) < tonumber(RETENTION) then
     redis.call('PEXPIRE', ENTRY, RETENTION)
   end
   set_running(fence)

@@ -106,7 +106,7 @@ if MODE == 'untracked' then
 end
 if missed > 0 then
   make_room()
-  remember(newest_missed, 'missed', NOW, 0, 0, missed, BEAT, '-')
+  remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
   count('missed', missed)
 end
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)

@@ -19,7 +19,7 @@ local open = is_open()
 local window = open and read_window()
 local hold_for = DELAY + MARGIN
 if not open then
-  hold_for = math.max(hold_for, RETENTION) -- the run key alone decides, so it must outlive the wait for a worker too
+  hold_for = math.max(hold_for, tonumber(RETENTION)) -- the run key alone decides, so it must outlive the wait for a worker too
 end
 redis.call('DEL', RUN) -- frees memory first
 redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))

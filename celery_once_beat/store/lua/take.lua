@@ -85,5 +85,5 @@ if window.released == TO_RUN_AGAIN then
   window.released = RUN_AGAIN_DUE
 end
 write_window(window, NOW + CLAIM_LEASE)
-keep_open()
+keep(OPEN)
 return answer()

@@ -20,15 +20,15 @@ end
 -- host and process of the beat, host:order for a window that was ordered; host of the last owner. See make_room.
 local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
-    local text = string.format('%s %s %.0f %.0f %.0f %.0f %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
+    local text = string.format('%s %s %s %.0f %.0f %d %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
       math.max(begun, 0), math.max(closed, 0), number, string.match(beat, '^[^:]*:?[^:]*'), string.match(owner, '^[^:/]*'))
     redis.call('LPUSH', HISTORY, text)
-    redis.call('PEXPIRE', HISTORY, lifetime())
+    keep(HISTORY)
   end
 end
 
 local function close_window(window, outcome, owner)
-  check_entry()
+  check_instants()
   local alone = not passed()
   local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
@@ -73,12 +73,11 @@ end
 
 -- A window that never began is missed once the entry's grace has passed: a weekend's queue doesn't all run on Monday.
 local function too_late(window)
-  if not entry.grace or entry.grace == '-1' then
-    return nil
-  end
-  local grace = number_field('grace', entry.grace)
-  if window.fence == 0 and window.backfill == 0 and NOW > STARTS_AT + grace then
-    return 'missed'
+  if entry.grace and entry.grace ~= '-1' then
+    local grace = number_field('grace', entry.grace)
+    if window.fence == 0 and window.backfill == 0 and NOW > STARTS_AT + grace then
+      return 'missed'
+    end
   end
   return nil
 end

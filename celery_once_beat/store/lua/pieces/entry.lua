@@ -47,21 +47,27 @@ local function read_entry()
   }
 end
 
--- What the end of a window needs, whether it is this verb that ends it or a later one: a window whose outcome couldn't be
--- counted would restart for ever.
-local function check_entry()
+-- What the end of a window needs, beside its counter.
+local function check_instants()
   instant_field('born', entry.born)
   if entry.since ~= entry.born then
     instant_field('since', entry.since)
   end
   instant_field('last_done', entry.last_done)
-  number_field('c:done', entry['c:done'])
-  number_field('c:failed', entry['c:failed'])
 end
 
 -- How long the hash lives after this, ms.
 local function lifetime()
   return math.max(whole(entry.ttl or '') or 30 * DAY, 1)
+end
+
+-- A key beside the hash lives as long, and up to a day longer, so not every write has to renew it. OPEN lives as long as
+-- its longest-lived entry.
+local function keep(key)
+  local least = lifetime()
+  if redis.call('PTTL', key) < least then -- -1: it is new
+    redis.call('PEXPIRE', key, least + DAY)
+  end
 end
 
 -- How often a window may begin and die.

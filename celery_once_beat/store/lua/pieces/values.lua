@@ -24,7 +24,7 @@ local find = string.find
 
 -- A whole number as this package writes it, or nil. tonumber takes 'nan', '0x10' and ' 7 ' too.
 local function whole(text)
-  local number = not find(text, '%D') and tonumber(text)
+  local number = text ~= '' and not find(text, '%D') and text + 0 -- quicker than tonumber
   return number and number < TOO_LARGE and number or nil
 end
 

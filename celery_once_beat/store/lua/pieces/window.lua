@@ -25,14 +25,18 @@ end
 local function read_account(account, start)
   local attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken, owner, beat =
     string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
-  if not attempts or math.max(attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken) >=
-    TOO_LARGE then
+  local largest = TOO_LARGE
+  if attempts then
+    attempts, fence, retry, turn, publishes = attempts + 0, fence + 0, retry + 0, turn + 0, publishes + 0
+    backfill, released, taken = backfill + 0, released + 0, taken + 0
+    largest = math.max(attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken)
+  end
+  if largest >= TOO_LARGE then
     error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
-  return { -- `+ 0` makes a number of a text, quicker than tonumber
-    attempts = attempts + 0, fence = fence + 0, retry = retry + 0, turn = turn + 0, publishes = publishes + 0,
-    claimed = claimed, expires = expires, backfill = backfill + 0, released = released + 0, taken = taken + 0,
-    owner = owner, beat = beat,
+  return {
+    attempts = attempts, fence = fence, retry = retry, turn = turn, publishes = publishes, claimed = claimed,
+    expires = expires, backfill = backfill, released = released, taken = taken, owner = owner, beat = beat,
   }
 end
 
@@ -44,13 +48,6 @@ local function read_window()
   return read_account(entry.account, START)
 end
 
--- The zset lives as long as its longest-lived entry, and a day longer, so not every write has to renew it.
-local function keep_open()
-  -- PTTL -1: the zset is new, -2 can't be.
-  if redis.call('PTTL', OPEN) < lifetime() then
-    redis.call('PEXPIRE', OPEN, lifetime() + DAY)
-  end
-end
 
 -- `...` are further fields of the entry hash and their values, here and below.
 local function write_window_at(start, member, w, deadline, ...)
@@ -60,7 +57,7 @@ local function write_window_at(start, member, w, deadline, ...)
     w.beat), ...)
   keep_entry()
   if redis.call('ZADD', OPEN, deadline, member) == 1 then
-    keep_open()
+    keep(OPEN)
   end
 end
 
