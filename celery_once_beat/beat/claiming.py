@@ -27,6 +27,7 @@ from celery_once_beat.store import Claimed, ClaimRequest, Loaded, LoadRequest, M
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 from .entries import BeatEntry, Entries
+from .garbage import uncollected
 from .publishing import SLICE, Job
 from .server_clock import CURSOR_AHEAD, ServerClock
 
@@ -112,26 +113,35 @@ class Claiming:
             self._entries.wake_up(name)
         left = self._to_load()
         while left:
-            asked: list[tuple[BeatEntry, LoadRequest]] = []
-            while left and len(asked) < CHUNK and (not asked or time.monotonic() - began < _LOADING):
-                asked.append((left[-1], self._load_request(left.pop(), alive, asked_at)))
-            replies = self._store.load_many(request for _, request in asked)
-            for (entry, _), reply in zip(asked, replies, strict=True):
-                self._silent.discard(entry.name)
-                if isinstance(reply, StoreUnavailableError):
-                    away = reply
-                    self._silent.add(entry.name)
-                elif isinstance(reply, Loaded):
-                    self._loaded(entry, reply)
-                elif isinstance(reply, Superseded):
-                    self._superseded(entry, reply)
-                else:
-                    self._entries.rest(entry, reply, action="entry_unreadable")
+            with uncollected():
+                away = self._load_chunk(left, alive, asked_at, began + _LOADING) or away
             if time.monotonic() - began > _LOADING:
                 break
         self._log_what_stands_still()
         if away is not None:
             raise away
+
+    def _load_chunk(
+        self, left: list[BeatEntry], alive: Collection[str], asked_at: datetime | None, until: float
+    ) -> StoreUnavailableError | None:
+        """Load the last of ``left``; returns why some of them couldn't be."""
+        away: StoreUnavailableError | None = None
+        asked: list[tuple[BeatEntry, LoadRequest]] = []
+        while left and len(asked) < CHUNK and (not asked or time.monotonic() < until):
+            asked.append((left[-1], self._load_request(left.pop(), alive, asked_at)))
+        replies = self._store.load_many(request for _, request in asked)
+        for (entry, _), reply in zip(asked, replies, strict=True):
+            self._silent.discard(entry.name)
+            if isinstance(reply, StoreUnavailableError):
+                away = reply
+                self._silent.add(entry.name)
+            elif isinstance(reply, Loaded):
+                self._loaded(entry, reply)
+            elif isinstance(reply, Superseded):
+                self._superseded(entry, reply)
+            else:
+                self._entries.rest(entry, reply, action="entry_unreadable")
+        return away
 
     def _to_load(self) -> list[BeatEntry]:
         """Return what isn't loaded; it is taken from the end."""

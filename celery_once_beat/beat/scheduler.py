@@ -31,6 +31,7 @@ from celery_once_beat.wording import shown
 from . import broker
 from .claiming import CHUNK, Claiming
 from .entries import Entries
+from .garbage import uncollected
 from .publishing import SLICE, Job, Publishing, Sent
 from .recovery import Recovery
 from .results import Results
@@ -109,7 +110,8 @@ class OnceSchedulerMixin(Publishing):
         self.clock = ServerClock()
         self._results = Results(self.app)
         self.beat_id = beat_name()
-        super().setup_schedule()
+        with uncollected():
+            super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
         self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager)
         app = describe_app(self.app)
@@ -222,7 +224,8 @@ class OnceSchedulerMixin(Publishing):
         # A base that reloads its schedule replaces its heap.
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
-            self._claiming.left(self.entries.refresh(schedule, self._known_at))
+            with uncollected():
+                self._claiming.left(self.entries.refresh(schedule, self._known_at))
             if not self.entries.all_loaded:
                 self._recovery.hurry()
             self.on_entries_changed()

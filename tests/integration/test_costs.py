@@ -60,6 +60,22 @@ def counted(store: Store) -> Iterator[Counter[str]]:
                 found[line["command"].split()[0]] += 1
 
 
+def test_a_first_load_writes_an_entry_once(start_redis: Callable[..., RedisServer]) -> None:
+    """A first start takes as long as its loads: each reads, writes and expires its hash with one command each."""
+    server = start_redis()
+    store = Store(Settings(redis_url=server.url()))
+    names = [f"entry-{number}" for number in range(50)]
+    with server.client() as client:
+        store.load_many(
+            [LoadRequest(n, BEATS[0], MARK, 86400.0, max_attempts=3, recover=True, grace=None) for n in names]
+        )
+        found = client.info("commandstats")
+    store.close()
+    assert {name: found[f"cmdstat_{name}"]["calls"] for name in ("hmget", "hset", "pexpire")} == {
+        "hmget": 50, "hset": 50, "pexpire": 50,
+    }  # fmt: skip
+
+
 def run(store: Store, name: str, number: int) -> None:
     """One window from claim to finish."""
     window = WindowKey(name, T0 + (number + 1) * HOUR)

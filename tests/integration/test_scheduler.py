@@ -842,6 +842,31 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(
     assert messages(redis_url), "what was loaded first is claimed while others are loaded"
 
 
+def test_each_entry_is_made_once(app: Celery, schedulers: Callable[..., OnceScheduler]) -> None:
+    """At a start, however many there are, and each asks for the time by itself only if it is told none."""
+    made: Counter[str] = Counter()
+    asked = []
+
+    class Entry(beat.ScheduleEntry):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made[self.name] += 1
+
+        def default_now(self) -> datetime:
+            asked.append(self.name)
+            return super().default_now()
+
+    class Counting(OnceScheduler):
+        pass
+
+    Counting.Entry = Entry
+    tick = app.conf.beat_schedule["tick"]
+    app.conf.beat_schedule = {"a": tick, "b": {**tick, "last_run_at": None}, "c": tick}
+    schedulers(Counting)
+    assert made == {"a": 1, "b": 1, "c": 1, "celery.backend_cleanup": 1}
+    assert asked == ["b"]
+
+
 def test_after_an_outage_only_what_isnt_known_is_loaded(
     start_redis: Callable[..., RedisServer], app: Celery, schedulers: Callable[[], OnceScheduler]
 ) -> None:

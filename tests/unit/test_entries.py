@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import tracemalloc
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -86,6 +87,27 @@ def names(rows: Iterable[BeatEntry]) -> list[str]:
 
 def many(number: int, every: float = 60.0) -> dict[str, Any]:
     return {f"entry-{n}": entry(every) for n in range(number)}
+
+
+# -- how much room they take
+
+
+def test_an_entry_takes_less_than_a_kilobyte() -> None:
+    """Beside Celery's own entry, and again once a window of it has passed: a beat has room for a million."""
+    schedule_ = many(2000)
+    rows_of(schedule_)  # whatever is kept for all of them
+    tracemalloc.start()
+    try:
+        rows = loaded(rows_of(schedule_))
+        assert tracemalloc.get_traced_memory()[0] < 1000 * len(rows)
+        soon = NOW + MINUTE
+        for row in rows.due(soon, len(rows)):
+            step = row.step(soon)
+            assert step is not None
+            rows.claimed(row, step.start)
+        assert tracemalloc.get_traced_memory()[0] < 1000 * len(rows)
+    finally:
+        tracemalloc.stop()
 
 
 # -- which are due

@@ -57,13 +57,13 @@ end
 if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
 end
-redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders))
 if right.fingerprint ~= FINGERPRINT then
+  redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders))
   redis.call('PEXPIRE', ENTRY, TTL)
   return {'superseded', right.beat, int(loaded_at)}
 end
 
-local news = 'same'
+local news, of_news = 'same', {}
 local now = instant(NOW, TIME[2] % 1000)
 local function up_to_now(text)
   return text < now and text or now
@@ -71,7 +71,7 @@ end
 if not cursor then
   cursor, news = up_to_now(KNOWN ~= '' and KNOWN or COUNTS_FROM ~= '' and COUNTS_FROM or now), 'new'
   since = cursor
-  redis.call('HSET', ENTRY, 'born', cursor, 'since', since)
+  of_news = {'born', cursor, 'since', since}
 else
   local from
   if fields[3] ~= FINGERPRINT then
@@ -83,16 +83,16 @@ else
   if from then
     cursor = from > cursor and from or cursor
     since = cursor
+    of_news = {'since', since}
     for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
       if string.sub(field, 1, 2) == 'c:' then
         redis.call('HDEL', ENTRY, field)
       end
     end
-    redis.call('HSET', ENTRY, 'since', since)
   end
 end
-redis.call('HSET', ENTRY, 'cursor', cursor, 'fingerprint', FINGERPRINT, 'ttl', TTL, 'max_attempts', MAX_ATTEMPTS,
-  'recover', RECOVER, 'grace', GRACE or -1, 'again', RETRY_FAILED_AFTER or -1,
-  'overlap', OVERLAP ~= '' and OVERLAP or '-')
+redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
+  'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,
+  'again', RETRY_FAILED_AFTER or -1, 'overlap', OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
 return {'loaded', cursor, int(loaded_at), news, fields[5] == '1' and 1 or 0, since or cursor}
