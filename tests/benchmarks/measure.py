@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import resource
 import statistics
 import sys
 import threading
@@ -16,10 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import redis
-from benchmarks.app import BROKER, QUEUE, STORE
+from benchmarks.app import BROKER, QUEUE, STORE, app
 from benchmarks.claimed import ClaimedWindows
 from benchmarks.subjects import SUBJECTS, every, once, tick_until_idle
 
@@ -100,6 +102,33 @@ def start(subject: str, count: int) -> dict[str, Any]:
     clocks = Clocks()
     make().tick()
     return clocks.read()
+
+
+def many(count: int, seconds: float) -> dict[str, Any]:
+    """Until so many entries are loaded; the memory of the process, and of this the beat's own; then idle."""
+    from celery_once_beat.beat.scheduler import OnceScheduler
+
+    app.conf.beat_schedule = every(count, None)
+    clocks = Clocks()
+    scheduler = OnceScheduler(app)
+    celery_s = _memory()
+    while True:
+        scheduler.tick()
+        if not scheduler.entries.unloaded():
+            break
+    found, memory = clocks.read(), _memory()
+    cpu, until = time.process_time(), time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(scheduler.tick(), left))
+    return {
+        **found, "memory": memory, "own": memory - celery_s, "core": (time.process_time() - cpu) / seconds,
+        "server": redis.Redis.from_url(STORE).info("memory")["used_memory"],
+    }  # fmt: skip
+
+
+def _memory() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def idle(subject: str, count: int, seconds: float) -> dict[str, Any]:
@@ -245,7 +274,7 @@ def _cpu(client: Any) -> float:
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    measure.__name__: measure for measure in (burst, share, start, idle, late, traffic, backlog, history, calls)
+    measure.__name__: measure for measure in (burst, share, start, many, idle, late, traffic, backlog, history, calls)
 }
 
 
