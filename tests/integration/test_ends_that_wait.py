@@ -59,8 +59,8 @@ def test_a_retry_that_is_not_thrown(worker: Worker, patient: None, caplog: pytes
 def test_a_store_that_does_not_answer_at_once(
     new_worker: Callable[..., Worker], redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread keeps the end, and sends it again."""
-    worker = new_worker(redis_url, once_beat_lease=30.0)
+    """The thread keeps the end, and sends it again; it doesn't wait until the lease is to be renewed."""
+    worker = new_worker(redis_url, once_beat_lease=3600.0)
     together, away = Store.finish_many, iter([True, True])
 
     def late(self: Store, endings: Any) -> Any:
@@ -72,3 +72,25 @@ def test_a_store_that_does_not_answer_at_once(
         worker.trace(lambda: "worked")
         wait_until(lambda: worker.account.counts == {"done": 1}, "it is sent again", 60)
     assert told(caplog) == []
+
+
+def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
+    """A begin takes the end along, and the thread renews the lease meanwhile: nobody has lost anything."""
+    worker.trace(lambda: "worked")
+    (end,) = leases(worker)._ends
+    store_of(worker.app).finish_many([end.ending])
+    wait_until(lambda: end.lease.lost, "its renewal is refused", 60)
+    leases_module._record_all()
+    assert told(caplog) == []
+    assert worker.account.counts == {"done": 1}
+
+
+def test_two_that_learn_that_an_end_is_stale(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
+    """A begin and the thread have sent it at once: it is said once."""
+    worker.trace(lambda: "worked")
+    with worker.frozen():
+        worker.begin_elsewhere()
+    ends = list(leases(worker)._ends)
+    for _ in range(2):
+        leases(worker)._record(ends)
+    assert told(caplog) == ["window_stale"]
