@@ -88,6 +88,7 @@ class Proxy:
                     _cut(client)
                     continue
                 server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
+                server.settimeout(None)  # a connection may be idle for as long as it likes
             except OSError:
                 return
             self.seen += 1
