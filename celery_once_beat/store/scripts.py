@@ -14,7 +14,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -29,6 +28,22 @@ from .nodes import Command
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+class _kept(Generic[T]):  # noqa: N801  # read as a decorator
+    """A property that is found once.
+
+    Not functools' cached_property, which takes a lock up to Python 3.11: a child that is forked while another thread
+    holds it would wait for ever.
+    """
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self._find = find
+        self.__doc__ = find.__doc__
+
+    def __get__(self, instance: Any, _: type | None = None) -> T:
+        found = vars(instance)[self._find.__name__] = self._find(instance)
+        return found
 
 
 @dataclass(frozen=True)
@@ -80,13 +95,13 @@ class Verb(Generic[T]):
     #: The name of further keys: in Lua a table.
     more_keys: str = ""
 
-    @cached_property
+    @_kept
     def arguments(self) -> dict[str, Kind]:
         """How each is written, in their order."""
         words = (word.partition(":") for word in self.takes.split())
         return {name: _KINDS[kind] for name, _, kind in words}
 
-    @cached_property
+    @_kept
     def script(self) -> str:
         """The script that the server gets."""
         pieces, body = {**_PIECES, **self._given}, []
@@ -107,7 +122,7 @@ class Verb(Generic[T]):
             given[self.more_keys] = f"{{select({len(self._key_names) + 1}, unpack(KEYS))}}"
         return {name.upper(): f"local {name.upper()} = {value}" for name, value in given.items()}
 
-    @cached_property
+    @_kept
     def sha(self) -> str:
         """The hash by which the server knows the script."""
         return hashlib.sha1(self.script.encode(), usedforsecurity=False).hexdigest()
@@ -138,11 +153,11 @@ class Verb(Generic[T]):
         """Write those of ``arguments`` that the verb takes, for many calls."""
         return {name: _packed(arguments[name], kind) for name, kind in self.arguments.items() if name in arguments}
 
-    @cached_property
+    @_kept
     def _evalsha(self) -> bytes:
         return pack_word("EVALSHA") + pack_word(self.sha)
 
-    @cached_property
+    @_kept
     def _key_names(self) -> list[str]:
         return self.keys.split()
 
