@@ -234,7 +234,7 @@ def read_past(text: str) -> model.Past:
         attempts=int(number) if outcome != "missed" else 0,
         missed=max(int(number), 1) if outcome == "missed" else 0,
         beat=beat,
-        worker="" if worker == "-" else worker,
+        worker="" if worker == "-" else f"celery{worker}" if worker.startswith("@") else worker,
         ordered=beat.endswith(":order"),
     )
 

@@ -44,6 +44,7 @@ from celery_once_beat.errors import (
     UncertainWriteError,
 )
 from celery_once_beat.rules.balance import balance
+from celery_once_beat.store.codec import read_past
 from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import (
@@ -1418,6 +1419,19 @@ def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Sta
         assert stage.finish(f"owner-{number}") == Finished()
     lines = stage.raw.lrange(stage.history_key, 0, -1)
     assert [line.split()[:2] for line in lines] == [[f"{nth(7 - n):%Y-%m-%dT%H:%M:%S}", "done"] for n in range(size)]
+
+
+def test_history_names_a_worker_by_its_host(stage: Stage) -> None:
+    """Most are called celery@host: a record keeps the host, and readers see the name."""
+    stage.load()
+    for number, owner in enumerate(("celery@pod-7:1:2", "other@pod-7:1:2", "pod-7:1:2"), 1):
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.begin(owner)
+        stage.finish(owner)
+    lines = stage.raw.lrange(stage.history_key, 0, -1)
+    assert [line.split()[-1] for line in lines] == ["pod-7", "other@pod-7", "@pod-7"]
+    assert [read_past(line).worker for line in lines] == ["pod-7", "other@pod-7", "celery@pod-7"]
 
 
 def test_refused_copies_are_counted(stage: Stage) -> None:

@@ -17,11 +17,13 @@ end
 
 -- A record is short, since there are many: start without its trailing zeros; outcome; when it was claimed; ms after that
 -- when its last execution began (0: none, or at once) and when it was closed; attempts, or how many windows were missed;
--- host and process of the beat, host:order for a window that was ordered; host of the last owner. See make_room.
+-- host and process of the beat, host:order for a window that was ordered; the last owner's worker, celery@host as @host. See
+-- make_room.
 local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
     local text = string.format('%s %s %s %.0f %.0f %d %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
-      math.max(begun, 0), math.max(closed, 0), number, string.match(beat, '^[^:]*:?[^:]*'), string.match(owner, '^[^:/]*'))
+      math.max(begun, 0), math.max(closed, 0), number, string.match(beat, '^[^:]*:?[^:]*'),
+      (string.gsub(string.match(owner, '^[^:/]*'), '^celery@', '@')))
     redis.call('LPUSH', HISTORY, text)
     keep(HISTORY)
   end
