@@ -22,6 +22,7 @@ from killpoints import install, reach
 from ledger import Ledger
 
 from celery_once_beat import OnceTask, current_window, signals
+from celery_once_beat.settings import Settings
 from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
 from celery_once_beat.windows import format_instant, parse_instant
 
@@ -31,7 +32,6 @@ app = Celery("once_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
 app.conf.update(
     result_backend=os.environ.get("RESULT_URL"),
     once_beat_redis_url=os.environ["STORE_URL"],
-    once_beat_claim_lease=1.0,
     once_beat_publish_timeout=1.0,
     once_beat_recovery_interval=0.3,
     once_beat_start_timeout=3.0,
@@ -41,6 +41,8 @@ app.conf.update(
     broker_connection_timeout=1.0,
     worker_prefetch_multiplier=1,
 )
+if hasattr(Settings, "claim_lease"):  # older versions are run with this app too
+    app.conf.once_beat_claim_lease = 1.0
 app.conf.update(json.loads(os.environ.get("SETTINGS", "{}")))
 ATTRIBUTES = json.loads(os.environ.get("TASK", "{}"))
 ledger = Ledger(os.environ["LEDGER"])

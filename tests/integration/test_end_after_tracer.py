@@ -16,6 +16,7 @@ from deliveries import KEY, LEASE, WINDOW, Worker, heard, told
 from processes import wait_until
 from servers import RedisServer
 
+from celery_once_beat import OnceTask
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
 from celery_once_beat.store.model import Begun, Busy
 from celery_once_beat.store.verbs import Store, store_of
@@ -34,8 +35,9 @@ def is_done(worker: Worker) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin."""
+    """The thread leaves ends to the next begin, and no lease is uncertain on a slow machine."""
     monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
+    monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
 
 # ------------------------------------------------------------------------------------------------ when it is recorded
@@ -242,6 +244,7 @@ def test_the_thread_records_what_no_begin_takes_along(worker: Worker) -> None:
 
 def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:
     """Else another would begin a window whose body has returned."""
+    worker.task.once_lease = 3.0
     worker.trace(lambda: "worked")
     (lease,) = leases(worker)._held
     for _ in range(4):
@@ -274,7 +277,9 @@ def test_ends_that_somebody_waits_for(
     else:
         if why == "replicas":
             body = lambda: _wait_for_replicas(worker)  # noqa: E731
-        if why == "lease":  # certain when the body returns, and not any more when Celery is ready
+        if why == "lease":
+            worker.task.once_lease = LEASE
+            # Certain when the body returns, and not any more when Celery is ready.
             monkeypatch.setattr(worker.task.__class__, "on_success", lambda *_, **__: _let_run_out(worker))
         worker.trace(body)
     assert len(finished) == 1
@@ -352,6 +357,7 @@ def test_an_end_that_is_stale_when_it_is_recorded(
     worker: Worker, caplog: pytest.LogCaptureFixture, patient: None
 ) -> None:
     """The process stood still meanwhile, and another has begun: it is said, and nothing is recorded."""
+    worker.task.once_lease = LEASE
     worker.trace(lambda: "worked")
     with worker.frozen():
         worker.begin_elsewhere()

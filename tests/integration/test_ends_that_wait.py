@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from celery.states import SUCCESS
-from deliveries import Worker, told
+from deliveries import LEASE, Worker, told
 from processes import wait_until
 
-from celery_once_beat import signals
+from celery_once_beat import OnceTask, signals
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.worker import leases as leases_module
@@ -24,8 +24,9 @@ def leases(worker: Worker) -> Leases:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin."""
+    """The thread leaves ends to the next begin, and no lease is uncertain on a slow machine."""
     monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
+    monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
 
 @pytest.mark.parametrize("name", ["window_succeeded", "window_closed"])
@@ -76,6 +77,7 @@ def test_a_store_that_does_not_answer_at_once(
 
 def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
     """A begin takes the end along, and the thread renews the lease meanwhile: nobody has lost anything."""
+    worker.task.once_lease = 3.0
     worker.trace(lambda: "worked")
     (end,) = leases(worker)._ends
     store_of(worker.app).finish_many([end.ending])
@@ -87,6 +89,7 @@ def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.
 
 def test_two_that_learn_that_an_end_is_stale(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
     """A begin and the thread have sent it at once: it is said once."""
+    worker.task.once_lease = LEASE
     worker.trace(lambda: "worked")
     with worker.frozen():
         worker.begin_elsewhere()

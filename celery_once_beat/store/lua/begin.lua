@@ -23,11 +23,7 @@ if NOW_ONLY then -- only then is the window's span read
 end
 
 local entry = read_entry()
--- Also what only the end needs: if its outcome couldn't be counted, the window would restart for ever.
-check_instants()
-number_field('refused', entry.refused)
-number_field('c:done', entry['c:done'])
-number_field('c:failed', entry['c:failed'])
+check_entry()
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()
@@ -38,7 +34,7 @@ local function count_by_window()
   if type(copies) ~= 'number' then
     return
   end
-  redis.call('PEXPIRE', REFUSED, lifetime())
+  redis.call('PEXPIRE', REFUSED, entry.ttl)
   local starts = redis.call('HKEYS', REFUSED)
   table.sort(starts)
   for position = 1, #starts - HISTORY_SIZE do

@@ -15,6 +15,7 @@ local entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end
+check_entry()
 touch_entry()
 if entry.paused == '1' and MODE ~= 'pass' then
   return {'paused'}

@@ -35,13 +35,14 @@ local function read_fields(...)
   return fields
 end
 
--- What any verb of a window looks at, as texts; false where there is none. `account` is the window's.
+-- What any verb of a window looks at, as texts; false where there is none. `account` is the window's. `ttl` is how long the
+-- hash lives after this, ms.
 local function read_entry()
   local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
     'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'w:' .. START)
   return {
-    cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0), ttl = hash[6],
-    last_done = hash[7], max_attempts = hash[8], refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11],
+    cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
+    ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8], refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11],
     paused = hash[12], fingerprint = hash[13], recover = hash[14], grace = hash[15], again = hash[16],
     overlap = hash[17], trying = hash[18], account = hash[19],
   }
@@ -56,17 +57,20 @@ local function check_instants()
   instant_field('last_done', entry.last_done)
 end
 
--- How long the hash lives after this, ms.
-local function lifetime()
-  return math.max(whole(entry.ttl or '') or 30 * DAY, 1)
+-- What later verbs of the window need: if its outcome couldn't be counted, the window would restart for ever.
+local function check_entry()
+  check_instants()
+  number_field('max_attempts', entry.max_attempts)
+  number_field('refused', entry.refused)
+  number_field('c:done', entry['c:done'])
+  number_field('c:failed', entry['c:failed'])
 end
 
 -- A key beside the hash lives as long, and up to a day longer, so not every write has to renew it. OPEN lives as long as
 -- its longest-lived entry.
 local function keep(key)
-  local least = lifetime()
-  if redis.call('PTTL', key) < least then -- -1: it is new
-    redis.call('PEXPIRE', key, least + DAY)
+  if redis.call('PTTL', key) < entry.ttl then -- -1: it is new
+    redis.call('PEXPIRE', key, entry.ttl + DAY)
   end
 end
 
@@ -82,10 +86,10 @@ end
 
 -- A full server refuses a script's first write if that could need memory, and lets a script go on that has written.
 -- What is there already must go on and end: that frees memory, and a lost lease costs a second execution. So a script
--- that changes what is there begins with a write that needs no memory: this one, DEL, ZREM or LTRIM. An answer that repeats an
--- earlier one writes too: WAIT only waits for writes of its own connection, and the first answer may have come on another.
+-- that changes what is there begins with a write that needs no memory: this one, DEL, ZREM or LTRIM. An answer that repeats
+-- an earlier one writes too: WAIT only waits for writes of its own connection, and the first answer may have come on another.
 local function touch_entry()
-  redis.call('PEXPIRE', ENTRY, lifetime())
+  redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
 
 -- If the hash was lost while its windows are open, the first verb that writes makes it again. It expires all the same.
