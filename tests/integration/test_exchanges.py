@@ -87,6 +87,7 @@ def test_a_call_that_is_cut_short_leaves_its_reply_to_nobody(start_redis: Callab
         wait_until(lambda: not connections(server) & before, "the connection with the unread reply is closed", 20)
 
 
+@pytest.mark.usefixtures("unmeasured")  # coverage has a lock, which would stay held
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # where it strikes in a destructor
 def test_a_call_may_be_cut_short_at_any_moment(redis_url: str) -> None:
     """Interrupted by a real signal after 1 to 500 µs, again and again: no call reads what another asked for."""
@@ -98,6 +99,7 @@ def test_a_call_may_be_cut_short_at_any_moment(redis_url: str) -> None:
     gc.collect()
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_call_may_be_cut_short_at_any_instruction(redis_url: str) -> None:
     """The same at each instruction of ours and of redis-py's between the request and the last reply, in turn."""
