@@ -16,7 +16,7 @@ from deliveries import KEY, LEASE, WINDOW, Worker, heard, told
 from processes import wait_until
 from servers import RedisServer
 
-from celery_once_beat import OnceTask
+from celery_once_beat import OnceTask, signals
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
 from celery_once_beat.store.model import Begun, Busy
 from celery_once_beat.store.verbs import Store, store_of
@@ -35,7 +35,9 @@ def is_done(worker: Worker) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin, and no lease is uncertain on a slow machine."""
+    """The thread leaves ends to the next begin. No slow machine is in the way, nor receivers of other tests."""
+    for signal in (signals.window_succeeded, signals.window_closed):
+        monkeypatch.setattr(signal, "receivers", [])
     monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
     monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 

@@ -24,7 +24,9 @@ def leases(worker: Worker) -> Leases:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin, and no lease is uncertain on a slow machine."""
+    """The thread leaves ends to the next begin. No slow machine is in the way, nor receivers of other tests."""
+    for signal in (signals.window_succeeded, signals.window_closed):
+        monkeypatch.setattr(signal, "receivers", [])
     monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
     monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
