@@ -29,6 +29,9 @@ from processes import Processes, processes
 from servers import RabbitServer, RedisServer, find_servers, keys_without_expiry, need_server
 from system import System
 
+from celery_once_beat import OnceTask, signals
+from celery_once_beat.worker import leases
+
 ROOT = Path(__file__).parent.parent
 _FIGURES = ROOT / "docs" / "reports" / "failures.jsonl"
 
@@ -276,6 +279,15 @@ def new_worker() -> Iterator[Callable[..., Worker]]:
 @pytest.fixture
 def worker(new_worker: Callable[..., Worker], redis_url: str) -> Worker:
     return new_worker(redis_url)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread leaves ends to the next begin. No slow machine is in the way, nor receivers of other tests."""
+    for signal in (signals.window_succeeded, signals.window_closed):
+        monkeypatch.setattr(signal, "receivers", [])
+    monkeypatch.setattr(leases, "WITHIN", 3600.0)
+    monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
 
 @pytest.fixture

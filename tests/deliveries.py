@@ -22,8 +22,9 @@ from celery_once_beat import OnceTask, signals
 from celery_once_beat.store.model import Begun, ClaimRequest, EntryAccount, LoadRequest
 from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
+from celery_once_beat.worker.leases import Leases, leases_of
 
-__all__ = ("KEY", "LEASE", "QUEUE", "T0", "WINDOW", "Worker", "heard", "told", "waiting", "workers")
+__all__ = ("KEY", "LEASE", "QUEUE", "T0", "WINDOW", "Worker", "heard", "leases", "told", "waiting", "workers")
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = Window("nightly", T0 + timedelta(hours=1), None)
@@ -132,6 +133,11 @@ def workers() -> Iterator[Callable[..., Worker]]:
         store_of(worker.app).close()
         worker.app.close()
         trace.reset_worker_optimizations(worker.app)
+
+
+def leases(worker: Worker) -> Leases:
+    """The leases of this process, and its ends that wait."""
+    return leases_of(store_of(worker.app))
 
 
 def waiting(url: str) -> int:

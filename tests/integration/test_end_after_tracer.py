@@ -12,34 +12,20 @@ import pytest
 import redis
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import FAILURE, IGNORED, SUCCESS
-from deliveries import KEY, LEASE, WINDOW, Worker, heard, told
+from deliveries import KEY, LEASE, WINDOW, Worker, heard, leases, told
 from processes import wait_until
 from servers import RedisServer
 
-from celery_once_beat import OnceTask, signals
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
 from celery_once_beat.store.model import Begun, Busy
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.worker import leases as leases_module
-from celery_once_beat.worker.leases import Leases, leases_of
-
-
-def leases(worker: Worker) -> Leases:
-    return leases_of(store_of(worker.app))
+from celery_once_beat.worker.leases import Leases
 
 
 def is_done(worker: Worker) -> None:
     wait_until(lambda: worker.account.counts == {"done": 1}, "the end is recorded", 60)
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin. No slow machine is in the way, nor receivers of other tests."""
-    for signal in (signals.window_succeeded, signals.window_closed):
-        monkeypatch.setattr(signal, "receivers", [])
-    monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
-    monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
 
 # ------------------------------------------------------------------------------------------------ when it is recorded

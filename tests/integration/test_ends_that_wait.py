@@ -8,27 +8,13 @@ from typing import Any
 
 import pytest
 from celery.states import SUCCESS
-from deliveries import LEASE, Worker, told
+from deliveries import LEASE, Worker, leases, told
 from processes import wait_until
 
-from celery_once_beat import OnceTask, signals
+from celery_once_beat import signals
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.worker import leases as leases_module
-from celery_once_beat.worker.leases import Leases, leases_of
-
-
-def leases(worker: Worker) -> Leases:
-    return leases_of(store_of(worker.app))
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin. No slow machine is in the way, nor receivers of other tests."""
-    for signal in (signals.window_succeeded, signals.window_closed):
-        monkeypatch.setattr(signal, "receivers", [])
-    monkeypatch.setattr(leases_module, "WITHIN", 3600.0)
-    monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
 
 @pytest.mark.parametrize("name", ["window_succeeded", "window_closed"])
