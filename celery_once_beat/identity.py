@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
-import uuid
 from functools import cache
 
 __all__ = ("beat_name", "caller_name", "delivery_name", "execution_name", "host_of", "is_of", "order_name")
@@ -63,7 +63,7 @@ def _process() -> str:
 
 
 def _random(digits: int) -> str:
-    return uuid.uuid4().hex[:digits]
+    return secrets.token_hex(digits // 2)
 
 
 @cache  # a process uses one or two

@@ -30,6 +30,7 @@ __all__ = (
     "decode_headers",
     "encode_call",
     "encode_headers",
+    "find_among",
     "find_call",
     "find_headers",
     "format_instant",
@@ -233,14 +234,20 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
 
 
 def find_headers(*mappings: object) -> dict[str, object]:
-    """Return the ``once_…`` headers of the first mapping that has them, flat or below ``headers``; else {}.
+    """Return the ``once_…`` headers alone of the mapping that :func:`find_among` finds; {} if there is none."""
+    found = find_among(*mappings) or {}
+    return {name: value for name, value in found.items() if isinstance(name, str) and name.startswith("once_")}
 
-    Celery nests them if a message's headers were given as ``apply(headers=…)``. ``mappings`` may be anything. Headers
-    without an entry count if they have a start or a version: that message has lost a part of its headers, and must not
-    run as if it had no window.
+
+def find_among(*mappings: object) -> Mapping[Any, object] | None:
+    """Return the first mapping that holds a window's headers, perhaps among others; None if none does.
+
+    It is one of ``mappings``, which may be anything, or stands below its ``headers``: Celery nests them if a message's
+    headers were given as ``apply(headers=…)``. Headers without an entry count if they have a start or a version: that
+    message has lost a part of its headers, and must not run as if it had no window.
     """
-    # Every message of an OnceTask passes here, twice, and most have no window. Whether something is a dict is known
-    # sooner than whether it is any mapping.
+    # Every message of an OnceTask passes here, three times, and most have no window. Whether something is a dict is
+    # known sooner than whether it is any mapping.
     found: Mapping[Any, object] | None = None
     for mapping in mappings:
         if mapping is None or not isinstance(mapping, (dict, Mapping)):
@@ -250,9 +257,7 @@ def find_headers(*mappings: object) -> dict[str, object]:
                 continue
             if found is None or ("once_entry" in level and "once_entry" not in found):
                 found = level
-    if found is None:
-        return {}
-    return {name: value for name, value in found.items() if isinstance(name, str) and name.startswith("once_")}
+    return found
 
 
 # -- calls without a window

@@ -283,7 +283,7 @@ def worker(new_worker: Callable[..., Worker], redis_url: str) -> Worker:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends to the next begin. No slow machine is in the way, nor receivers of other tests."""
+    """The thread leaves ends alone. No slow machine is in the way, nor receivers of other tests."""
     for signal in (signals.window_succeeded, signals.window_closed):
         monkeypatch.setattr(signal, "receivers", [])
     monkeypatch.setattr(leases, "WITHIN", 3600.0)

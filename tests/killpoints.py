@@ -13,9 +13,8 @@ from pathlib import Path
 
 __all__ = ("POINTS", "install", "reach")
 
-#: The store's methods that begin a window, and those that record an end.
-_BEGIN = ("store.Store.begin", "store.Store.finish_and_begin")
-_FINISH = ("store.Store.finish", "store.Store.finish_many", "store.Store.finish_and_begin")
+#: The store's methods that record an end.
+_FINISH = ("store.Store.finish", "store.Store.finish_many")
 #: step → (before or after the call, the methods); of some only a call counts that has something to do (_counts).
 POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_claim": ("before", ("store.Store.claim_many",)),
@@ -24,12 +23,12 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_confirm": ("before", ("store.Store.confirm_many",)),
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
-    "worker.before_begin": ("before", _BEGIN),
-    "worker.begun": ("after", _BEGIN),
+    "worker.before_begin": ("before", ("store.Store.begin",)),
+    "worker.begun": ("after", ("store.Store.begin",)),
     "worker.body": ("", ()),
     "worker.body_returned": ("before", ("worker.execution.Execution._decide",)),
     "worker.traced": ("before", ("worker.execution.Execution.close",)),
-    "worker.end_taken": ("after", ("worker.leases.Leases.take_ends",)),
+    "worker.end_waits": ("after", ("worker.leases.Leases.end_soon",)),
     "worker.draining": ("before", ("worker.leases.Leases.record_all",)),
     "worker.before_finish": ("before", _FINISH),
     "worker.finished": ("after", _FINISH),
@@ -87,8 +86,6 @@ def _counts(point, what) -> bool:
         from celery_once_beat.store import Claimed
 
         return any(isinstance(reply, Claimed) for reply in what)
-    if point == "worker.end_taken":
-        return bool(what)
     if point == "worker.draining":
         return bool(what[0]._ends)
     return True

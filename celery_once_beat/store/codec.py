@@ -27,13 +27,19 @@ _LONGEST = 1e11
 
 def pack(*words: object) -> bytes:
     """Write a command."""
-    return b"*%d\r\n%b" % (len(words), b"".join(map(pack_word, words)))
+    return encode(f"*{len(words)}\r\n{''.join(map(pack_word, words))}")
 
 
-def pack_word(word: object) -> bytes:
-    """Write one word of a command. A foreign key's bytes are text by surrogates, see ``clients``."""
-    octets = str(word).encode(errors="surrogateescape")
-    return b"$%d\r\n%b\r\n" % (len(octets), octets)
+def pack_word(word: object) -> str:
+    """Write one word of a command, as text: :func:`encode` makes bytes of all of it at once."""
+    text = str(word)
+    length = len(text) if text.isascii() else len(encode(text))
+    return f"${length}\r\n{text}\r\n"
+
+
+def encode(text: str) -> bytes:
+    """Return the bytes of ``text``. A foreign key's bytes are surrogates in it, see ``clients``."""
+    return text.encode(errors="surrogateescape")
 
 
 def ms(seconds: float) -> int:

@@ -22,7 +22,7 @@ from celery_once_beat.outcomes import LIMITS
 from celery_once_beat.windows import format_instant
 
 from . import codec
-from .codec import pack_word
+from .codec import encode, pack_word
 from .keys import VERSION
 from .nodes import Command
 
@@ -131,7 +131,7 @@ class Verb(Generic[T]):
         self,
         keys: Mapping[str, str],
         more_keys: Sequence[str] = (),
-        packed: Mapping[str, bytes] = MappingProxyType({}),
+        packed: Mapping[str, str] = MappingProxyType({}),
         **arguments: Any,
     ) -> Call[T]:
         """Return the call with these arguments; of ``keys`` it takes those that it has.
@@ -145,16 +145,16 @@ class Verb(Generic[T]):
             packed[name] if name in packed else _packed(arguments[name], kind) for name, kind in self.arguments.items()
         ]
         own_keys = [*map(keys.__getitem__, self._key_names), *more_keys]
-        head = b"*%d\r\n%b" % (3 + len(own_keys) + len(written), self._evalsha)
-        words = b"".join([head, pack_word(len(own_keys)), *map(pack_word, own_keys), *written])
-        return Call(self, own_keys, Command(words, own_keys[0]), self.read)
+        count = 3 + len(own_keys) + len(written)
+        words = "".join([f"*{count}\r\n{self._evalsha}", pack_word(len(own_keys)), *map(pack_word, own_keys), *written])
+        return Call(self, own_keys, Command(encode(words), own_keys[0]), self.read)
 
-    def pack(self, arguments: Mapping[str, Any]) -> dict[str, bytes]:
+    def pack(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Write those of ``arguments`` that the verb takes, for many calls."""
         return {name: _packed(arguments[name], kind) for name, kind in self.arguments.items() if name in arguments}
 
     @_kept
-    def _evalsha(self) -> bytes:
+    def _evalsha(self) -> str:
         return pack_word("EVALSHA") + pack_word(self.sha)
 
     @_kept
@@ -166,7 +166,7 @@ class Verb(Generic[T]):
         return replace(self, read=read)  # type: ignore[arg-type, return-value]
 
 
-def _packed(value: Any, kind: Kind) -> bytes:
+def _packed(value: Any, kind: Kind) -> str:
     return pack_word("" if value is None else kind.write(value))
 
 

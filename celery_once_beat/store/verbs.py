@@ -47,7 +47,7 @@ class Store:
         #: Beats that scripts asked about last.
         self._met: tuple[str, ...] = ()
         #: By verb: what of a window's arguments is the same for all.
-        self._packed: dict[Verb[Any], dict[str, bytes]] = {}
+        self._packed: dict[Verb[Any], dict[str, str]] = {}
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
@@ -296,28 +296,17 @@ class Store:
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
         has one of its own.
         """
-        return self._trip.one(self._begin(window, owner, lease, retry, tracked=tracked, overlap=overlap))
-
-    def finish_and_begin(
-        self, endings: Sequence[Ending], window: WindowKey, owner: str, lease: float, retry: int = 0, **options: Any
-    ) -> tuple[list[model.Finished | model.Again | model.Stale | OnceError], model.Begun | model.Busy | model.Closed]:
-        """Record ends, then :meth:`begin`, all in one round trip; an error that concerns an end stands in its place."""
-        calls: list[Call[Any]] = [self._finish(ending) for ending in endings]
-        *ended, begun = self._trip.run([*calls, self._begin(window, owner, lease, retry, **options)])
-        return ended, raised(begun)
-
-    def _begin(
-        self, window: WindowKey, owner: str, lease: float, retry: int, *, tracked: bool = True, overlap: str = "allow"
-    ) -> Call[model.Begun | model.Busy | model.Closed]:
-        return self._of_window(
-            scripts.BEGIN,
-            window,
-            owner=owner,
-            lease=lease,
-            retry=retry,
-            tracked=tracked and not isinstance(window, KeyedWindow),
-            overlap=overlap,
-            now_only=False,
+        return self._trip.one(
+            self._of_window(
+                scripts.BEGIN,
+                window,
+                owner=owner,
+                lease=lease,
+                retry=retry,
+                tracked=tracked and not isinstance(window, KeyedWindow),
+                overlap=overlap,
+                now_only=False,
+            )
         )
 
     def begin_now(
@@ -478,7 +467,7 @@ class Store:
         keys = self.keys.of_window(window, start)
         return verb.call(keys, more_keys, self._settled(verb, window), **given, **arguments)
 
-    def _settled(self, verb: Verb[Any], window: WindowKey) -> Mapping[str, bytes]:
+    def _settled(self, verb: Verb[Any], window: WindowKey) -> Mapping[str, str]:
         """Write those of the verb's arguments that follow from the settings; once, but for keys of the user's own."""
         settings = self.settings
         if isinstance(window, KeyedWindow):

@@ -28,7 +28,7 @@ from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailab
 from celery_once_beat.identity import delivery_name, execution_name
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Ending, Stale, Store
-from celery_once_beat.windows import Window, check_retry, find_headers
+from celery_once_beat.windows import Window, check_retry, find_among
 
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
@@ -109,18 +109,10 @@ class Execution(Turn):
         raise Ignore(f"window refused: {reason}")
 
     def _send_begin(self) -> Any:
-        options: dict[str, Any] = {
-            "tracked": self.window.tracked,
-            "overlap": self.store.settings.of_task("overlap", self.task),
-        }
-        leases = leases_of(self.store)
-        ends = leases.take_ends()
-        if not ends:
-            return self.store.begin(self.key, self.owner, self.length, self.retry, **options)
-        endings = [end.ending for end in ends]
-        recorded, reply = self.store.finish_and_begin(endings, self.key, self.owner, self.length, self.retry, **options)
-        leases.answer(ends, recorded)
-        return reply
+        overlap = self.store.settings.of_task("overlap", self.task)
+        return self.store.begin(
+            self.key, self.owner, self.length, self.retry, tracked=self.window.tracked, overlap=overlap
+        )
 
     def _send_give_back(self, fence: int) -> object:
         return self._send_hand_over(fence, self.retry, 0.0)
@@ -318,7 +310,7 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
     If Celery fails the task although its body returned, the window has failed too. A soft time limit that is reached
     when the task has ended concerns nobody any more.
     """
-    if not request or not find_headers(request, request.get("headers")):
+    if not request or find_among(request, request.get("headers")) is None:
         return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
 

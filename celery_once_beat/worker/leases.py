@@ -4,13 +4,13 @@ A lease is trusted for its length counted from *before* the request that took or
 can't have begun to count earlier. So ``held`` turns False here before the window can be another's, even if the reply
 was slow, the process was frozen or the machine suspended.
 
-An end that needn't be recorded at once waits for up to ``WITHIN`` seconds. The next begin of this process takes it
-along, else the thread records it. Its lease is renewed until it is recorded. Whatever ends the process in order records
-all that waits: ``record_all``.
+An end that needn't be recorded at once waits for up to ``WITHIN`` seconds, so that the thread records many together and
+the task's own thread goes on. Its lease is renewed until it is recorded. Whatever ends the process in order records all
+that waits: ``record_all``.
 
 A soft time limit is raised in the main thread at any instruction, within this module's functions too. So no lock that
 is written in Python guards what the thread needs: an exception raised inside it would leave it locked. An end stays
-where it is until it is recorded. Two may send it at once then, and the store answers both alike.
+where it is until it is recorded. At the end of the process two may send it at once, and the store answers both alike.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from celery_once_beat.windows import format_instant
 
 logger = get_logger(__name__)
 
-#: Seconds that an end waits at most, while Redis answers. Killed meanwhile, the window runs again.
-WITHIN = 0.002
-#: Seconds after which an end is sent again whose answer hasn't come: who sent it may have been interrupted.
+#: Seconds that an end waits at most, while Redis answers. Killed meanwhile, the window runs again. Much less would wake
+#: the thread for each end of a busy worker, and a wake costs more than recording it.
+WITHIN = 0.01
+#: Seconds after which an end is sent again that the store couldn't record.
 _AGAIN = 1.0
 #: Seconds that an orderly end of the process waits for Redis.
 _AT_END = 5.0
@@ -119,28 +120,17 @@ class Leases:
         self._held.discard(lease)
 
     def end_soon(self, end: End) -> None:
-        """Record ``end`` within ``WITHIN`` seconds, or with the next begin."""
+        """Record ``end`` within ``WITHIN`` seconds."""
         end.lease.ending = True
         self._ends.add(end)
         if end.due < self._wakes_at:
             self._wake.put(None)
 
-    def take_ends(self) -> list[End]:
-        """Return the ends that a begin takes along; call ``answer`` with what the store says of them."""
-        return self._take(steady() + WITHIN) if self._ends else []
-
-    def _take(self, due: float) -> list[End]:
-        """Return the ends that are ``due`` by then: all that nobody is sending."""
-        taken = [end for end in self._ends.copy() if end.due <= due]
-        again_at = steady() + _AGAIN
-        for end in taken:
-            end.due = again_at
-        return taken
-
-    def answer(self, ends: Iterable[End], replies: Iterable[Recorded]) -> None:
+    def _answer(self, ends: Iterable[End], replies: Iterable[Recorded]) -> None:
         """Take note of what the store says. An end that it couldn't record is tried again for as long as a lease."""
         for end, reply in zip(ends, replies, strict=True):
             if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
+                end.due = steady() + _AGAIN
                 continue
             with contextlib.suppress(KeyError):  # another thread had its answer first
                 self._ends.remove(end)
@@ -156,7 +146,7 @@ class Leases:
         left = list(self._ends)
         for end in left:
             end.give_up = 0.0
-        self.answer(left, [StoreUnavailableError("this process ends, and Redis hasn't answered")] * len(left))
+        self._answer(left, [StoreUnavailableError("this process ends, and Redis hasn't answered")] * len(left))
 
     def _record(self, ends: list[End]) -> bool:
         """Record ``ends`` in one round trip; returns False if the store didn't answer for one."""
@@ -166,7 +156,7 @@ class Leases:
             replies = [exc] * len(ends)
         except Exception as exc:  # noqa: BLE001  # this thread must not end while bodies run
             replies = [OnceError(repr(exc))] * len(ends)
-        self.answer(ends, replies)
+        self._answer(ends, replies)
         return not any(isinstance(reply, StoreUnavailableError) for reply in replies)
 
     def _keep(self) -> None:
@@ -182,9 +172,8 @@ class Leases:
                 with contextlib.suppress(queue.Empty):
                     self._wake.get(timeout=None if self._wakes_at == math.inf else self._wakes_at - now)
                 continue
-            due = self._take(now)
-            if due:
-                self._record(due)
+            if any(end.due <= now for end in ends):
+                self._record([end for end in ends if end.due <= now + WITHIN])
             if renew_at <= now and not self._renew(leases):
                 time.sleep(min(1.0, *(lease.renewal.lease / 10 for lease in leases)))
 

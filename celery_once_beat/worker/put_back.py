@@ -20,7 +20,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.store import store_of
-from celery_once_beat.windows import PUT_BACK, find_headers
+from celery_once_beat.windows import PUT_BACK, find_among
 
 from .turn import WindowTask
 
@@ -86,7 +86,7 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
 
 def times_put_back(request: Any) -> int:
     """Return how often this message was put back; 0 if the header says nothing that can be."""
-    times = find_headers(vars(request), request.headers).get(PUT_BACK)
+    times = (find_among(vars(request), request.headers) or {}).get(PUT_BACK)
     return times if type(times) is int and 0 <= times <= _MOST_TIMES else 0
 
 

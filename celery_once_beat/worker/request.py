@@ -20,7 +20,7 @@ from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Closed, Finished, Store
-from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_headers, format_instant
+from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, format_instant
 
 from .errands import errands_of
 from .execution import DELIVERY
@@ -41,7 +41,7 @@ class OnceRequest(Request):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         request = self.request_dict
-        if find_headers(request, request.get("headers")):
+        if find_among(request, request.get("headers")) is not None:
             request[DELIVERY] = delivery_name(self.hostname)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
@@ -203,7 +203,7 @@ def _read(request: Any, outcome: str) -> _Delivery | None:
 
 def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
     """Read the delivery of a window's message; None for other messages. Raises OnceError for unreadable headers."""
-    headers = find_headers(request, request.get("headers"))
+    headers = find_among(request, request.get("headers"))
     window = decode_headers(headers, request.get("id")) if headers else None
     if window is None:
         return None

@@ -26,7 +26,7 @@ from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import OVERLAP, Settings, check_choice, check_count, check_seconds
 from celery_once_beat.store import check_client, store_of
-from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_call, find_headers
+from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
 from .execution import DELIVERY, Execution, traced
@@ -142,7 +142,7 @@ class OnceTask(_Task):
         request._once_began = time.time()
         if request.is_eager:
             return call(*args, **kwargs)
-        headers = find_headers(vars(request), request.headers)
+        headers = find_among(vars(request), request.headers)
         try:
             window = decode_headers(headers, request.id) if headers else None
         except NewerVersionError as exc:
@@ -297,7 +297,7 @@ def _window_of(request: Any) -> Window:
     """Return the window of a call that has no execution: the message's, before its begin, else the call's own."""
     if request is not None and not request.called_directly:
         try:
-            window = decode_headers(find_headers(vars(request), request.headers), request.id)
+            window = decode_headers(find_among(vars(request), request.headers) or {}, request.id)
         except OnceError:  # the task fails for it; its hooks have a window all the same
             window = None
         if window is not None:

@@ -14,7 +14,7 @@ from celery_once_beat.windows import format_instant
 
 
 def returns(self: Any, together: int = 1) -> None:
-    """Return once so many bodies run: no window of them begins when another's end waits."""
+    """Return once so many bodies run."""
     note("start", self.window)
     while len(ledger.read("start")) < together:
         time.sleep(0.02)
@@ -27,7 +27,7 @@ for acks in ("early", "late"):
 
 @app.task(bind=True, base=Task, name="drain.sleeps")
 def sleeps(self: Any, seconds: float) -> None:
-    """Run without a window, so that it takes no end along."""
+    """Keep a child busy, without a window."""
     ledger.write("sleeps", of=self.request.id)
     time.sleep(seconds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -202,26 +202,29 @@ def test_a_store_that_is_away_as_the_body_ends(
 # ----------------------------------------------------------------------------------------------- ends that are put off
 
 
-def test_an_end_travels_with_the_next_begin(worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
-    """One round trip for both. What is left is recorded when the process ends in order."""
+def test_ends_that_wait_are_recorded_together(worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
+    """One round trip for all; an orderly end of the process is the latest."""
     trips: list[int] = []
-    together = Store.finish_and_begin
-    monkeypatch.setattr(
-        Store, "finish_and_begin", lambda self, ends, *a, **k: trips.append(len(ends)) or together(self, ends, *a, **k)
-    )
+    together = Store.finish_many
+
+    def counted(self: Store, endings: Any) -> Any:
+        endings = list(endings)
+        trips.append(len(endings))
+        return together(self, endings)
+
+    monkeypatch.setattr(Store, "finish_many", counted)
     second = worker.next_window()
     worker.trace(lambda: "worked")
-    assert worker.account.counts == {}, "its end waits"
     worker.trace(lambda: "worked", second)
-    assert trips == [1]
-    assert worker.account.counts == {"done": 1}
+    assert worker.account.counts == {}, "their ends wait"
     leases_module._record_all()
+    assert trips == [2]
     assert worker.account.counts == {"done": 2}
     assert not leases(worker)._held
     assert not leases(worker)._ends
 
 
-def test_the_thread_records_what_no_begin_takes_along(worker: Worker) -> None:
+def test_the_thread_records_them(worker: Worker) -> None:
     """Many wait together, of threads for example: one round trip records them."""
     windows = [WINDOW, *(worker.next_window() for _ in range(1))]
     for window in windows:
@@ -321,24 +324,18 @@ def test_a_process_that_ends_while_the_store_is_away(
     assert told(caplog) == ["window_unrecorded"]
 
 
-@pytest.mark.parametrize("by", ["begin", "thread"])
 def test_one_end_that_cant_be_recorded(
-    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture, patient: None, by: str
+    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture, patient: None
 ) -> None:
-    """A foreign key stops that window's end and no other; the next begin isn't refused for it."""
+    """A foreign key stops that window's end and no other that waits with it."""
     second = worker.next_window()
     worker.trace(lambda: "worked")
     with redis.Redis.from_url(redis_url) as client:
         client.set(worker.run_key, "not ours", ex=600)
-    if by == "begin":
-        ran: list[Window] = []
-        worker.trace(lambda: ran.append(worker.task.window), second)
-        assert [window.start for window in ran] == [second.start]
-    else:
-        leases(worker)._record(list(leases(worker)._ends))
-    assert told(caplog) == ["window_unrecorded"]
+    worker.trace(lambda: "worked", second)
     leases_module._record_all()
-    assert worker.account.counts == ({"done": 1} if by == "begin" else {})
+    assert told(caplog) == ["window_unrecorded"]
+    assert worker.account.counts == {"done": 1}
 
 
 def test_an_end_that_is_stale_when_it_is_recorded(
@@ -358,19 +355,21 @@ def test_an_end_that_is_stale_when_it_is_recorded(
 def test_an_answer_that_is_lost(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
 ) -> None:
-    """The begin that took an end along was interrupted: the end is sent again, and the store answers as before."""
-    second, together = worker.next_window(), Store.finish_and_begin
+    """The end is sent again, and the store answers as before."""
+    together, answers = Store.finish_many, iter([lost])
 
-    def losing(*arguments: Any, **options: Any) -> Any:
-        together(*arguments, **options)
-        raise lost
+    def losing(*arguments: Any) -> Any:
+        replies = together(*arguments)
+        for lost_once in answers:
+            raise lost_once
+        return replies
 
     worker.trace(lambda: "worked")
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "finish_and_begin", losing)
-        worker.trace(lambda: pytest.fail("its begin had no answer"), second)
-    assert len(leases(worker)._ends) == 1
+    monkeypatch.setattr(Store, "finish_many", losing)
+    with suppress(SoftTimeLimitExceeded):
+        leases_module._record_all()
     leases_module._record_all()
+    assert not leases(worker)._ends
     assert worker.account.counts == {"done": 1}
 
 

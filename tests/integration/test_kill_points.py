@@ -27,7 +27,7 @@ ENDS = {
     "worker.traced": {},
     "worker.before_finish": {},
     "worker.finished": {},
-    "worker.end_taken": {"WITHIN": "2"},
+    "worker.end_waits": {},
     "worker.draining": {"WITHIN": "2", "settings": {"worker_max_tasks_per_child": 3}},
 }
 RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]

@@ -57,7 +57,7 @@ class Waiting:
         return str(self.app.send_task(task, args, queue=self.system.queue, **options).id)
 
     def keep_busy(self, seconds: float = 600.0) -> list[str]:
-        """Let a task without a window run in each child; it takes no end along."""
+        """Let a task without a window run in each child."""
         sent = [self.send("drain.sleeps", seconds) for _ in self.acks]
         wait_until(lambda: len(self.system.ledger.read("sleeps")) == len(sent), "they run", 60)
         return sent
