@@ -106,13 +106,12 @@ def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed 
     return model.Elsewhen(_instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
 
 
-def read_begin(reply: list[Any]) -> model.Begun | model.Busy | model.Closed:
-    match reply[0]:
-        case "begun":
-            last_done = parse_instant(reply[3]) if reply[3] else None
-            return model.Begun(int(reply[1]), int(reply[2]), last_done, reply[4])
-        case "closed":
-            return model.Closed(reply[1])
+def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed:
+    if isinstance(reply, str):
+        _begun, fence, attempt, overlap, last_done = reply.split(" ")
+        return model.Begun(int(fence), int(attempt), parse_instant(last_done) if last_done else None, overlap)
+    if reply[0] == "closed":
+        return model.Closed(reply[1])
     return model.Busy(reply[1])
 
 
@@ -133,13 +132,10 @@ def read_hand_over(reply: list[Any]) -> model.HandedOver | model.Stale:
     return model.HandedOver() if reply[0] == "handed over" else model.Stale()
 
 
-def read_finish(reply: list[Any]) -> model.Finished | model.Again | model.Stale:
-    match reply[0]:
-        case "finished":
-            return model.Finished()
-        case "again":
-            return model.Again(int(reply[1]) / 1000)
-    return model.Stale()
+def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.Stale:
+    if isinstance(reply, list):
+        return model.Again(int(reply[1]) / 1000)
+    return model.Finished() if reply == "finished" else model.Stale()
 
 
 def read_close(reply: list[Any]) -> model.Closed | model.Unchanged:

@@ -141,17 +141,19 @@ class Verb(Generic[T]):
         if arguments.keys() | packed.keys() != self.arguments.keys():
             found = [*arguments, *packed]
             raise TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
-        written = [
-            packed[name] if name in packed else _packed(arguments[name], kind) for name, kind in self.arguments.items()
-        ]
+        written = [packed.get(name) or _packed(arguments[name], write) for name, write in self._writes]
         own_keys = [*map(keys.__getitem__, self._key_names), *more_keys]
         count = 3 + len(own_keys) + len(written)
-        words = "".join([f"*{count}\r\n{self._evalsha}", pack_word(len(own_keys)), *map(pack_word, own_keys), *written])
-        return Call(self, own_keys, Command(encode(words), own_keys[0]), self.read)
+        words = [f"*{count}\r\n{self._evalsha}", pack_word(len(own_keys)), *map(pack_word, own_keys), *written]
+        return Call(self, own_keys, Command(encode("".join(words)), own_keys[0]), self.read)
 
     def pack(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Write those of ``arguments`` that the verb takes, for many calls."""
-        return {name: _packed(arguments[name], kind) for name, kind in self.arguments.items() if name in arguments}
+        return {name: _packed(arguments[name], write) for name, write in self._writes if name in arguments}
+
+    @_kept
+    def _writes(self) -> list[tuple[str, Callable[[Any], object]]]:
+        return [(name, kind.write) for name, kind in self.arguments.items()]
 
     @_kept
     def _evalsha(self) -> str:
@@ -166,8 +168,8 @@ class Verb(Generic[T]):
         return replace(self, read=read)  # type: ignore[arg-type, return-value]
 
 
-def _packed(value: Any, kind: Kind) -> str:
-    return pack_word("" if value is None else kind.write(value))
+def _packed(value: Any, write: Callable[[Any], object]) -> str:
+    return pack_word("" if value is None else write(value))
 
 
 def _code(text: str) -> str:

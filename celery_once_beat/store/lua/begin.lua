@@ -4,8 +4,8 @@
 -- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
 -- retry, is to be recovered, or waits itself.
 --
--- returns {'begun', fence, attempt, last_done, overlap}   run it; last_done is '' where there is none, overlap is the
---                                                entry's, else the task's
+-- returns 'begun <fence> <attempt> <overlap> <last_done>'   run it; overlap is the entry's, else the task's, last_done ''
+--                                                        where there is none. One text, since it is read for each window
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
 --                               again', 'another window of its entry runs', or 'handed over to retry <n>' if this copy
 --                               is an older one
@@ -60,6 +60,9 @@ if kind == 'done' then
   return refuse('closed', '')
 end
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
+local function answer(fence, attempt)
+  return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. overlap .. ' ' .. (entry.last_done or '')
+end
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
 local began = open and not kind and window.owner == OWNER and window.released == HELD
 if began or kind == 'run' and owner == OWNER then
@@ -69,7 +72,7 @@ if began or kind == 'run' and owner == OWNER then
   if open then
     set_deadline(NOW + LEASE + MARGIN)
   end
-  return {'begun', fence, open and window.attempts or 1, entry.last_done or '', overlap}
+  return answer(fence, open and window.attempts or 1)
 end
 if kind == 'run' and not (open or TRACKED and passed()) then
   return {'busy', 'runs alone'}
@@ -97,7 +100,7 @@ if not open then
     redis.call('PEXPIRE', ENTRY, RETENTION)
   end
   set_running(fence)
-  return {'begun', fence, 1, entry.last_done or '', overlap}
+  return answer(fence, 1)
 end
 
 if window.released == TO_RUN_AGAIN then
@@ -150,4 +153,4 @@ if overlap == 'skip' then
   end
 end
 write_window(window, NOW + LEASE + MARGIN, 'fence', fence)
-return {'begun', fence, window.attempts, entry.last_done or '', overlap}
+return answer(fence, window.attempts)

@@ -4,9 +4,9 @@
 -- After AGAIN ms (0: never) the same window runs again, up to max_attempts executions; what the entry says of failures goes
 -- first. A window of a key has no attempts.
 --
--- returns {'finished'}   the outcome is recorded
+-- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later
---         {'stale'}      another began since, or closed it, or it was handed over: nothing was recorded. A window that was
+--         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
 local NOW = server_time()
@@ -15,10 +15,10 @@ local kind, owner, number = settle()
 local open = is_open()
 if kind == 'done' then
   if owner ~= OWNER then
-    return {'stale'}
+    return 'stale'
   end
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
-  return {'finished'}
+  return 'finished'
 end
 local verdict = hold(kind, owner)
 if not verdict and open and not kind then
@@ -34,7 +34,7 @@ if verdict == 'wait' and number == NO_RETRY then
   return {'again', int(left)} -- the reply to this one's finish was lost
 end
 if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
-  return {'stale'}
+  return 'stale'
 end
 if not open then
   if AGAIN > 0 and KEYED then
@@ -44,7 +44,7 @@ if not open then
   end
   redis.call('DEL', RUN) -- frees memory first
   mark_done(OWNER, OUTCOME, true)
-  return {'finished'}
+  return 'finished'
 end
 local window = read_window()
 local again = AGAIN
@@ -59,4 +59,4 @@ if again > 0 and window.attempts < most_attempts() then
   return {'again', int(again)}
 end
 close_window(window, OUTCOME, OWNER)
-return {'finished'}
+return 'finished'
