@@ -49,6 +49,7 @@ class Execution(Turn):
         owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
         super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
         self.task = task
+        self.leases = leases_of(store)
         self.retry = check_retry(request.retries)
         #: How the window ends: done, failed or rejected; '' if it doesn't.
         self._outcome = ""
@@ -77,7 +78,7 @@ class Execution(Turn):
         _tracing.executions.append(self)
         request._once_execution = self
         if self.lease is not None:
-            leases_of(self.store).hold(self.lease)
+            self.leases.hold(self.lease)
         return self._run(body)
 
     # -- begin
@@ -197,7 +198,7 @@ class Execution(Turn):
         finally:
             if self.lease is not None and not self._waits:
                 self.lease.over = True  # before any call: whatever may be raised into that one
-                leases_of(self.store).release(self.lease)
+                self.leases.release(self.lease)
         self._error = None  # else its traceback and this would hold each other
 
     def _record(self) -> None:
@@ -233,7 +234,7 @@ class Execution(Turn):
         assert self.lease is not None
         fence = self.lease.renewal.fence
         ending = Ending(self.key, self.owner, fence, "done", tracked=self.window.tracked)
-        leases_of(self.store).end_soon(End(self.lease, ending, self._end_answered))
+        self.leases.end_soon(End(self.lease, ending, self._end_answered))
 
     def _end_answered(self, reply: object) -> None:
         if isinstance(reply, OnceError):
@@ -271,7 +272,7 @@ class Execution(Turn):
         reply = self._send_hand_over(self.lease.renewal.fence, retry, delay)
         self.stale = isinstance(reply, Stale)
         self.handed_over = not self.stale
-        leases_of(self.store).release(self.lease)
+        self.leases.release(self.lease)
 
 
 def _delay(options: dict[str, Any]) -> float:
