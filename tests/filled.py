@@ -29,7 +29,7 @@ def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
     known = datetime.now(timezone.utc) - ago
     limits = {"ttl": 30 * 86400, "max_attempts": 3, "recover": True, "grace": None}
     loaded = store.load_many(
-        LoadRequest(row.name, BEAT, row.fingerprint, known=known, alive=(BEAT,), **limits) for row in rows
+        (LoadRequest(row.name, BEAT, row.fingerprint, known=known, **limits) for row in rows), [BEAT]
     )
     for row, reply in zip(rows, loaded, strict=True):
         assert isinstance(reply, replies.Loaded), reply

@@ -101,7 +101,9 @@ class Stage:
 
     def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
         limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
-        return self.store.load_many([LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)])[0]
+        alive, asked_at = limits.pop("alive", ()), limits.pop("asked_at", None)
+        request = LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)
+        return self.store.load_many([request], alive, asked_at)[0]
 
     def unload(
         self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = (), asked_at: datetime | None = None

@@ -112,11 +112,9 @@ class Claiming:
             del self._superseded_by[name]
             self._entries.wake_up(name)
         left = self._to_load()
-        while left:
-            with uncollected():
+        with uncollected():
+            while left and time.monotonic() - began < _LOADING:
                 away = self._load_chunk(left, alive, asked_at, began + _LOADING) or away
-            if time.monotonic() - began > _LOADING:
-                break
         self._log_what_stands_still()
         if away is not None:
             raise away
@@ -127,9 +125,10 @@ class Claiming:
         """Load the last of ``left``; returns why some of them couldn't be."""
         away: StoreUnavailableError | None = None
         asked: list[tuple[BeatEntry, LoadRequest]] = []
+        now = self._clock.now()
         while left and len(asked) < CHUNK and (not asked or time.monotonic() < until):
-            asked.append((left[-1], self._load_request(left.pop(), alive, asked_at)))
-        replies = self._store.load_many(request for _, request in asked)
+            asked.append((left[-1], self._load_request(left.pop(), now)))
+        replies = self._store.load_many((request for _, request in asked), alive, asked_at)
         for (entry, _), reply in zip(asked, replies, strict=True):
             self._silent.discard(entry.name)
             if isinstance(reply, StoreUnavailableError):
@@ -157,8 +156,7 @@ class Claiming:
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
 
-    def _load_request(self, entry: BeatEntry, alive: Collection[str], asked_at: datetime | None) -> LoadRequest:
-        now = self._clock.now()
+    def _load_request(self, entry: BeatEntry, now: datetime) -> LoadRequest:
         limits = entry.policy.limits
         if limits["grace"] is not None:  # it counts from when a message may run
             limits["grace"] += entry.timing.delay(now)
@@ -168,8 +166,6 @@ class Claiming:
             fingerprint=entry.fingerprint,
             ttl=entry.ttl(now),
             **limits,
-            alive=alive,
-            asked_at=asked_at,
             loaded_at=entry.loaded_at,
             known=entry.known,
             counts_from=entry.counts_from or entry.came_at or entry.absent_at,

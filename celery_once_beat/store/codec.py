@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
@@ -18,6 +19,7 @@ from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
 from . import model
 from .keys import VERSION, newer
 
+T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 
@@ -50,6 +52,11 @@ def ms(seconds: float) -> int:
 def epoch_ms(instant: datetime) -> int:
     """Write an instant as the server counts."""
     return (instant - EPOCH) // _MS
+
+
+def read_or_who(read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T | model.Who]:
+    """Return what reads the replies of a verb that may ask which beats live; see ``lua/pieces/loaders.lua``."""
+    return lambda reply: model.Who(reply[1:]) if reply[0] == "who" else read(reply)
 
 
 def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:

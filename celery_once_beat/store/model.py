@@ -5,11 +5,11 @@ Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.rules import Limits
@@ -39,8 +39,6 @@ class LoadRequest(Limits):
     fingerprint: str
     #: How long the entry is remembered after the last contact.
     ttl: float
-    #: The beats alive; what vanished beats loaded doesn't count, unless they loaded it since ``asked_at``.
-    alive: Collection[str] = ()
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None
@@ -48,8 +46,6 @@ class LoadRequest(Limits):
     counts_from: datetime | None = None
     #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.
     absent_at: datetime | None = None
-    #: When the server said who is alive. Aware UTC; None: just now.
-    asked_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +124,19 @@ class Superseded:
 
     beat: str
     loaded_at: int | None = None
+
+
+class WhoLives(NamedTuple):
+    """What a script is told of beats: which were alive and which gone at ``asked_at`` (aware UTC; None: now)."""
+
+    asked_at: datetime | None
+    living: tuple[str, ...]
+    gone: tuple[str, ...]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Its fields, by name."""
+        return {"asked_at": self.asked_at, "living": self.living, "gone": self.gone}
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,13 @@ class Verb(Generic[T]):
             found = [*arguments, *packed]
             raise TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
         written = [packed.get(name) or _packed(arguments[name], write) for name, write in self._writes]
-        own_keys = [*map(keys.__getitem__, self._key_names), *more_keys]
-        count = 3 + len(own_keys) + len(written)
-        words = [f"*{count}\r\n{self._evalsha}", pack_word(len(own_keys)), *map(pack_word, own_keys), *written]
-        return Call(self, own_keys, Command(encode("".join(words)), own_keys[0]), self.read)
+        return self.call_with([*map(keys.__getitem__, self._key_names), *more_keys], "".join(written))
+
+    def call_with(self, keys: Sequence[str], written: str) -> Call[T]:
+        """Return the call with all its arguments as :meth:`pack` has written them, in their order."""
+        count = 3 + len(keys) + len(self._writes)
+        words = [f"*{count}\r\n{self._evalsha}", pack_word(len(keys)), *map(pack_word, keys), written]
+        return Call(self, keys, Command(encode("".join(words)), keys[0]), self.read)
 
     def pack(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Write those of ``arguments`` that the verb takes, for many calls."""
@@ -247,9 +250,9 @@ LOAD = Verb(
     "entry",
     "beat fingerprint loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
     f"retry_failed_after:span overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
-    codec.read_load,
+    codec.read_or_who(codec.read_load),
 )
-UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_word)
+UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_or_who(codec.read_word))
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 PAUSE = Verb("pause", "entry", "paused:flag", codec.read_word)
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
@@ -275,7 +278,12 @@ TAKE = Verb(
     codec.read_take,
     waits=True,
 )
-POSTPONE = Verb("postpone", "entry open history run", f"{_ENDING} delay:span beat why {_WHO_LIVES}", codec.read_word)
+POSTPONE = Verb(
+    "postpone",
+    "entry open history run",
+    f"{_ENDING} delay:span beat why {_WHO_LIVES}",
+    codec.read_or_who(codec.read_word),
+)
 BACKFILL = Verb(
     "backfill",
     "entry open history run claim",

@@ -15,7 +15,7 @@ from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
 
 from . import codec, model, scripts
 from .keys import SHARDS, Keys, shard_of
-from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
+from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, WhoLives
 from .roundtrip import RoundTrip, Words, raised
 from .scripts import Call, Verb
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
 T = TypeVar("T")
-#: Makes a call from what is known of which beats live.
-_Unsent = Callable[..., Call[T]]
+#: Makes a call from what is known of which beats live; its answer may ask about more.
+_Unsent = Callable[[WhoLives], Call[Any]]
 
 #: Most beats that a call speaks of before its script has asked.
 _MOST_MET = 16
@@ -63,25 +63,39 @@ class Store:
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
-    def load_many(self, requests: Iterable[LoadRequest]) -> list[model.Loaded | model.Superseded | OnceError]:
-        """Say which definitions of entries this beat has."""
-        asked = list(requests)
-        return self._ask_with_beats([(self._load(q), q.alive, q.asked_at) for q in asked])
+    def load_many(
+        self, requests: Iterable[LoadRequest], alive: Collection[str] = (), asked_at: datetime | None = None
+    ) -> list[model.Loaded | model.Superseded | OnceError]:
+        """Say which definitions of entries this beat has.
 
-    def _load(self, q: LoadRequest) -> _Unsent[model.Loaded | model.Superseded]:
-        return partial(
-            scripts.LOAD.call,
-            {"entry": self.entry_key(q.entry)},
-            beat=q.beat,
-            fingerprint=q.fingerprint,
-            loaded_at=q.loaded_at,
-            ttl=q.ttl,
-            go_back=BEAT_TTL + 2 * self.settings.recovery_interval,
-            **q.limits,
-            known=q.known,
-            counts_from=q.counts_from,
-            absent_at=q.absent_at,
-        )
+        ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). What vanished beats loaded doesn't
+        count, unless they loaded it since.
+        """
+        written: dict[tuple[Any, ...], str] = {}
+        return self._ask_with_beats([partial(self._load, q, written) for q in requests], alive, asked_at)
+
+    def _load(
+        self, q: LoadRequest, written: dict[tuple[Any, ...], str], who: WhoLives
+    ) -> Call[model.Loaded | model.Superseded | model.Who]:
+        """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
+        said = (q.beat, q.fingerprint, q.loaded_at, q.ttl, q.known, q.counts_from, q.absent_at, *q.limits.values(), who)
+        if said not in written:
+            packed = scripts.LOAD.pack(
+                {
+                    "beat": q.beat,
+                    "fingerprint": q.fingerprint,
+                    "loaded_at": q.loaded_at,
+                    "ttl": q.ttl,
+                    "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
+                    **q.limits,
+                    "known": q.known,
+                    "counts_from": q.counts_from,
+                    "absent_at": q.absent_at,
+                    **who.arguments,
+                }
+            )
+            written[said] = "".join(packed.values())
+        return scripts.LOAD.call_with([self.entry_key(q.entry)], written[said])
 
     def unload_many(
         self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
@@ -91,11 +105,12 @@ class Store:
         ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). Returns for each ``unloaded``,
         ``kept`` or ``unknown``.
         """
-        calls = [
-            partial(scripts.UNLOAD.call, {"entry": self.entry_key(entry)}, beat=beat, fingerprint=fingerprint)
-            for entry, fingerprint in left
-        ]
-        return self._ask_with_beats([(call, alive, asked_at) for call in calls])
+
+        def unload(entry: str, fingerprint: str, who: WhoLives) -> Call[str | model.Who]:
+            keys = {"entry": self.entry_key(entry)}
+            return scripts.UNLOAD.call(keys, beat=beat, fingerprint=fingerprint, **who.arguments)
+
+        return self._ask_with_beats([partial(unload, *each) for each in left], alive, asked_at)
 
     def spent(
         self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
@@ -159,25 +174,24 @@ class Store:
         Each comes with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
         ``postponed``, ``forgotten``, ``closed``, or ``no`` (it isn't overdue, or is another's).
         """
-        calls = [
-            partial(self._of_window, scripts.POSTPONE, window, delay=seconds, beat=beat, why=why)
-            for window, why in windows
-        ]
-        return self._ask_with_beats([(call, others, asked_at) for call in calls])
 
-    def _ask_with_beats(
-        self, calls: Sequence[tuple[_Unsent[T], Collection[str], datetime | None]]
-    ) -> list[T | OnceError]:
-        """Send calls whose answers depend on which beats live. Each comes with those that lived, and when they did.
+        def postpone(window: WindowKey, why: str, who: WhoLives) -> Call[str | model.Who]:
+            return self._of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why, **who.arguments)
+
+        return self._ask_with_beats([partial(postpone, *each) for each in windows], others, asked_at)
+
+    def _ask_with_beats(self, calls: Sequence[_Unsent], alive: Collection[str], asked_at: datetime | None) -> list[Any]:
+        """Send calls whose answers depend on which beats live: ``alive`` are those that lived at ``asked_at``.
 
         A script asks about the beats that matter to it, and is sent what it asks. Of the few that were asked about last
         it is told at once. So a call doesn't grow with the number of beats.
         """
-        answers: dict[int, T | OnceError] = {}
+        answers: dict[int, Any] = {}
         told = dict.fromkeys(range(len(calls)), self._met)
-        sent: dict[int, Call[T | model.Who]] = {}
+        sent: dict[int, Call[Any]] = {}
         for _ in range(_MOST_QUESTIONS):
-            sent = {number: _telling(*calls[number], told[number]) for number in told}
+            known = {beats: _who_lives(beats, alive, asked_at) for beats in set(told.values())}
+            sent = {number: calls[number](known[beats]) for number, beats in told.items()}
             questions = {}
             replies = self._trip.run(list(sent.values()))
             for number, reply in zip(sent, replies, strict=True):
@@ -512,18 +526,7 @@ def store_of(app: Celery) -> Store:
     return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
 
 
-def _telling(
-    call: _Unsent[T], alive: Collection[str], asked_at: datetime | None, beats: Iterable[str]
-) -> Call[T | model.Who]:
-    """Make a call that says which of ``beats`` live; its answer may ask about more."""
-    beats = [*beats]
-    made = call(
-        asked_at=asked_at,
-        living=[beat for beat in beats if beat in alive],
-        gone=[beat for beat in beats if beat not in alive],
-    )
-
-    def read(reply: list[Any]) -> T | model.Who:
-        return model.Who(reply[1:]) if reply[0] == "who" else made.read(reply)
-
-    return Call(made.verb, made.keys, made.command, read)
+def _who_lives(beats: Iterable[str], alive: Collection[str], asked_at: datetime | None) -> WhoLives:
+    """Say of each of ``beats`` whether it is ``alive``."""
+    living = tuple(beat for beat in beats if beat in alive)
+    return WhoLives(asked_at, living, tuple(beat for beat in beats if beat not in alive))

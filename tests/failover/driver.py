@@ -98,12 +98,11 @@ class Claimer(Driver):
                 max_attempts=1000,
                 recover=True,
                 grace=None,
-                alive=(self.name,),
                 known=self.born,
             )
             for entry in missing
         ]
-        for entry, reply in zip(missing, self.store.load_many(requests) if requests else (), strict=True):
+        for entry, reply in zip(missing, self.store.load_many(requests, [self.name]) if requests else (), strict=True):
             if isinstance(reply, Loaded) and not reply.paused:
                 self.cursors[entry] = reply.cursor
 

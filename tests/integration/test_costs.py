@@ -40,10 +40,9 @@ def store(start_redis: Callable[..., RedisServer]) -> Iterator[Store]:
 def load(store: Store) -> None:
     for beat in BEATS:
         requests = [
-            LoadRequest(name, beat, MARK, 86400.0, max_attempts=3, recover=True, grace=None, alive=BEATS, known=T0)
-            for name in NAMES
+            LoadRequest(name, beat, MARK, 86400.0, max_attempts=3, recover=True, grace=None, known=T0) for name in NAMES
         ]
-        assert all(isinstance(reply, Loaded) for reply in store.load_many(requests))
+        assert all(isinstance(reply, Loaded) for reply in store.load_many(requests, BEATS))
 
 
 @contextmanager

@@ -74,10 +74,10 @@ class Beat:
                     max_attempts=most,
                     recover=True,
                     grace=None,
-                    alive=["beat-1", "beat-2"],
                     known=T0,
                 )
-            ]
+            ],
+            ["beat-1", "beat-2"],
         )
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
         for n, window in enumerate(windows):

@@ -61,9 +61,9 @@ class BeatRules(Rules):
 
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
-            entry, beat.name, beat.definition, 30 * 86_400.0, beat.alive, beat.loaded_at[entry], beat.known.get(entry),
+            entry, beat.name, beat.definition, 30 * 86_400.0, beat.loaded_at[entry], beat.known.get(entry),
             max_attempts=self.limits["max_attempts"], recover=self.limits["recover"], grace=self.limits["grace"],
-            absent_at=beat.absent.get(entry), asked_at=beat.asked_at,
+            absent_at=beat.absent.get(entry),
         )  # fmt: skip
         before = self.world.books.accounts[entry]
 
@@ -72,7 +72,8 @@ class BeatRules(Rules):
             begins_anew = isinstance(reply, r.Loaded) and reply.news in {"changed", "back"} and before is not None
             return Told(entry=entry, counted=Counter({k: -n for k, n in before.counts.items()} if begins_anew else {}))
 
-        reply = self.world.ask("load", lambda: self.world.store.load_many([request])[0], told)
+        load = lambda: self.world.store.load_many([request], beat.alive, beat.asked_at)[0]  # noqa: E731
+        reply = self.world.ask("load", load, told)
         beat.loaded_at[entry] = reply.loaded_at
         if isinstance(reply, r.Loaded):
             beat.cursor[entry] = beat.known[entry] = reply.cursor
