@@ -135,7 +135,7 @@ class Claiming:
                 away = reply
                 self._silent.add(entry.name)
             elif isinstance(reply, Loaded):
-                self._loaded(entry, reply)
+                self._loaded(entry, reply, now)
             elif isinstance(reply, Superseded):
                 self._superseded(entry, reply)
             else:
@@ -172,9 +172,9 @@ class Claiming:
             absent_at=entry.absent_at,
         )
 
-    def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:
+    def _loaded(self, entry: BeatEntry, reply: Loaded, now: datetime) -> None:
         entry.loaded(reply)
-        if reply.news != "same":
+        if reply.news != "same" and logger.isEnabledFor(logging.INFO):
             cursor = format_instant(reply.cursor)
             logger.info(
                 "once: entry %r is %s, its windows count from %s",
@@ -184,7 +184,7 @@ class Claiming:
                 extra=about(_NEWS[reply.news], entry=entry.name, start=cursor, owner=self._beat),
             )
         self._ahead.pop(entry.name, None)
-        if reply.cursor > self._clock.now() + CURSOR_AHEAD:
+        if reply.cursor > now + CURSOR_AHEAD:
             self._stand_still(entry, reply.cursor)
         elif reply.paused:
             self._pause(entry)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from celery.schedules import schedule
+from celery.schedules import crontab, schedule
 from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
@@ -329,9 +329,7 @@ class BeatEntry:
 
     def ttl(self, now: datetime) -> float:
         """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
-        when: Any = self.source.schedule
-        # Most, and they need not be asked.
-        if type(when) is schedule and when.run_every < _TEN_DAYS:  # type: ignore[attr-defined]  # celery-types lacks it
+        if _starts_each_ten_days(self.source.schedule):
             return _THIRTY_DAYS
         try:
             first = self._next(now)
@@ -342,6 +340,15 @@ class BeatEntry:
             return _THIRTY_DAYS
         interval = max((second or first) - first, first - now)
         return max(_THIRTY_DAYS, 3 * interval.total_seconds())
+
+
+def _starts_each_ten_days(when: Any) -> bool:
+    """Whether that is plain to see, as of most; any other schedule has to be asked when it starts."""
+    kind: Any = type(when)
+    if kind is schedule:
+        return bool(when.run_every < _TEN_DAYS)
+    # On every date, so on each of its days of the week.
+    return kind is crontab and len(when.month_of_year) == 12 and len(when.day_of_month) == 31  # noqa: PLR2004
 
 
 class Entries:

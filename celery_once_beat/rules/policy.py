@@ -13,7 +13,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any, cast
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import maybe_iso8601
@@ -52,7 +54,7 @@ class Limits:
     @property
     def limits(self) -> dict[str, Any]:
         """Its fields, by name."""
-        return {name: getattr(self, name) for name in _LIMITS}
+        return dict(zip(_LIMITS, _limits_of(self), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +97,13 @@ class EntryPolicy(Limits):
         for name in _OF_SETTINGS:
             if name not in once:
                 values[name] = settings.of_task(name, task) if name in _OF_TASK else getattr(settings, name)
-        return cls(**values)
+        return _policy(**values)
 
 
+#: Most entries have one of a few: a policy is kept once for all that have it.
+_policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
 _LIMITS = [field.name for field in fields(Limits)]
+_limits_of = attrgetter(*_LIMITS)
 #: What the settings say too.
 _OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING]
 
@@ -108,16 +113,16 @@ def _wrong(name: str, value: object, expected: str) -> SettingError:
 
 
 def check_anchor(name: str, value: Any) -> datetime | None:
-    """Return an anchor as an aware datetime; raises SettingError, which begins with ``name``."""
+    """Return an anchor as an aware datetime in UTC; raises SettingError, which begins with ``name``."""
     if value is None:
         return None
     try:
         # It is a text if options are kept as JSON, as in a database.
         instant = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
-        naive_utc(instant)
+        utc = naive_utc(instant).replace(tzinfo=timezone.utc)
     except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
         raise _wrong(name, value, "a datetime with a time zone, or its text in ISO 8601") from None
-    return cast("datetime", instant)
+    return utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,24 +232,38 @@ _CHECKS = {
 
 def fingerprint(task: str, when: object, anchor: datetime | None, spread: float = 0.0) -> str:
     """Return a short text that is the same for the same task and schedule in every process, however written."""
-    parts = [task, anchor.astimezone(timezone.utc).isoformat() if anchor else "", type(when).__name__]
-    if isinstance(when, crontab):
-        cron_fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-        parts += [repr(sorted(getattr(when, name))) for name in cron_fields]
-        parts += [str(every_hour(when)), str(when.tz)]
-    elif isinstance(when, schedule):
-        run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
-        parts.append(repr(run_every))
-        if run_every and not run_every % timedelta(days=1):
-            parts.append(str(when.tz))  # whole days fall on the zone's midnights
-    elif isinstance(when, BaseSchedule) and " at 0x" not in repr(when):
-        parts.append(repr(when))
+    rule = _rule(when)
     if spread:
-        parts.append(f"spread {spread}")
+        rule += (f"spread {spread}",)
     if getattr(when, "one_off", False):
-        parts.append("one-off")
-    # Interned, since many entries have the same.
+        rule += ("one-off",)
+    return _fingerprint(task, anchor and anchor.astimezone(timezone.utc), type(when).__name__, rule)
+
+
+_cron_fields = attrgetter("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
+
+def _rule(when: object) -> tuple[object, ...]:
+    """Return what says when a schedule of one type starts."""
+    if isinstance(when, crontab):
+        return (*map(frozenset, _cron_fields(when)), every_hour(when), str(when.tz))
+    if isinstance(when, schedule):
+        run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
+        # Whole days fall on the zone's midnights.
+        return (run_every, str(when.tz)) if run_every and not run_every % timedelta(days=1) else (run_every,)
+    return (repr(when),) if isinstance(when, BaseSchedule) and " at 0x" not in repr(when) else ()
+
+
+@lru_cache(maxsize=1024, typed=True)  # many entries have the same
+def _fingerprint(task: str, anchor: datetime | None, kind: str, rule: tuple[object, ...]) -> str:
+    parts = [task, anchor.isoformat() if anchor else "", kind, *map(_as_text, rule)]
     return sys.intern(hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16])
+
+
+def _as_text(part: object) -> str:
+    if isinstance(part, frozenset):
+        return repr(sorted(part))
+    return part if isinstance(part, str) else repr(part)
 
 
 @dataclass(frozen=True, slots=True)

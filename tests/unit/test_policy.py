@@ -458,6 +458,23 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     assert len(set(found.pop().split())) == 10
 
 
+def test_a_fingerprint_is_the_one_that_earlier_versions_write() -> None:
+    """Beats of two versions share entries: another text would take each for a changed definition."""
+    cron = crontab(minute=0, hour="*/2", day_of_week="mon-fri", app=BERLIN)
+    assert fingerprint("t", schedule(30, app=UTC), ANCHOR, 60.0) == "9d3cef39ae04b3ea"
+    assert fingerprint("t", schedule(86_400, app=BERLIN), None) == "a896b64c25030b7b"
+    assert fingerprint("t", cron, None) == "b5e7f2c76d0be7f6"
+
+
+def test_an_anchor_that_the_clock_shows_twice_is_one_of_two_instants() -> None:
+    """Python takes the two for equal."""
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    second = first.replace(fold=1)
+    assert fingerprint("t", schedule(30, app=UTC), first) != fingerprint("t", schedule(30, app=UTC), second)
+    anchors = [of({"anchor": anchor}).anchor for anchor in (first, second)]
+    assert [anchor.hour for anchor in anchors if anchor] == [0, 1]
+
+
 def test_the_order_in_which_a_set_was_written_plays_no_part() -> None:
     """A crontab of the same minutes is the same crontab."""
     one, two = crontab(minute={0, 8}, app=UTC), crontab(minute={8, 0}, app=UTC)
