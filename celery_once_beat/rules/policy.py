@@ -144,6 +144,8 @@ class Timing:
         """
         if not isinstance(options, Mapping):
             raise _wrong(f"beat entry {entry!r}, options", options, "a dict")
+        if _OF_TIMING.isdisjoint(options) and getattr(task, "expires", None) is None:
+            return _AT_ONCE
         where = f"beat entry {entry!r}, options"
         headers = options.get("headers")
         if headers is not None and not isinstance(headers, Mapping):
@@ -170,6 +172,12 @@ class Timing:
     def expires_after(self, now: datetime) -> float | None:
         """Seconds from ``now`` (aware) after which a message that is published now expires; None: never."""
         return _until(self.expires, now) if isinstance(self.expires, datetime) else self.expires
+
+
+#: The options that are read for it.
+_OF_TIMING = frozenset({"headers", "countdown", "eta", "expires"})
+#: Of most entries.
+_AT_ONCE = Timing()
 
 
 def _until(instant: datetime, now: datetime) -> float:
