@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -33,11 +35,15 @@ from .server_clock import CURSOR_AHEAD, ServerClock
 
 logger = get_logger(__name__)
 
+_LoadReply = Loaded | Superseded | OnceError
+
 #: The action that is logged for a load's news.
 _NEWS = {"new": "entry_new", "changed": "entry_changed", "back": "entry_back"}
 
 #: Entries that are loaded in one pipeline, and windows that one tick claims, slice by slice.
 CHUNK = 500
+#: Chunks that the server is asked for before an earlier one is taken in.
+_AHEAD = 2
 #: Seconds of a tick for finding out what is to be claimed.
 _PLANNING = 0.5
 #: Seconds of a tick for loading entries.
@@ -112,37 +118,55 @@ class Claiming:
             del self._superseded_by[name]
             self._entries.wake_up(name)
         left = self._to_load()
-        with uncollected():
-            while left:
-                away = self._load_chunk(left, alive, asked_at, until) or away
-                if time.monotonic() > until:
-                    break
+        if left:
+            with uncollected():
+                for entry, reply in self._ask(self._load_requests(left, until), alive, asked_at):
+                    away = self._answered(entry, reply) or away
         self._log_what_stands_still()
         if away is not None:
             raise away
 
-    def _load_chunk(
-        self, left: list[BeatEntry], alive: Collection[str], asked_at: datetime | None, until: float
-    ) -> StoreUnavailableError | None:
-        """Load the last of ``left``; returns why some of them couldn't be."""
-        away: StoreUnavailableError | None = None
-        asked: list[tuple[BeatEntry, LoadRequest]] = []
-        now = self._clock.now()
-        while left and len(asked) < CHUNK and (not asked or time.monotonic() < until):
-            asked.append((left[-1], self._load_request(left.pop(), now)))
-        replies = self._store.load_many((request for _, request in asked), alive, asked_at)
-        for (entry, _), reply in zip(asked, replies, strict=True):
-            self._silent.discard(entry.name)
-            if isinstance(reply, StoreUnavailableError):
-                away = reply
-                self._silent.add(entry.name)
-            elif isinstance(reply, Loaded):
-                self._loaded(entry, reply, now)
-            elif isinstance(reply, Superseded):
-                self._superseded(entry, reply)
-            else:
-                self._entries.rest(entry, reply, action="entry_unreadable")
-        return away
+    def _load_requests(self, left: list[BeatEntry], until: float) -> Iterator[list[tuple[BeatEntry, LoadRequest]]]:
+        """Yield chunks of what is ``left``, from its end, until the time is over; one at least."""
+        while left:
+            now = self._clock.now()
+            chunk: list[tuple[BeatEntry, LoadRequest]] = []
+            while left and len(chunk) < CHUNK and (not chunk or time.monotonic() < until):
+                chunk.append((left[-1], self._load_request(left.pop(), now)))
+            yield chunk
+            if time.monotonic() > until:
+                return
+
+    def _ask(
+        self, chunks: Iterable[list[tuple[BeatEntry, LoadRequest]]], alive: Collection[str], asked_at: datetime | None
+    ) -> Iterator[tuple[BeatEntry, _LoadReply]]:
+        """Yield each entry with its answer. The server works on the next chunks while this one is taken in."""
+        at_once = min(self._store.calls_at_once, _AHEAD)
+        waiting: deque[tuple[list[BeatEntry], Future[list[_LoadReply]]]] = deque()
+        with ThreadPoolExecutor(at_once) as asking:
+            for chunk in chunks:
+                entries = [entry for entry, _ in chunk]
+                requests = [request for _, request in chunk]
+                waiting.append((entries, asking.submit(self._store.load_many, requests, alive, asked_at)))
+                if len(waiting) > at_once:
+                    entries, answers = waiting.popleft()
+                    yield from zip(entries, answers.result(), strict=True)
+            for entries, answers in waiting:
+                yield from zip(entries, answers.result(), strict=True)
+
+    def _answered(self, entry: BeatEntry, reply: _LoadReply) -> StoreUnavailableError | None:
+        """Take in what the store says of an entry; returns why that can't be known."""
+        self._silent.discard(entry.name)
+        if isinstance(reply, StoreUnavailableError):
+            self._silent.add(entry.name)
+            return reply
+        if isinstance(reply, Loaded):
+            self._loaded(entry, reply)
+        elif isinstance(reply, Superseded):
+            self._superseded(entry, reply)
+        else:
+            self._entries.rest(entry, reply, action="entry_unreadable")
+        return None
 
     def _to_load(self) -> list[BeatEntry]:
         """Return what isn't loaded; it is taken from the end."""
@@ -174,7 +198,7 @@ class Claiming:
             absent_at=entry.absent_at,
         )
 
-    def _loaded(self, entry: BeatEntry, reply: Loaded, now: datetime) -> None:
+    def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:
         entry.loaded(reply)
         if reply.news != "same" and logger.isEnabledFor(logging.INFO):
             cursor = format_instant(reply.cursor)
@@ -186,7 +210,7 @@ class Claiming:
                 extra=about(_NEWS[reply.news], entry=entry.name, start=cursor, owner=self._beat),
             )
         self._ahead.pop(entry.name, None)
-        if reply.cursor > now + CURSOR_AHEAD:
+        if reply.cursor > self._clock.now() + CURSOR_AHEAD:
             self._stand_still(entry, reply.cursor)
         elif reply.paused:
             self._pause(entry)

@@ -53,6 +53,11 @@ class Store:
         """Give the connections back; the next verb connects again."""
         self._trip.close()
 
+    @property
+    def calls_at_once(self) -> int:
+        """How many threads may call at the same time: ``max_connections`` of the client's options limits them."""
+        return self._trip.calls_at_once
+
     def entry_key(self, entry: str) -> str:
         """Name of the hash of ``entry``."""
         return self.keys.of_entry("entry", entry)

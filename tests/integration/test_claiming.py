@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
-from proxy import Proxy
+from proxy import Proxy, SlowProxy
 from servers import RedisServer, without_shard
 
 from celery_once_beat import OnceTask
@@ -536,3 +536,19 @@ def test_who_can_not_be_loaded_keeps_no_other_from_it(
             with contextlib.suppress(StoreUnavailableError):
                 beat.claiming.load(["beat-1"])
         assert {row.name for row in beat.rows.unloaded()} == {*away}
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_a_start_takes_no_more_connections_than_there_may_be(
+    new_beat: Callable[..., Beat], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Chunks of entries are asked for ahead, but a call beyond ``max_connections`` would fail."""
+    monkeypatch.setattr("celery_once_beat.beat.claiming.CHUNK", 2)
+    monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 60.0)
+    server = start_redis()
+    with SlowProxy(server.port, 0.4) as proxy:  # longer than a call is repeated
+        beat = new_beat(proxy.url(), redis_options={"max_connections": most})
+        beat.load(*[beat.entry(f"entry-{number}") for number in range(9)])
+        assert not beat.rows.unloaded()
+        with server.client() as client:
+            assert len(client.client_list()) - 1 == min(most, 2)
