@@ -40,6 +40,7 @@ __all__ = (
     "starts_after",
     "task_id",
     "with_window",
+    "without_window",
 )
 
 #: Length of an instant's text.
@@ -196,8 +197,12 @@ def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str 
 
 def with_window(headers: Mapping[str, Any] | None, window: Window, sent_as: str) -> dict[str, Any]:
     """Return ``headers`` with those of ``window``, and without those of any other."""
-    others = {name: value for name, value in (headers or {}).items() if name not in HEADERS and name != PUT_BACK}
-    return {**others, **encode_headers(window, sent_as)}
+    return {**without_window(headers), **encode_headers(window, sent_as)}
+
+
+def without_window(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return ``headers`` without those of any window."""
+    return {name: value for name, value in (headers or {}).items() if name not in HEADERS and name != PUT_BACK}
 
 
 def decode_headers(headers: Mapping[str, object], task: object = None) -> Window | None:

@@ -225,13 +225,14 @@ class BeatEntry:
 
     # -- its windows ------------------------------------------------------------------------------------------
 
-    def window(self, start: datetime, attempt: int = 1) -> Window:
-        """The window at ``start``."""
+    def window(self, start: datetime, attempt: int = 1, *, tracked: bool | None = None) -> Window:
+        """The window at ``start``; ``tracked``: None for as the entry is."""
         try:
             end = self.after(start)
         except ScheduleError:
             end = None  # the entry will rest for it; this window is claimed and has to run
-        return Window(self.name, start, end, attempt=attempt, tracked=self.tracked, lease=self.policy.lease)
+        tracked = self.tracked if tracked is None else tracked
+        return Window(self.name, start, end, attempt, tracked, lease=self.policy.lease)
 
     def move(self, cursor: datetime) -> None:
         """Go on from ``cursor``; raises ScheduleError."""

@@ -37,7 +37,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
-from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, task_id, with_window
+from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, task_id, without_window
 from celery_once_beat.wording import shown
 
 from . import broker
@@ -193,7 +193,7 @@ class Publishing(Scheduler):
     def _publish_one(self, job: Job) -> Sent:
         """Publish one window. Whatever its entry's options raise is that entry's trouble alone."""
         entry = job.entry
-        window = replace(entry.window(job.start, job.attempt), tracked=job.tracked)
+        window = entry.window(job.start, job.attempt, tracked=job.tracked)
         if job.again or job.tried:
             source = entry.source
         else:
@@ -311,7 +311,7 @@ class Publishing(Scheduler):
         """Return Celery's entry with the window's options."""
         options = {key: value for key, value in (source.options or {}).items() if key != "once"}
         # Celery writes into the headers of the options: a copy of its own for each message.
-        options["headers"] = with_window(options.get("headers"), window, outgoing.task_id)
+        options["headers"] = {**without_window(options.get("headers")), **outgoing.headers}
         options["task_id"] = outgoing.task_id
         # A broker that takes messages and confirms none must not hold a beat.
         options["confirm_timeout"] = max(self._until - steady(), 1.0)
