@@ -111,7 +111,7 @@ class Claiming:
         Raises StoreUnavailableError, if not for all then once all others are loaded.
         """
         away: StoreUnavailableError | None = None
-        alive = frozenset(beats)  # asked of each entry
+        alive = frozenset(beats)
         until = time.monotonic() + _LOADING
         self._unload(alive, asked_at)
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
