@@ -6,6 +6,7 @@ Garbage, rights and the table of states and verbs are tested by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,6 +16,7 @@ from celery.schedules import schedule
 from celery_once_beat.errors import (
     OnceError,
 )
+from celery_once_beat.rules import Limits
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import (
@@ -100,9 +102,11 @@ class Stage:
         return WindowKey(ENTRY, self.start)
 
     def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
-        limits = {"ttl": 86_400.0, "max_attempts": 3, "recover": True, "grace": None, "known": T0, **given}
-        alive, asked_at = limits.pop("alive", ()), limits.pop("asked_at", None)
-        request = LoadRequest(entry=entry, beat=beat, fingerprint=mark, **limits)
+        limits = {"max_attempts": 3, "recover": True, "grace": None}
+        limits |= {field.name: given.pop(field.name) for field in fields(Limits) if field.name in given}
+        alive, asked_at = given.pop("alive", ()), given.pop("asked_at", None)
+        said = {"ttl": 86_400.0, "known": T0, **given}
+        request = LoadRequest(entry, beat, mark, limits=Limits(**limits), **said)
         return self.store.load_many([request], alive, asked_at)[0]
 
     def unload(

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import compress
 from operator import itemgetter
@@ -183,19 +183,19 @@ class Claiming:
         self._left = dict(compress(left, away))
 
     def _load_request(self, entry: BeatEntry, now: datetime) -> LoadRequest:
-        limits = entry.policy.limits
-        if limits["grace"] is not None:  # it counts from when a message may run
-            limits["grace"] += entry.timing.delay(now)
+        limits, delay = entry.policy, entry.timing.delay(now)
+        if limits.grace is not None and delay:  # it counts from when a message may run
+            limits = replace(limits, grace=limits.grace + delay)
         return LoadRequest(
-            entry=entry.name,
-            beat=self._beat,
-            fingerprint=entry.fingerprint,
-            ttl=entry.ttl(now),
-            **limits,
-            loaded_at=entry.loaded_at,
-            known=entry.known,
-            counts_from=entry.counts_from or entry.came_at or entry.absent_at,
-            absent_at=entry.absent_at,
+            entry.name,
+            self._beat,
+            entry.fingerprint,
+            entry.ttl(now),
+            limits,
+            entry.loaded_at,
+            entry.known,
+            entry.counts_from or entry.came_at or entry.absent_at,
+            entry.absent_at,
         )
 
     def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:

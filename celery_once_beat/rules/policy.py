@@ -52,9 +52,9 @@ class Limits:
     overlap: str | None = None
 
     @property
-    def limits(self) -> dict[str, Any]:
-        """Its fields, by name."""
-        return dict(zip(_LIMITS, _limits_of(self), strict=True))
+    def by_name(self) -> dict[str, Any]:
+        """What the store judges by, as the names of ``load``'s arguments."""
+        return {field.name: getattr(self, field.name) for field in fields(Limits)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +102,6 @@ class EntryPolicy(Limits):
 
 #: Most entries have one of a few: a policy is kept once for all that have it.
 _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
-_LIMITS = [field.name for field in fields(Limits)]
-_limits_of = attrgetter(*_LIMITS)
 #: What the settings say too.
 _OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING]
 

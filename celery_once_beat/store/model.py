@@ -30,8 +30,7 @@ class Published(IntEnum):
     ASTRAY = 2
 
 
-@dataclass(frozen=True)
-class LoadRequest(Limits):
+class LoadRequest(NamedTuple):
     """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
 
     entry: str
@@ -39,6 +38,7 @@ class LoadRequest(Limits):
     fingerprint: str
     #: How long the entry is remembered after the last contact.
     ttl: float
+    limits: Limits
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None

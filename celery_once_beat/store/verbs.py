@@ -83,7 +83,7 @@ class Store:
         self, q: LoadRequest, written: dict[tuple[Any, ...], str], who: WhoLives
     ) -> Call[model.Loaded | model.Superseded | model.Who]:
         """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
-        said = (q.beat, q.fingerprint, q.loaded_at, q.ttl, q.known, q.counts_from, q.absent_at, *q.limits.values(), who)
+        said = (*q[1:], who)  # all but the name
         if said not in written:
             packed = scripts.LOAD.pack(
                 {
@@ -92,7 +92,7 @@ class Store:
                     "loaded_at": q.loaded_at,
                     "ttl": q.ttl,
                     "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
-                    **q.limits,
+                    **q.limits.by_name,
                     "known": q.known,
                     "counts_from": q.counts_from,
                     "absent_at": q.absent_at,

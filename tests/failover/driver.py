@@ -22,6 +22,7 @@ from failover.told import tell
 from ledger import Ledger
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import (
     Begun,
@@ -95,9 +96,7 @@ class Claimer(Driver):
                 self.name,
                 _MARK,
                 86_400.0,
-                max_attempts=1000,
-                recover=True,
-                grace=None,
+                Limits(max_attempts=1000, recover=True, grace=None),
                 known=self.born,
             )
             for entry in missing

@@ -13,6 +13,7 @@ import pytest
 import redis
 from servers import RedisServer
 
+from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -27,6 +28,7 @@ NAMES = [f"proj.reports.nightly-{number:03}" for number in range(100)]
 BEATS = ("beat-7f9c6d5b8-x2x4q:1:0a1b2c3d", "beat-7f9c6d5b8-k9p0z:1:4e5f6a7b")
 OWNER = "celery@worker-6c8d9f7b5-abcde:0123456789ab:12ef"
 MARK = "0123456789abcdef"
+LIMITS = Limits(max_attempts=3, recover=True, grace=None)
 
 
 @pytest.fixture
@@ -39,9 +41,7 @@ def store(start_redis: Callable[..., RedisServer]) -> Iterator[Store]:
 
 def load(store: Store) -> None:
     for beat in BEATS:
-        requests = [
-            LoadRequest(name, beat, MARK, 86400.0, max_attempts=3, recover=True, grace=None, known=T0) for name in NAMES
-        ]
+        requests = [LoadRequest(name, beat, MARK, 86400.0, LIMITS, known=T0) for name in NAMES]
         assert all(isinstance(reply, Loaded) for reply in store.load_many(requests, BEATS))
 
 
@@ -65,9 +65,7 @@ def test_a_first_load_writes_an_entry_once(start_redis: Callable[..., RedisServe
     store = Store(Settings(redis_url=server.url()))
     names = [f"entry-{number}" for number in range(50)]
     with server.client() as client:
-        store.load_many(
-            [LoadRequest(n, BEATS[0], MARK, 86400.0, max_attempts=3, recover=True, grace=None) for n in names]
-        )
+        store.load_many([LoadRequest(n, BEATS[0], MARK, 86400.0, LIMITS) for n in names])
         found = client.info("commandstats")
     store.close()
     assert {name: found[f"cmdstat_{name}"]["calls"] for name in ("hmget", "hset", "pexpire")} == {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.lookup import EntrySeen, Lookup
 from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest
@@ -30,7 +31,7 @@ class Teller:
         self.store.load_many(
             [
                 LoadRequest(
-                    entry=name, beat="host:1:a", fingerprint=MARK, ttl=3600.0, max_attempts=3, recover=True, grace=None,
+                    name, "host:1:a", MARK, 3600.0, Limits(max_attempts=3, recover=True, grace=None),
                     known=self.cursor,
                 )
                 for name in ("nightly", "other")

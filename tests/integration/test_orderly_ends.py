@@ -16,6 +16,7 @@ from processes import wait_until
 from stage import T0, nth
 from system import System
 
+from celery_once_beat.rules import Limits
 from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
@@ -46,7 +47,7 @@ class Waiting:
         window = Window(acks, nth(1), None)
         store = self.system.store
         store.load_many(
-            [LoadRequest(acks, "beat", "mark", 86400.0, max_attempts=3, recover=True, grace=None, known=T0)]
+            [LoadRequest(acks, "beat", "mark", 86400.0, Limits(max_attempts=3, recover=True, grace=None), known=T0)]
         )
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(acks, window.start), T0, "mark")])
         assert isinstance(claimed, Claimed)

@@ -23,6 +23,7 @@ from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import BeatReport, ClaimRequest, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -71,9 +72,7 @@ class Beat:
                     beat,
                     mark,
                     86400.0,
-                    max_attempts=most,
-                    recover=True,
-                    grace=None,
+                    Limits(max_attempts=most, recover=True, grace=None),
                     known=T0,
                 )
             ],

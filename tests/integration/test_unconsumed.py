@@ -10,6 +10,7 @@ import pytest
 from processes import wait_until
 from servers import RedisServer
 
+from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Confirmation, LoadRequest, Taken
 from celery_once_beat.store.verbs import Store
@@ -28,9 +29,8 @@ class Hours:
         self.now = T0
         self.store = Store(Settings(redis_url=server.url()))
         self.go_on(0)
-        (loaded,) = self.store.load_many(
-            [LoadRequest("tick", "beat", MARK, 90 * 86_400.0, max_attempts=3, recover=True, grace=None, known=T0)]
-        )
+        limits = Limits(max_attempts=3, recover=True, grace=None)
+        (loaded,) = self.store.load_many([LoadRequest("tick", "beat", MARK, 90 * 86_400.0, limits, known=T0)])
         self.cursor = loaded.cursor
         self.queue: deque[WindowKey] = deque()
         self.published = self.windows = self.taken = 0

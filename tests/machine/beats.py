@@ -11,6 +11,7 @@ from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, entries, maybe, nothing, several
 from machine.world import DEFINITIONS, ENTRIES, TICK, Message, Told
 
+from celery_once_beat.rules import Limits
 from celery_once_beat.rules.policy import next_steps
 from celery_once_beat.store import model as r
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
@@ -61,9 +62,9 @@ class BeatRules(Rules):
 
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
-            entry, beat.name, beat.definition, 30 * 86_400.0, beat.loaded_at[entry], beat.known.get(entry),
-            max_attempts=self.limits["max_attempts"], recover=self.limits["recover"], grace=self.limits["grace"],
-            absent_at=beat.absent.get(entry),
+            entry, beat.name, beat.definition, 30 * 86_400.0,
+            Limits(**{name: self.limits[name] for name in ("max_attempts", "recover", "grace")}),
+            beat.loaded_at[entry], beat.known.get(entry), absent_at=beat.absent.get(entry),
         )  # fmt: skip
         before = self.world.books.accounts[entry]
 
