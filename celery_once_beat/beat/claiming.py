@@ -187,15 +187,15 @@ class Claiming:
         if limits.grace is not None and delay:  # it counts from when a message may run
             limits = replace(limits, grace=limits.grace + delay)
         return LoadRequest(
-            entry.name,
-            self._beat,
-            entry.fingerprint,
-            entry.ttl(now),
-            limits,
-            entry.loaded_at,
-            entry.known,
-            entry.counts_from or entry.came_at or entry.absent_at,
-            entry.absent_at,
+            entry=entry.name,
+            beat=self._beat,
+            fingerprint=entry.fingerprint,
+            ttl=entry.ttl(now),
+            limits=limits,
+            loaded_at=entry.loaded_at,
+            known=entry.known,
+            counts_from=entry.counts_from or entry.came_at or entry.absent_at,
+            absent_at=entry.absent_at,
         )
 
     def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:

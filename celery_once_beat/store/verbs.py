@@ -84,7 +84,8 @@ class Store:
     ) -> Call[model.Loaded | model.Superseded | model.Who]:
         """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
         said = (*q[1:], who)  # all but the name
-        if said not in written:
+        words = written.get(said)
+        if words is None:
             packed = scripts.LOAD.pack(
                 {
                     "beat": q.beat,
@@ -99,8 +100,8 @@ class Store:
                     **who.arguments,
                 }
             )
-            written[said] = "".join(packed.values())
-        return scripts.LOAD.call_with([self.entry_key(q.entry)], written[said])
+            words = written[said] = "".join(packed.values())
+        return scripts.LOAD.call_with([self.entry_key(q.entry)], words)
 
     def unload_many(
         self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
