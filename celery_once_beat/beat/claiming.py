@@ -142,17 +142,27 @@ class Claiming:
     ) -> Iterator[tuple[BeatEntry, _LoadReply]]:
         """Yield each entry with its answer. The server works on the next chunks while this one is taken in."""
         at_once = min(self._store.calls_at_once, _AHEAD)
-        waiting: deque[tuple[list[BeatEntry], Future[list[_LoadReply]]]] = deque()
-        with ThreadPoolExecutor(at_once) as asking:
+        waiting: deque[tuple[tuple[BeatEntry, ...], Future[list[_LoadReply]]]] = deque()
+
+        def first_answers() -> Iterator[tuple[BeatEntry, _LoadReply]]:
+            entries, answers = waiting.popleft()
+            return zip(entries, answers.result(), strict=True)
+
+        asking = ThreadPoolExecutor(at_once)
+        try:
             for chunk in chunks:
-                entries = [entry for entry, _ in chunk]
-                requests = [request for _, request in chunk]
+                # Before the next is asked for: if Redis is away, nothing more is.
+                answered = first_answers() if len(waiting) == at_once else ()
+                entries, requests = zip(*chunk, strict=True)
                 waiting.append((entries, asking.submit(self._store.load_many, requests, alive, asked_at)))
-                if len(waiting) > at_once:
-                    entries, answers = waiting.popleft()
-                    yield from zip(entries, answers.result(), strict=True)
-            for entries, answers in waiting:
-                yield from zip(entries, answers.result(), strict=True)
+                yield from answered
+            while waiting:
+                yield from first_answers()
+        except Exception:
+            asking.shutdown()  # what it asks for must not arrive after the next tick's
+            raise
+        finally:
+            asking.shutdown(wait=False)  # a beat that is told to end doesn't wait for a server that hangs
 
     def _answered(self, entry: BeatEntry, reply: _LoadReply) -> StoreUnavailableError | None:
         """Take in what the store says of an entry; returns why that can't be known."""

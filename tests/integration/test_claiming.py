@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +18,7 @@ import redis
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
+from processes import wait_until
 from proxy import Proxy, SlowProxy
 from servers import RedisServer, without_shard
 
@@ -552,3 +556,62 @@ def test_a_start_takes_no_more_connections_than_there_may_be(
         assert not beat.rows.unloaded()
         with server.client() as client:
             assert len(client.client_list()) - 1 == min(most, 2)
+
+
+def test_a_start_asks_no_more_once_redis_is_away(
+    new_beat: Callable[..., Beat], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for ahead fails at the same time: a tick hangs for as long as one call does."""
+    monkeypatch.setattr("celery_once_beat.beat.claiming.CHUNK", 2)
+    server = start_redis()
+    with Proxy(server.port) as proxy:
+        beat = new_beat(proxy.url())
+        load_many, asked = beat.store.load_many, []
+
+        def counted(requests: Any, *rest: Any) -> Any:
+            asked.append(requests)
+            return load_many(requests, *rest)
+
+        monkeypatch.setattr(beat.store, "load_many", counted)
+        proxy.away = True
+        with pytest.raises(StoreUnavailableError):
+            beat.load(*[beat.entry(f"entry-{number}") for number in range(9)])
+        assert len(asked) == 2
+        assert len(beat.rows.unloaded()) == 9
+        proxy.away = False
+        beat.claiming.load(["beat-1"])
+        assert not beat.rows.unloaded()
+
+
+def test_a_beat_that_is_told_to_end_waits_for_no_server(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM in the middle of a load ends the tick, though Redis doesn't answer."""
+    asked, may_go_on, answered = threading.Event(), threading.Event(), threading.Event()
+    load_many = beat.store.load_many
+
+    def hanging(*asked_for: Any) -> Any:
+        asked.set()
+        may_go_on.wait(30)
+        replies = load_many(*asked_for)
+        answered.set()
+        return replies
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    def tell() -> None:
+        asked.wait(30)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(beat.store, "load_many", hanging)
+    before = signal.signal(signal.SIGTERM, end)
+    telling = threading.Thread(target=tell)
+    telling.start()
+    try:
+        with pytest.raises(SystemExit):
+            beat.load(beat.entry("a"))
+        assert not answered.is_set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        may_go_on.set()
+        telling.join()
+        wait_until(answered.is_set, "the load that was asked for has ended", 30)
