@@ -10,10 +10,11 @@ import math
 import numbers
 import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -249,27 +250,30 @@ def fingerprint(task: str, when: object, anchor: datetime | None, spread: float 
 _cron_fields = attrgetter("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
-def _rule(when: object) -> tuple[object, ...]:
-    """Return what says when a schedule of one type starts."""
+def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
+    """Return what says when a schedule of one type starts. Its parts are equal only if their texts are."""
     if isinstance(when, crontab):
-        return (*map(frozenset, _cron_fields(when)), every_hour(when), str(when.tz))
+        numbers = _cron_fields(when)
+        # A member of an enum, say, is equal to a number and writes itself otherwise.
+        plain = {int}.issuperset(map(type, chain(*numbers)))
+        part: Callable[[Iterable[int]], frozenset[int] | str] = frozenset if plain else _as_text
+        return (*map(part, numbers), str(every_hour(when)), str(when.tz))
     if isinstance(when, schedule):
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
+        every = repr(run_every)
         # Whole days fall on the zone's midnights.
-        return (run_every, str(when.tz)) if run_every and not run_every % timedelta(days=1) else (run_every,)
+        return (every, str(when.tz)) if run_every and not run_every % timedelta(days=1) else (every,)
     return (repr(when),) if isinstance(when, BaseSchedule) and " at 0x" not in repr(when) else ()
 
 
 @lru_cache(maxsize=1024, typed=True)  # many entries have the same
-def _fingerprint(task: str, anchor: datetime | None, kind: str, rule: tuple[object, ...]) -> str:
+def _fingerprint(task: str, anchor: datetime | None, kind: str, rule: tuple[frozenset[int] | str, ...]) -> str:
     parts = [task, anchor.isoformat() if anchor else "", kind, *map(_as_text, rule)]
     return sys.intern(hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16])
 
 
-def _as_text(part: object) -> str:
-    if isinstance(part, frozenset):
-        return repr(sorted(part))
-    return part if isinstance(part, str) else repr(part)
+def _as_text(part: Iterable[int] | str) -> str:
+    return part if isinstance(part, str) else repr(sorted(part))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
 from datetime import datetime, timedelta, timezone
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -456,6 +457,33 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
         found.add(done.stdout)
     assert len(found) == 1
     assert len(set(found.pop().split())) == 10
+
+
+class Month(IntEnum):
+    """As ``calendar.Month`` of Python 3.12."""
+
+    MAY = 5
+
+
+class Duration(timedelta):
+    """A library's own."""
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        [crontab(month_of_year=[month], app=UTC) for month in (5, 5.0, Month.MAY)],
+        [schedule(of(seconds=7), app=UTC) for of in (timedelta, Duration)],
+    ],
+)
+def test_a_fingerprint_does_not_depend_on_what_was_asked_before(equal: list[Any]) -> None:
+    """What is equal and written otherwise keeps its own: it must not change with other entries of the schedule."""
+    found = []
+    for order in (equal, equal[::-1]):
+        policy_module._fingerprint.cache_clear()
+        found.append({id(when): fingerprint("t", when, None) for when in order})
+    assert found[0] == found[1]
+    assert len({*found[0].values()}) == len(equal)
 
 
 def test_a_fingerprint_is_the_one_that_earlier_versions_write() -> None:
