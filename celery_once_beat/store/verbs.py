@@ -83,25 +83,22 @@ class Store:
         self, q: LoadRequest, written: dict[tuple[Any, ...], str], who: WhoLives
     ) -> Call[model.Loaded | model.Superseded | model.Who]:
         """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
-        said = (*q[1:], who)  # all but the name
-        words = written.get(said)
-        if words is None:
-            packed = scripts.LOAD.pack(
-                {
-                    "beat": q.beat,
-                    "fingerprint": q.fingerprint,
-                    "loaded_at": q.loaded_at,
-                    "ttl": q.ttl,
-                    "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
-                    **q.limits.by_name,
-                    "known": q.known,
-                    "counts_from": q.counts_from,
-                    "absent_at": q.absent_at,
-                    **who.arguments,
-                }
-            )
-            words = written[said] = "".join(packed.values())
-        return scripts.LOAD.call_with([self.entry_key(q.entry)], words)
+        arguments = {
+            "beat": q.beat,
+            "fingerprint": q.fingerprint,
+            "loaded_at": q.loaded_at,
+            "ttl": q.ttl,
+            "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
+            **q.limits.by_name,
+            "known": q.known,
+            "counts_from": q.counts_from,
+            "absent_at": q.absent_at,
+            **who.arguments,
+        }
+        said = tuple(arguments.values())
+        if said not in written:
+            written[said] = "".join(scripts.LOAD.pack(arguments).values())
+        return scripts.LOAD.call_with([self.entry_key(q.entry)], written[said])
 
     def unload_many(
         self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
