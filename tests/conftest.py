@@ -25,7 +25,8 @@ from chaos.report import machine
 from deliveries import Worker, workers
 from ledger import Ledger
 from needs import BARE, IN_CI, bare_path, extra_of, find, left_out, missing
-from processes import Processes, processes
+from preloaded import Preloaded
+from processes import Processes, environ, processes
 from servers import RabbitServer, RedisServer, find_servers, keys_without_expiry, need_server
 from system import System
 
@@ -290,10 +291,28 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 
 
+@pytest.fixture(scope="session")
+def preloaded() -> Iterator[Callable[[], Preloaded]]:
+    """``preloaded()``: what Celery's processes come of, in a test whose processes are measured and in others."""
+    running: dict[str, Preloaded] = {}
+
+    def get() -> Preloaded:
+        measured = os.environ.get("COVERAGE_PROCESS_CONFIG", "")
+        if measured not in running:
+            running[measured] = Preloaded(environ({}))
+        return running[measured]
+
+    yield get
+    for each in running.values():
+        each.close()
+
+
 @pytest.fixture
-def procs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
+def procs(
+    request: pytest.FixtureRequest, preloaded: Callable[[], Preloaded | None], tmp_path: Path
+) -> Iterator[Processes]:
     """Starts beats, workers and other processes; all end with the test; a failed test shows their logs."""
-    processes.use(tmp_path)
+    processes.use(tmp_path, preloaded())
     yield processes
     if request.node.stash.get(_FAILED, False):
         print(processes.tails())

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from preloaded import Forked, Preloaded
 from servers import FakeClock
 
 __all__ = ("Proc", "Processes", "processes", "start", "start_beat", "start_worker", "wait_until")
@@ -66,6 +67,17 @@ socket.gethostname = lambda: os.environ["HOSTNAME"]
 """
 
 
+class _Child(subprocess.Popen[bytes]):
+    def look(self) -> int | None:
+        """Its exit status; -n if signal n ended it; None while it is there. It isn't reaped."""
+        if self.returncode is not None:
+            return self.returncode
+        info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is None:
+            return None
+        return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+
+
 class Proc:
     """One process with its children, in a session of its own.
 
@@ -82,6 +94,7 @@ class Proc:
         faketime: float | str | None = None,
         cwd: Path | str | None = None,
         host: str = "",
+        preloaded: Preloaded | None = None,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -101,14 +114,21 @@ class Proc:
             variables["PYTHONPATH"] = f"{site}{os.pathsep}{variables['PYTHONPATH']}"
         #: Under coverage.py it ends by itself where it can: killed, it takes what it measured with it.
         self.measured = bool(variables.get("COVERAGE_PROCESS_CONFIG"))
-        with self.log_path.open("ab") as log:
-            self._popen = subprocess.Popen(
-                list(command), cwd=cwd or directory, env=variables, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        self._popen = self._start(command, cwd or directory, variables, preloaded)
         self.pid = self._popen.pid
         self._ready: re.Pattern[str] | None = None
         self._ended = False
+
+    def _start(
+        self, command: Sequence[str], cwd: Path | str, variables: Mapping[str, str], preloaded: Preloaded | None
+    ) -> _Child | Forked:
+        with self.log_path.open("ab") as log:
+            if preloaded and preloaded.can_become(command, variables):
+                return preloaded.start(command, log=self.log_path, cwd=cwd, env=variables)
+            return _Child(
+                list(command), cwd=cwd, env=variables, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<{self.name} pid {self.pid}>"
@@ -123,12 +143,7 @@ class Proc:
     @property
     def exit_code(self) -> int | None:
         """Exit status of the main process; -n if signal n ended it; None while it is there."""
-        if self._popen.returncode is not None:
-            return self._popen.returncode
-        info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if info is None:
-            return None
-        return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        return self._popen.look()
 
     @property
     def log(self) -> str:
@@ -274,10 +289,11 @@ def environ(extra: Mapping[str, str]) -> dict[str, str]:
 class Processes:
     """Starts processes and keeps hold of all of them until :meth:`end_all`."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, preloaded: Preloaded | None = None) -> None:
         self._live: list[Proc] = []
         self._directory = directory
         self._own_directory: Path | None = None
+        self._preloaded = preloaded
 
     def __enter__(self):
         return self
@@ -288,9 +304,10 @@ class Processes:
     def __iter__(self):
         return iter(self._live)
 
-    def use(self, directory: Path) -> None:
-        """From now on processes get their directories below *directory*."""
+    def use(self, directory: Path, preloaded: Preloaded | None) -> None:
+        """From now on processes get their directories below *directory*, and Celery's come of *preloaded*."""
         self._directory = directory
+        self._preloaded = preloaded
 
     def start(
         self,
@@ -308,7 +325,10 @@ class Processes:
         It works in *cwd*, or in the directory of its log, and takes *host* for its host's name.
         """
         directory = self._new_directory(name)
-        proc = Proc(command, name=name, directory=directory, env=env, faketime=faketime, cwd=cwd, host=host)
+        proc = Proc(
+            command, name=name, directory=directory, env=env, faketime=faketime, cwd=cwd, host=host,
+            preloaded=self._preloaded,
+        )  # fmt: skip
         self._live.append(proc)
         if ready is not None:
             proc._ready = re.compile(ready)
@@ -390,7 +410,7 @@ class Processes:
 
     def _forget(self) -> None:
         self._live.clear()
-        self._directory = None
+        self._directory = self._preloaded = None
         if self._own_directory:
             shutil.rmtree(self._own_directory, ignore_errors=True)
             self._own_directory = None

@@ -6,7 +6,6 @@ Every test that starts Celery starts it here: :class:`System`, or one of its kin
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 import uuid
@@ -23,7 +22,7 @@ from celery.schedules import schedule
 from crons import cron
 from kombu import Connection
 from ledger import Ledger
-from processes import Proc, Processes, environ, wait_until
+from processes import Proc, Processes, wait_until
 
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
@@ -110,13 +109,9 @@ class System:
 
     def once(self, *words: str, exit_code: int = 0, env: Mapping[str, Any] | None = None) -> str:
         """Run a command of ``celery once`` to its end; returns what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", self.app, "once", *words], text=True, timeout=120, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=environ(self.env(**(env or {}))), cwd=self.directory,
-        )  # fmt: skip
-        assert done.returncode == exit_code, done.stdout
-        return done.stdout
+        done = self.celery("once", *words, **(env or {}))
+        assert done.wait(120) == exit_code, done.log
+        return done.log
 
     def pair(self, **worker: Any) -> tuple[list[Proc], list[Proc]]:
         """Two beats and two workers, all ready."""

@@ -19,6 +19,7 @@ from typing import Any
 import filled
 import pytest
 from boards import Board, loaded_of, start_board
+from preloaded import Preloaded
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
@@ -215,7 +216,9 @@ def test_the_host_is_this_machine(shared_board: Board, host: str, status: int) -
 
 
 @pytest.fixture(scope="module")
-def shared_board(_server_pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+def shared_board(
+    _server_pool: Any, tmp_path_factory: pytest.TempPathFactory, preloaded: Callable[[], Preloaded]
+) -> Iterator[Board]:
     """One board for tests that change nothing."""
     from ledger import Ledger
     from processes import Processes
@@ -223,7 +226,7 @@ def shared_board(_server_pool: Any, tmp_path_factory: pytest.TempPathFactory) ->
 
     directory = tmp_path_factory.mktemp("board")
     url = _server_pool(next(iter(find_servers()), "valkey")).url()
-    with Processes(directory) as procs:
+    with Processes(directory, preloaded()) as procs:
         yield start_board(System(procs, Ledger(directory / "ledger"), url, directory))
 
 

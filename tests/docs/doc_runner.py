@@ -189,7 +189,8 @@ class Page:
         group = self.beats if is_beat else self.workers
         words = shlex.split(command)
         proc = self.procs.start(
-            [sys.executable, "-m", *words], name=f"{'beat' if is_beat else 'worker'}{len(group)}", env=self.env,
+            [sys.executable, "-m", *words], name=f"{'beat' if is_beat else 'worker'}{len(group)}", cwd=self.folder,
+            env={name: value for name, value in self.env.items() if name != "PYTHONPATH"},
             ready=r"\. maxinterval -> | ready\.$",
         )  # fmt: skip
         group.append(proc)

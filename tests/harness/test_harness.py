@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -15,7 +16,8 @@ import needs
 import pytest
 from ledger import Counts, Ledger, WindowKey
 from needs import NEEDS, left_out
-from processes import TESTS, Processes, wait_until
+from preloaded import Forked, Preloaded
+from processes import TESTS, Processes, environ, wait_until
 from servers import RedisServer, keys_without_expiry
 
 STOCK = "celery.beat:Scheduler"
@@ -227,6 +229,64 @@ def test_failures_say_what_was_missing(procs: Processes):
     with pytest.raises(AssertionError, match=r"(?s)ended with 3 before it logged 'more'.*only this"):
         proc.wait_log("more")
     assert proc.wait() == 3
+
+
+# An app that says what it finds when it is imported.
+_FACTS = """
+import json, os, signal, sys, threading
+from celery import Celery, signals
+
+app = Celery("facts")
+facts = {
+    "arguments": sys.argv,
+    "directory": os.getcwd(),
+    "environment": dict(os.environ),
+    "files": sorted(os.listdir("/proc/self/fd")),
+    "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+    "leads its session": os.getsid(0) == os.getpgid(0) == os.getpid(),
+    "main": sys.modules["__main__"].__name__,
+    "path": sys.path,
+    "receivers": [len(getattr(signals, name).receivers) for name in signals.__all__],
+    "threads": threading.active_count(),
+}
+print("facts:", json.dumps(facts))
+"""
+
+
+def test_a_fork_is_what_a_start_would_be(procs: Processes, tmp_path: Path):
+    """An app finds the same arguments, environment, files, signals and paths in a process of either kind."""
+    (tmp_path / "facts.py").write_text(_FACTS)
+    command = [sys.executable, "-m", "celery", "-A", "facts", "report"]
+    found = []
+    with Processes(tmp_path / "started") as started:
+        for each in (started, procs):
+            proc = each.start(command, name="facts", env={"GIVEN": "this"}, cwd=tmp_path)
+            assert proc.wait() == 0, proc.log
+            found.append((type(proc._popen), json.loads(re.search("^facts: (.*)$", proc.log, re.MULTILINE)[1])))
+    (_, by_start), (kind, by_fork) = found
+    assert kind is Forked
+    assert by_fork == by_start
+    assert by_fork["environment"]["GIVEN"] == "this"
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (("-m", "celery", "-A", "app", "worker", "-P", "gevent"), {}),
+        (("-m", "celery", "-A", "app", "beat"), {"PYTHONPATH": "elsewhere"}),
+        (("-m", "celery", "-A", "app", "beat"), {"LD_PRELOAD": "libfaketime.so"}),
+        (("-m", "celery", "-A", "app", "worker"), {"REMAP_SIGTERM": "SIGQUIT"}),
+        (("-m", "celery", "-A", "app", "beat"), {"COVERAGE_PROCESS_CONFIG": "measured"}),
+        (("-m", "django", "migrate"), {}),
+        (("-c", "import celery"), {}),
+    ],
+)
+def test_what_a_fork_would_be_too_late_for_is_started(
+    preloaded: Callable[[], Preloaded], words: tuple[str, ...], env: dict[str, str]
+):
+    """What patches other modules, or reads its environment when Python starts, is no fork."""
+    assert preloaded().can_become([sys.executable, "-m", "celery", "-A", "app", "beat"], environ({}))
+    assert not preloaded().can_become([sys.executable, *words], environ(env))
 
 
 def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: Ledger):

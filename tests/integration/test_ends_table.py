@@ -10,13 +10,14 @@ others, in an environment of their own, each with one command::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import celery
 import pytest
 from ends import Play
+from preloaded import Preloaded
 from processes import Processes, wait_until
 from servers import RedisServer, keys_without_expiry, need_server
 
@@ -141,10 +142,10 @@ def rows_of_pools() -> Iterator[Row]:
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+def play(tmp_path_factory: pytest.TempPathFactory, preloaded: Callable[[], Preloaded]) -> Iterator[Play]:
     """All ends at once, played to their end."""
     directory = tmp_path_factory.mktemp("ends")
-    with RedisServer.start(need_server()) as server, Processes(directory) as procs:
+    with RedisServer.start(need_server()) as server, Processes(directory, preloaded()) as procs:
         play = Play(server, procs, directory)
         try:
             play.run()

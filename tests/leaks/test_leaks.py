@@ -27,6 +27,12 @@ PIECES = 2 * 1024 * 1024
 PIECES_OF_SERVER = 256 * 1024
 
 
+@pytest.fixture
+def preloaded() -> Callable[[], None]:
+    """No process is a fork: what it shares with its parent at first would be counted as growth later."""
+    return lambda: None
+
+
 def limit(windows: int, pieces: int = PIECES) -> float:
     """Bytes a window by which so many windows may let something grow."""
     return 25 + pieces / windows
