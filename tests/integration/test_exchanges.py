@@ -282,7 +282,7 @@ def test_greenlets_that_are_cut_short(redis_url: str) -> None:
         [sys.executable, "-c", textwrap.dedent(script), redis_url],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 0, run.stderr

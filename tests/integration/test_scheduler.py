@@ -350,7 +350,8 @@ def test_a_confirm_that_redis_does_not_take(
     """The slice that was claimed is published all the same; it stays open, and is published again under the same id."""
     server = start_redis(appendonly=True)
     app.conf.update(once_beat_redis_url=server.url(), once_beat_publish_timeout=5.0)
-    every = {"task": "tests.tick", "schedule": timedelta(seconds=30), "options": {"once": {"anchor": soon()}}}
+    later = soon() + timedelta(seconds=3)  # all are loaded by then
+    every = {"task": "tests.tick", "schedule": timedelta(seconds=30), "options": {"once": {"anchor": later}}}
     app.conf.beat_schedule = {f"entry {number}": every for number in range(SLICE + 50)}
     ids = []
 
