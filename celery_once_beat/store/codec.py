@@ -115,7 +115,7 @@ def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed 
 
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed:
     if isinstance(reply, str):
-        _begun, fence, attempt, overlap, last_done = reply.split(" ")
+        _begun, fence, attempt, last_done, overlap = reply.split(" ", 4)
         return model.Begun(int(fence), int(attempt), parse_instant(last_done) if last_done else None, overlap)
     if reply[0] == "closed":
         return model.Closed(reply[1])

@@ -868,6 +868,15 @@ def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(
     stage.close()
 
 
+def test_an_overlap_that_is_none_of_ours(stage: Stage) -> None:
+    """A window begins whatever foreign text says of overlap; the worker gets it as it is."""
+    stage.claim()
+    stage.raw.hset(stage.entry_key, "overlap", "skip or not")
+    begun = stage.begin()
+    assert isinstance(begun, Begun)
+    assert begun.overlap == "skip or not"
+
+
 def test_a_begin_learns_of_the_last_window_that_was_done(stage: Stage) -> None:
     """last_done is the latest start that ended as done, also if an older window ends after it."""
     assert isinstance(stage.claim(), Claimed)

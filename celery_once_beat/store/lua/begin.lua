@@ -4,8 +4,9 @@
 -- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
 -- retry, is to be recovered, or waits itself.
 --
--- returns 'begun <fence> <attempt> <overlap> <last_done>'   run it; overlap is the entry's, else the task's, last_done ''
---                                                        where there is none. One text, since it is read for each window
+-- returns 'begun <fence> <attempt> <last_done> <overlap>'   run it; last_done is '' where there is none, overlap the
+--                                                        entry's, else the task's. One text, since it is read for each
+--                                                        window; overlap is the end, since a foreign one may hold blanks
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
 --                               again', 'another window of its entry runs', or 'handed over to retry <n>' if this copy
 --                               is an older one
@@ -61,7 +62,7 @@ if kind == 'done' then
 end
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
 local function answer(fence, attempt)
-  return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. overlap .. ' ' .. (entry.last_done or '')
+  return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. ' ' .. overlap
 end
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
 local began = open and not kind and window.owner == OWNER and window.released == HELD
