@@ -8,6 +8,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``settings``: the app's ``once_beat_…`` settings, validated
 - ``rules``: when windows start, which of them run, what is set up wrongly; pure
 - ``windows``: what a window is, and its headers
+- ``schedules``: definitions that are made at run time, and their JSON; pure
 - ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
 - ``contrib``, ``testing``: on beat and worker
@@ -27,21 +28,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .beat import OnceScheduler, OnceSchedulerMixin
+    from .schedules import OneOff, register_schedule_codec
     from .windows import Window
     from .worker import OnceTask, current_window, once
 
 __version__ = "0.1.0"
 
-__all__ = ("OnceScheduler", "OnceSchedulerMixin", "OnceTask", "Window", "current_window", "once")
+__all__ = (
+    "OnceScheduler",
+    "OnceSchedulerMixin",
+    "OnceTask",
+    "OneOff",
+    "Window",
+    "current_window",
+    "once",
+    "register_schedule_codec",
+)
 
 if not TYPE_CHECKING:  # a type checker would believe that any name is here
     _HOME = {
         "OnceScheduler": "beat",
         "OnceSchedulerMixin": "beat",
         "OnceTask": "worker",
+        "OneOff": "schedules",
         "Window": "windows",
         "current_window": "worker",
         "once": "worker",
+        "register_schedule_codec": "schedules",
     }
 
     def __getattr__(name: str) -> object:

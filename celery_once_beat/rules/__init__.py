@@ -6,7 +6,7 @@ from . import checks
 from .balance import balance
 from .checks import MOST_APART, Finding, address_findings
 from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, fingerprint, next_steps, spread_offset
-from .starts import latest_start, naive_utc, next_start, starts_after
+from .starts import is_clocked, is_tz_aware_crontab, latest_start, naive_utc, next_start, starts_after
 
 __all__ = (
     "MOST_APART",
@@ -20,6 +20,8 @@ __all__ = (
     "check_anchor",
     "checks",
     "fingerprint",
+    "is_clocked",
+    "is_tz_aware_crontab",
     "latest_start",
     "naive_utc",
     "next_start",

@@ -154,16 +154,24 @@ def _kind(cls: Any) -> type:
         if issubclass(cls, kind):
             bases = cls.__mro__[: cls.__mro__.index(kind)]
             rules = _RULES & vars(kind).keys()
-            own = any(rules & vars(base).keys() for base in bases if not _is_tz_aware_crontab(base))
+            own = any(rules & vars(base).keys() for base in bases if not is_tz_aware_crontab(base))
             return BaseSchedule if own else kind
     return BaseSchedule
 
 
-def _is_tz_aware_crontab(cls: type) -> bool:
+def is_tz_aware_crontab(cls: type) -> bool:
     """django-celery-beat's crontab, or its copy: ``is_due`` only converts to its zone, which is its ``tz`` as well."""
     return cls.__name__ == "TzAwareCrontab" and cls.__module__ in {
         "django_celery_beat.tzcrontab",
         "sqlalchemy_celery_beat.tzcrontab",
+    }
+
+
+def is_clocked(cls: type) -> bool:
+    """django-celery-beat's one-off, or its copy: it starts at its ``clocked_time``."""
+    return cls.__name__ == "clocked" and cls.__module__ in {
+        "django_celery_beat.clockedschedule",
+        "sqlalchemy_celery_beat.clockedschedule",
     }
 
 

@@ -1,0 +1,20 @@
+"""Definitions that are made at run time: what one says, and how it is written as JSON. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from .codecs import read_schedule, register_schedule_codec, write_schedule
+from .definition import MOST_TEXT, Change, Definition, Schedule, check_name, check_words
+from .one_off import OneOff
+
+__all__ = (
+    "MOST_TEXT",
+    "Change",
+    "Definition",
+    "OneOff",
+    "Schedule",
+    "check_name",
+    "check_words",
+    "read_schedule",
+    "register_schedule_codec",
+    "write_schedule",
+)

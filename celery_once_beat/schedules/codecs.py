@@ -1,0 +1,302 @@
+"""How schedules are written as JSON, and read: one codec a type. Another type is registered.
+
+What is read comes from Redis, and isn't trusted. A ``read_…`` raises ValueError or NewerVersionError.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+
+from celery_once_beat.errors import NewerVersionError, SettingError
+from celery_once_beat.rules import is_clocked, is_tz_aware_crontab
+from celery_once_beat.windows import format_instant, parse_instant
+from celery_once_beat.wording import did_you_mean, shown
+
+from .one_off import OneOff
+
+__all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
+
+S = TypeVar("S", bound=BaseSchedule)
+#: A schedule's fields, as JSON has them.
+Fields = Mapping[str, Any]
+
+_DAY = timedelta(days=1)
+#: Of one crontab field, characters or numbers.
+_MOST_FIELD = 256
+#: Seconds of an interval.
+_MOST_INTERVAL = 1e9
+_ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
+_CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """How one type is written and read."""
+
+    name: str
+    #: Given the schedule, and the time zone that counts where the schedule has one; None: its own.
+    write: Callable[[Any, tzinfo | None], Fields]
+    read: Callable[[Fields], BaseSchedule]
+    #: The fields that this version knows; None: the codec looks itself.
+    fields: tuple[str, ...] | None = None
+
+
+_BY_TYPE: dict[type, _Codec] = {}
+_BY_NAME: dict[str, _Codec] = {}
+
+
+def register_schedule_codec(
+    name: str, cls: type[S], write: Callable[[S], Mapping[str, Any]], read: Callable[[Mapping[str, Any]], S]
+) -> None:
+    """Let schedules of type ``cls`` be stored as definitions; ``name`` is their type in JSON.
+
+    ``write`` returns all that makes the schedule, as JSON can hold it, ``read`` makes it of that, and raises ValueError
+    for what it can't read. Every process that sets or runs such a definition has to register it: put it where the app
+    is made. Registering a name again replaces its codec, unless it is one of this package.
+    """
+    known = _BY_NAME.get(name)
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", name):
+        raise SettingError(f"schedule codec: found the name {shown(name)}, expected one like 'acme-tides'")
+    if known is not None and known.fields is not None:
+        raise SettingError(f"schedule codec: found the name {name!r}, expected one that this package doesn't use")
+    _register(_Codec(name, lambda when, _zone: write(when), read), cls)
+    _made.cache_clear()
+
+
+def _register(codec: _Codec, *types: type) -> None:
+    _BY_NAME[codec.name] = codec
+    _BY_TYPE.update(dict.fromkeys(types, codec))
+
+
+def write_schedule(when: object, zone: tzinfo | None = None) -> dict[str, Any]:
+    """Return a schedule as JSON has it; raises SettingError for one that can't be stored.
+
+    A number of seconds or a timedelta is an interval, an aware datetime a one-off. ``zone`` counts for schedules that
+    have a time zone; None: their own.
+    """
+    if isinstance(when, datetime):
+        when = _one_off(when, zone)
+    elif isinstance(when, (int, float, timedelta)) and not isinstance(when, bool):
+        try:
+            when = schedule(when)
+        except (OverflowError, ValueError):
+            raise SettingError(f"schedule: found {shown(when)}, expected seconds, more than 0") from None
+    codec = _codec_of(when)
+    if getattr(when, "nowfun", None) is not None:
+        raise SettingError(f"schedule: {shown(when)} has a nowfun, which can't be stored")
+    try:
+        return {"type": codec.name, **codec.write(when, zone)}
+    except SettingError:
+        raise
+    except Exception as exc:  # whatever a user's codec raises
+        raise SettingError(f"schedule: {shown(when)} can't be stored: {shown(exc)}") from exc
+
+
+def _one_off(at: datetime, zone: tzinfo | None) -> OneOff:
+    try:
+        return OneOff(at.replace(tzinfo=zone) if at.tzinfo is None and zone is not None else at)
+    except (ValueError, OverflowError) as exc:
+        raise SettingError(f"schedule: {exc}") from None
+
+
+def _codec_of(when: object) -> _Codec:
+    codec = _BY_TYPE.get(type(when))
+    if codec is None and is_tz_aware_crontab(type(when)):
+        codec = _BY_NAME["crontab"]
+    elif codec is None and is_clocked(type(when)):
+        codec = _BY_NAME["one-off"]
+    if codec is None:
+        raise SettingError(
+            f"schedule: found {shown(when)}, of type {type(when).__module__}.{type(when).__qualname__}; expected "
+            f"{', '.join(_BY_NAME)}, seconds, a timedelta or a datetime; "
+            "celery_once_beat.register_schedule_codec has another type stored"
+        )
+    return codec
+
+
+def read_schedule(fields: object) -> BaseSchedule:
+    """Return the schedule that :func:`write_schedule` has written; raises ValueError, or NewerVersionError."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"schedule: found {shown(fields)}, expected an object with a type")  # noqa: TRY004
+    return _made(json.dumps(fields, sort_keys=True))
+
+
+@lru_cache(maxsize=4096)  # many definitions have the same
+def _made(text: str) -> BaseSchedule:
+    fields = json.loads(text)
+    name = fields.pop("type", None)
+    codec = _BY_NAME.get(name) if isinstance(name, str) else None
+    if codec is None:
+        hint = did_you_mean(name, _BY_NAME, repr) if isinstance(name, str) else ""
+        raise ValueError(
+            f"schedule: found the type {shown(name)}{hint}, expected one of {', '.join(_BY_NAME)}; a type of your own "
+            "needs celery_once_beat.register_schedule_codec in each process"
+        )
+    check_known(f"schedule of type {name}", fields, codec.fields)
+    try:
+        return codec.read(fields)
+    except (ValueError, NewerVersionError):
+        raise
+    except Exception as exc:  # whatever a user's codec raises
+        raise ValueError(f"schedule of type {name}: {shown(exc)}") from exc
+
+
+def check_known(what: str, fields: Fields, known: tuple[str, ...] | None) -> None:
+    """Raise NewerVersionError for a field that this version doesn't know."""
+    for name in fields:
+        if known is not None and name not in known:
+            raise NewerVersionError(f"{what}: a newer version wrote the field {name!r:.40}; upgrade this process")
+
+
+# -- time zones
+
+
+def zone_name(zone: tzinfo | None) -> str:
+    """Return the name by which any machine finds ``zone``; raises SettingError where it has none."""
+    if zone is timezone.utc:
+        return "UTC"
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # pytz has a zone
+    try:
+        return _zone(name).key
+    except ValueError:
+        raise SettingError(
+            f"schedule: found the time zone {shown(zone)}, which has no name; expected one like "
+            "ZoneInfo('Europe/Berlin'): give timezone=, or set the app's timezone"
+        ) from None
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: object) -> ZoneInfo:
+    try:
+        if isinstance(name, str) and _ZONE.fullmatch(name):
+            return ZoneInfo(name)
+    except (OSError, KeyError, ValueError):  # a folder, none of that name, a path
+        pass
+    raise ValueError(f"tz: found {shown(name)}, expected the name of a time zone like 'Europe/Berlin'")
+
+
+def read_zone(name: object) -> ZoneInfo:
+    """Return the time zone of that name; raises ValueError."""
+    if not isinstance(name, str):  # an unhashable one can't be looked up
+        raise ValueError(f"tz: found {shown(name)}, expected the name of a time zone")  # noqa: TRY004
+    return _zone(name)
+
+
+def _placed(when: Any, fields: Fields) -> BaseSchedule:
+    """Put a new schedule in its time zone."""
+    when.tz = read_zone(fields.get("tz"))
+    placed: BaseSchedule = when
+    return placed
+
+
+# -- Celery's types, and ours
+
+
+def _number(fields: Fields, name: str, least: float, most: float) -> Any:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{name}: found {shown(value)}, expected a number from {least:g} to {most:g}")
+    return value
+
+
+def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
+    seconds = interval.run_every.total_seconds()
+    if not 0 < seconds <= _MOST_INTERVAL:
+        raise SettingError(f"schedule: found an interval of {seconds:g} s, expected more than 0, up to 30 years")
+    fields: dict[str, Any] = {"seconds": int(seconds) if seconds == int(seconds) else seconds}
+    if interval.relative:
+        fields["relative"] = True
+    if not interval.run_every % _DAY:  # whole days fall on the zone's midnights
+        fields["tz"] = zone_name(zone or interval.tz)
+    return fields
+
+
+def _read_interval(fields: Fields) -> BaseSchedule:
+    seconds = _number(fields, "seconds", 1e-6, _MOST_INTERVAL)
+    relative = fields.get("relative", False)
+    if not isinstance(relative, bool):
+        raise ValueError(f"relative: found {shown(relative)}, expected true or false")  # noqa: TRY004
+    every = timedelta(seconds=seconds)
+    made: BaseSchedule = schedule(every, relative=relative)
+    return made if every % _DAY else _placed(made, fields)
+
+
+def _write_crontab(cron: Any, zone: tzinfo | None) -> Fields:
+    written = {name: _write_field(getattr(cron, f"_orig_{name}")) for name in _CRONTAB}
+    fields = {name: value for name, value in written.items() if value != "*"}
+    return {**fields, "tz": zone_name(zone or cron.tz)}
+
+
+def _write_field(value: Any) -> str | int | list[int]:
+    if isinstance(value, (str, int)):
+        return value
+    return sorted(int(number) for number in value)
+
+
+def _read_crontab(fields: Fields) -> BaseSchedule:
+    found = {name: _read_field(name, fields[name]) for name in _CRONTAB if name in fields}
+    try:
+        made: BaseSchedule = crontab(**found)
+    except Exception as exc:  # Celery's parser has errors of its own
+        raise ValueError(f"crontab: {shown(exc)}") from exc
+    return _placed(made, fields)
+
+
+def _read_field(name: str, value: Any) -> Any:
+    if isinstance(value, (str, list)) and len(value) <= _MOST_FIELD:
+        if isinstance(value, str) or all(type(number) is int for number in value):
+            return value
+    elif type(value) is int:
+        return value
+    raise ValueError(f"{name}: found {shown(value)}, expected a crontab field like '*/5' or [1, 31]")
+
+
+def _write_solar(sun: Any, _zone: tzinfo | None) -> Fields:
+    return {"event": sun.event, "lat": sun.lat, "lon": sun.lon}
+
+
+def _read_solar(fields: Fields) -> BaseSchedule:
+    event = fields.get("event")
+    lat, lon = _number(fields, "lat", -90, 90), _number(fields, "lon", -180, 180)
+    if not isinstance(event, str):
+        raise ValueError(f"event: found {shown(event)}, expected one like 'sunrise'")  # noqa: TRY004
+    try:
+        return solar(event, lat, lon)  # type: ignore[arg-type]  # it refuses what is no event
+    except ImproperlyConfigured as exc:  # without ephem
+        raise ValueError(f"solar: {exc}") from exc
+
+
+def _write_one_off(when: Any, _zone: tzinfo | None) -> Fields:
+    at: datetime = when.clocked_time
+    if at.utcoffset() is None:
+        raise SettingError(f"schedule: found {at!r}, expected a datetime with a time zone")
+    return {"at": format_instant(at.astimezone(timezone.utc))}
+
+
+def _read_one_off(fields: Fields) -> BaseSchedule:
+    return OneOff(parse_instant(fields.get("at")))  # type: ignore[arg-type]  # it refuses what is no text
+
+
+_register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)
+_register(_Codec("crontab", _write_crontab, _read_crontab, (*_CRONTAB, "tz")), crontab)
+_register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar)
+_register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
+
+
+def finite(text: str) -> float:
+    """Read a JSON number with a fraction; raises ValueError for one that is too large."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"found the number {text[:20]}, expected a smaller one")
+    return number

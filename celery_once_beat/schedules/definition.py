@@ -1,0 +1,243 @@
+"""A definition: what is to run, when, and how, as people set it at run time; and its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from typing import Any
+
+from celery.schedules import BaseSchedule
+from kombu.utils import json as celery_json
+
+from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
+from celery_once_beat.rules import EntryPolicy, Timing
+from celery_once_beat.settings import Settings
+from celery_once_beat.wording import shown
+
+from .codecs import check_known, finite, read_schedule, write_schedule
+
+__all__ = ("MOST_TEXT", "Change", "Definition", "Schedule", "check_name", "check_words")
+
+#: Of the JSON.
+_VERSION = 1
+#: Most bytes of a definition's JSON.
+MOST_TEXT = 64 * 1024
+_MOST_NAME = 1024
+#: Most characters of who changed something, and of why.
+_MOST_BY, _MOST_NOTE = 200, 1000
+_FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """What a schedule says. Made by :meth:`of`, or read from JSON; both check it.
+
+    ``args``, ``kwargs`` and ``options`` hold what Celery's JSON serializer can write: JSON's own types, bytes, dates
+    and times, Decimal and UUID. Any other value is refused.
+    """
+
+    task: str
+    schedule: BaseSchedule
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    #: As for ``apply_async``.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: The entry's ``once`` settings.
+    once: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        task: str,
+        schedule: object,
+        zone: tzinfo | None = None,
+        **more: Any,
+    ) -> Definition:
+        """Make a definition of what a caller gives; raises SettingError for the first thing that can't be stored.
+
+        ``zone`` counts for schedules that have a time zone; None: their own. ``more`` are the other fields.
+        """
+        written: dict[str, Any] = {"v": _VERSION, "task": task, "schedule": write_schedule(schedule, zone)}
+        for name, value in more.items():
+            if isinstance(value, Mapping):
+                written[name] = dict(value)
+            elif value is not None:
+                written[name] = list(value) if isinstance(value, (tuple, list)) else value
+        anchor = written.get("once", {}).get("anchor") if isinstance(written.get("once"), dict) else None
+        if isinstance(anchor, datetime):
+            written["once"]["anchor"] = anchor.isoformat()
+        text = _write(written)
+        try:
+            return _read(text)
+        except ValueError as exc:
+            raise SettingError(str(exc)) from exc
+
+    @classmethod
+    def read(cls, name: str, text: str) -> Definition:
+        """Read the JSON of the entry ``name``; raises StoreDataError, or NewerVersionError."""
+        try:
+            return _read(text)
+        except NewerVersionError as exc:
+            raise NewerVersionError(f"schedule {name!r}: {exc}") from exc
+        except (ValueError, RecursionError) as exc:
+            why = "it is nested too deeply" if isinstance(exc, RecursionError) else exc
+            raise StoreDataError(f"schedule {name!r}: {why}; set it again, or delete it") from exc
+
+    @classmethod
+    def from_json(cls, value: object) -> Definition:
+        """Make a definition of what :meth:`as_json` returned; raises SettingError, or NewerVersionError."""
+        try:
+            return _read(_write(value))
+        except (ValueError, RecursionError) as exc:
+            raise SettingError(str(exc)) from exc
+
+    def text(self) -> str:
+        """Return its JSON, the same for the same definition."""
+        written: dict[str, Any] = {"v": _VERSION, "task": self.task, "schedule": write_schedule(self.schedule)}
+        for name in _FIELDS[3:]:
+            value = getattr(self, name)
+            if value:
+                written[name] = dict(value) if isinstance(value, Mapping) else list(value)
+        return _write(written)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its JSON as a dict of JSON's own types, for files."""
+        found: dict[str, Any] = json.loads(self.text())
+        return found
+
+    def check(self, name: str, settings: Settings, task: object = None) -> None:
+        """Check the options as a beat does that loads the entry ``name``; raises SettingError.
+
+        ``task`` is the task that it sends, or None if this process doesn't know it.
+        """
+        EntryPolicy.of(name, dict(self.once), task, settings)
+        Timing.of(name, dict(self.options), task, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Definition):
+    """A definition as the store has it."""
+
+    name: str
+    #: It counts the changes of this name, from 1.
+    version: int
+    #: By the server, aware UTC.
+    changed_at: datetime
+    changed_by: str = ""
+    note: str = ""
+    paused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change of a schedule."""
+
+    #: The version that it made.
+    version: int
+    #: By the server, aware UTC.
+    at: datetime
+    #: ``set``, ``pause``, ``resume`` or ``delete``.
+    what: str
+    by: str = ""
+    note: str = ""
+    #: What was in force from then on; None: what was before, or after a deletion nothing.
+    definition: Definition | None = None
+
+
+def check_name(name: object) -> str:
+    """Return the name of a schedule; raises SettingError."""
+    try:
+        if isinstance(name, str) and 0 < len(name.encode()) <= _MOST_NAME and name.isprintable():
+            return str.__str__(name)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        pass
+    raise SettingError(f"name of a schedule: found {shown(name)}, expected 1 to {_MOST_NAME} bytes of printable text")
+
+
+def check_words(by: object, note: object) -> str:
+    """Return who changed something, and why, as JSON; raises SettingError."""
+    for what, value, most in (("by", by, _MOST_BY), ("note", note, _MOST_NOTE)):
+        if not isinstance(value, str) or len(value) > most:
+            raise SettingError(f"{what}: found {shown(value)}, expected a text of up to {most} characters")
+    return _write({"by": by, "note": note})
+
+
+# -- JSON
+
+
+def _write(value: object) -> str:
+    """Write as Celery's JSON serializer does; raises SettingError for what that can't write."""
+    try:
+        text = celery_json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise SettingError("a schedule's definition: found half of a surrogate pair, expected text") from None
+    except Exception as exc:  # whatever a user's value raises
+        raise SettingError(
+            f"a schedule's definition can't be written as JSON: {shown(exc)}; expected JSON's own types, bytes, dates "
+            "and times, Decimal or UUID"
+        ) from exc
+    if size > MOST_TEXT:
+        raise SettingError(f"a schedule's definition: found {size} bytes of JSON, expected up to {MOST_TEXT}")
+    return text
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"found {constant}, expected a number")
+
+
+def _read(text: str) -> Definition:
+    """Read a definition strictly; raises ValueError, RecursionError or NewerVersionError."""
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"found {len(text)} characters of JSON, expected up to {MOST_TEXT}")
+    try:
+        text.encode()
+        # The schedule isn't the serializer's: its fields are plain.
+        found = json.loads(text, parse_constant=_refuse, parse_float=finite)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair can be written as an escape
+    except ValueError as exc:  # also text that isn't Unicode
+        raise ValueError(f"its JSON can't be read: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ValueError(f"found {shown(found)}, expected an object with task and schedule")  # noqa: TRY004
+    version = found.get("v")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"v: found {shown(version)}, expected {_VERSION}")
+    if version > _VERSION:
+        raise NewerVersionError(f"its JSON is of version {version!s:.20}, this is {_VERSION}; upgrade this process")
+    check_known("definition", found, _FIELDS)
+    task = found.get("task")
+    if not isinstance(task, str) or not 0 < len(task) <= _MOST_NAME:
+        raise ValueError(f"task: found {shown(task)}, expected the name of a task")
+    options = _restored("options", found, dict)
+    if "once" in options:
+        raise ValueError("options: found 'once', expected it beside options, as once=")
+    return Definition(
+        task=task,
+        schedule=read_schedule(found.get("schedule")),
+        args=tuple(_restored("args", found, list)),
+        kwargs=_restored("kwargs", found, dict),
+        options=options,
+        once=_restored("once", found, dict),
+    )
+
+
+def _restored(name: str, found: Mapping[str, Any], kind: type) -> Any:
+    """Return a part with Celery's own types, dates say, as a task gets them."""
+    value = found.get(name, kind())
+    if not isinstance(value, kind):
+        expected = "a list" if kind is list else "a dict"
+        raise ValueError(f"{name}: found {shown(value)}, expected {expected}")  # noqa: TRY004
+    if not value:
+        return value
+    try:
+        restored = celery_json.loads(json.dumps(value))
+    except RecursionError:
+        raise
+    except Exception as exc:  # a date that is none, say
+        raise ValueError(f"{name}: {shown(exc)}") from exc
+    if not isinstance(restored, kind):
+        raise ValueError(f"{name}: found {shown(restored)}, expected {kind.__name__}")  # noqa: TRY004
+    return restored

@@ -1,0 +1,275 @@
+"""Definitions that are made at run time: what can be stored, and that hostile JSON is one clear line."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreDataError
+from celery_once_beat.rules import next_start
+from celery_once_beat.schedules import (
+    Definition,
+    OneOff,
+    check_name,
+    check_words,
+    codecs,
+    read_schedule,
+    register_schedule_codec,
+    write_schedule,
+)
+from celery_once_beat.settings import Settings
+
+NOW = datetime(2026, 11, 22, 17, 30, tzinfo=timezone.utc)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+class Tide(BaseSchedule):
+    """A user's own type."""
+
+    def __init__(self, harbour: str) -> None:
+        super().__init__()
+        self.harbour = harbour
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        return timedelta(hours=12)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (30, {"type": "interval", "seconds": 30}),
+        (timedelta(seconds=0.25), {"type": "interval", "seconds": 0.25}),
+        (timedelta(days=1), {"type": "interval", "seconds": 86400, "tz": "Europe/Berlin"}),
+        (schedule(5, relative=True), {"type": "interval", "seconds": 5, "relative": True}),
+        (crontab(hour=6), {"type": "crontab", "hour": 6, "tz": "Europe/Berlin"}),
+        (
+            crontab(minute="*/5", hour={1, 2}, day_of_week="mon-fri", day_of_month=1, month_of_year="1-3"),
+            {
+                "type": "crontab",
+                "minute": "*/5",
+                "hour": [1, 2],
+                "day_of_week": "mon-fri",
+                "day_of_month": 1,
+                "month_of_year": "1-3",
+                "tz": "Europe/Berlin",
+            },
+        ),
+        (solar("sunrise", 52.5, 13), {"type": "solar", "event": "sunrise", "lat": 52.5, "lon": 13}),
+        (NOW, {"type": "one-off", "at": "2026-11-22T17:30:00.000000Z"}),
+        (datetime(2026, 11, 22, 18, 30), {"type": "one-off", "at": "2026-11-22T17:30:00.000000Z"}),
+    ],
+)
+def test_a_schedule_is_written_as_its_user_wrote_it(given: Any, written: dict[str, Any]) -> None:
+    """Also its time zone, where it has one; and what is read starts when what was written does."""
+    assert write_schedule(given, BERLIN) == written
+    read = read_schedule(written)
+    assert write_schedule(read) == written
+    if isinstance(given, BaseSchedule):
+        given.tz = BERLIN  # type: ignore[misc]
+        assert next_start(read, NOW) == next_start(given, NOW)
+
+
+def test_a_one_off_starts_once() -> None:
+    """Asked before its instant it says that, afterwards nothing."""
+    one_off = OneOff(NOW)
+    assert next_start(one_off, NOW - timedelta(days=400)) == NOW
+    assert next_start(one_off, NOW) is None
+
+
+def test_a_type_of_ones_own_is_stored_once_it_is_registered() -> None:
+    """Before that the error says how; one of this package's names can't be taken."""
+    with pytest.raises(SettingError, match="register_schedule_codec"):
+        write_schedule(Tide("Hamburg"))
+    try:
+        register_schedule_codec("tide", Tide, lambda tide: {"harbour": tide.harbour}, lambda f: Tide(f["harbour"]))
+        text = Definition.of("t", Tide("Hamburg")).text()
+        again = Definition.read("x", text)
+        assert isinstance(again.schedule, Tide)
+        assert again.schedule.harbour == "Hamburg"
+        assert again.text() == text
+        with pytest.raises(StoreDataError, match="KeyError"):
+            Definition.read("x", text.replace("harbour", "port"))
+    finally:
+        del codecs._BY_NAME["tide"], codecs._BY_TYPE[Tide]
+    with pytest.raises(SettingError, match="this package"):
+        register_schedule_codec("crontab", Tide, lambda _: {}, lambda _: Tide(""))
+
+
+def test_args_come_back_as_a_task_gets_them() -> None:
+    """What Celery's JSON serializer can write is stored, and comes back as the same types."""
+    args = [1, NOW, Decimal("1.5"), UUID(int=7), b"x", None, "\u00e4"]
+    one = Definition.of("t", 5, args=args, kwargs={"a": [1]}, options={"queue": "q"}, once={"anchor": NOW})
+    again = Definition.read("x", one.text())
+    assert list(again.args) == args
+    assert (again.kwargs, again.options) == ({"a": [1]}, {"queue": "q"})
+    assert again.once == {"anchor": NOW.isoformat()}
+    assert again == one
+    assert Definition.from_json(json.loads(json.dumps(one.as_json()))) == one
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"task": ""}, "task"),
+        ({"schedule": 0}, "interval of 0"),
+        ({"schedule": 1e300}, "expected seconds"),
+        ({"schedule": float("nan")}, "expected seconds"),
+        ({"schedule": "* * * * *"}, "register_schedule_codec"),
+        ({"schedule": True}, "register_schedule_codec"),
+        ({"schedule": NOW.replace(tzinfo=None)}, "time zone"),
+        ({"schedule": crontab(nowfun=lambda: NOW)}, "nowfun"),
+        ({"zone": timezone(timedelta(hours=1)), "schedule": crontab()}, "no name"),
+        ({"args": "abc"}, "args"),
+        ({"args": {"a": 1}}, "args"),
+        ({"args": [object()]}, "can't be written as JSON"),
+        ({"args": [float("nan")]}, "can't be written as JSON"),
+        ({"args": ["\ud800"]}, "surrogate"),
+        ({"args": ["x" * 70_000]}, "bytes"),
+        ({"kwargs": [1]}, "kwargs"),
+        ({"options": {"once": {}}}, "beside options"),
+        ({"once": 5}, "once"),
+    ],
+)
+def test_what_cant_be_stored_is_refused(wrong: dict[str, Any], words: str) -> None:
+    """In one line, before anything is written."""
+    with pytest.raises(SettingError, match=words) as found:
+        Definition.of(**{"task": "t", "schedule": 5, **wrong})
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"once": {"catchup": "all"}}, {"once": {"grace": -1}}, {"options": {"expires": "soon"}}]
+)
+def test_an_entrys_settings_are_checked_as_a_beat_does(wrong: dict[str, Any]) -> None:
+    """An unknown key of ``once``, or an option that isn't one, is the caller's error."""
+    with pytest.raises(SettingError, match="'report'"):
+        Definition.of("t", 5, **wrong).check("report", Settings())
+
+
+def read(**fields: Any) -> Definition:
+    text = json.dumps({"v": 1, "task": "t", "schedule": {"type": "interval", "seconds": 5}, **fields})
+    return Definition.read("report", text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"v": 2}, {"new": 1}, {"schedule": {"type": "interval", "seconds": 5, "new": 1}}],
+)
+def test_what_a_newer_version_wrote_is_not_guessed_at(fields: dict[str, Any]) -> None:
+    """A field that this version doesn't know could change what the others mean."""
+    with pytest.raises(NewerVersionError, match="'report'"):
+        read(**fields)
+
+
+_HOSTILE = (
+    '{"v":1}',
+    "null",
+    "[]",
+    "",
+    "{",
+    "[" * 100_000,
+    "[" * 60_000,
+    '"' + "x" * 1_000_000 + '"',
+    '{"v":1,"task":"t","schedule":{"type":"interval","seconds":1e999}}',
+    '{"v":1,"task":"t","schedule":{"type":"interval","seconds":NaN}}',
+    '{"v":1,"task":"t","schedule":{"type":"interval","seconds":' + "9" * 5000 + "}}",
+    '{"v":1,"task":"t","schedule":' + '{"a":' * 9000 + "1" + "}" * 9000 + "}",
+    '{"v":1,"task":"\\ud800","schedule":{"type":"interval","seconds":1}}',
+    '{"v":true,"task":"t","schedule":{"type":"interval","seconds":1}}',
+)
+
+
+@pytest.mark.parametrize("text", _HOSTILE, ids=range(len(_HOSTILE)))
+def test_hostile_json_is_one_line(text: str) -> None:
+    """It names the schedule, and what to do."""
+    with pytest.raises(StoreDataError, match="'report'") as found:
+        Definition.read("report", text)
+    assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"task": 5},
+        {"task": "x" * 2000},
+        {"args": {}},
+        {"kwargs": None},
+        {"args": [{"__type__": "datetime", "__value__": 3}]},
+        {"kwargs": {"__type__": "decimal", "__value__": "1"}},
+        {"schedule": []},
+        {"schedule": {"type": []}},
+        {"schedule": {"type": "cronttab"}},
+        {"schedule": {"type": "interval", "seconds": True}},
+        {"schedule": {"type": "interval", "seconds": -1}},
+        {"schedule": {"type": "interval", "seconds": 86400}},
+        {"schedule": {"type": "interval", "seconds": 5, "relative": 1}},
+        {"schedule": {"type": "crontab", "minute": "99", "tz": "UTC"}},
+        {"schedule": {"type": "crontab", "minute": "x" * 2000, "tz": "UTC"}},
+        {"schedule": {"type": "crontab", "minute": [[1]], "tz": "UTC"}},
+        {"schedule": {"type": "crontab", "minute": 10**20, "tz": "UTC"}},
+        {"schedule": {"type": "crontab"}},
+        {"schedule": {"type": "crontab", "tz": "../../etc/passwd"}},
+        {"schedule": {"type": "crontab", "tz": "Europe"}},
+        {"schedule": {"type": "crontab", "tz": {}}},
+        {"schedule": {"type": "crontab", "tz": "UTC", "day_of_month": 30, "month_of_year": 2}},
+        {"schedule": {"type": "solar", "event": "sunrise", "lat": 91, "lon": 0}},
+        {"schedule": {"type": "solar", "event": [], "lat": 1, "lon": 0}},
+        {"schedule": {"type": "solar", "event": "x", "lat": 1, "lon": 0}},
+        {"schedule": {"type": "one-off", "at": 5}},
+        {"schedule": {"type": "one-off", "at": "2026-11-22"}},
+    ],
+)
+def test_wrong_values_are_one_line(fields: dict[str, Any]) -> None:
+    """Whatever stands in a field, it is that schedule's trouble."""
+    with pytest.raises(StoreDataError, match="'report'") as found:
+        read(**fields)
+    assert "\n" not in str(found.value)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=10,
+)
+_FIELDS = st.dictionaries(st.sampled_from(["v", "task", "schedule", "args", "kwargs", "options", "once"]), _JSON)
+_TYPES = st.dictionaries(
+    st.sampled_from(["seconds", "relative", "tz", "minute", "hour", "day_of_month", "event", "lat", "lon", "at"]), _JSON
+)
+
+
+@given(_FIELDS, _TYPES, st.sampled_from(["interval", "crontab", "solar", "one-off"]))
+def test_any_json_is_a_definition_or_one_of_our_errors(
+    fields: dict[str, Any], of_type: dict[str, Any], kind: str
+) -> None:
+    """Nothing else is raised; and what can be read is written the same."""
+    for found in (fields, {"schedule": {**of_type, "type": kind}}):
+        try:
+            one = read(**found)
+        except OnceError:
+            continue
+        assert Definition.read("x", one.text()).text() == one.text()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 2000, "a\nb", "\ud800", None, 5, "\x1b[2J"])
+def test_names_are_printable(name: Any) -> None:
+    """They stand in keys, logs and terminals."""
+    with pytest.raises(SettingError):
+        check_name(name)
+
+
+def test_who_and_why_are_short() -> None:
+    """Both stand in the change log."""
+    assert json.loads(check_words("anna", "their trial\nends")) == {"by": "anna", "note": "their trial\nends"}
+    for by, note in (("x" * 300, ""), ("", "x" * 2000), (None, ""), ("", 5)):
+        with pytest.raises(SettingError):
+            check_words(by, note)
