@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -392,7 +393,10 @@ class RedisServer(_Server):
 
 
 def keys_without_expiry(server: RedisServer, pattern: str = "once:*") -> list[str]:
-    """``"db<n> <key>"`` of each key in any database of *server* that matches *pattern* and never expires."""
+    """``"db<n> <key>"`` of each key in any database of *server* that matches *pattern* and never expires.
+
+    But for what people have set at run time, which stays.
+    """
     found = []
     with server.client() as client:
         databases = [int(name.removeprefix("db")) for name in client.info("keyspace")]
@@ -403,7 +407,7 @@ def keys_without_expiry(server: RedisServer, pattern: str = "once:*") -> list[st
             for key in keys:
                 pipeline.pttl(key)
             for key, ttl in zip(keys, pipeline.execute(), strict=True):
-                if ttl == -1:  # -2: it has expired since
+                if ttl == -1 and not re.search(rb"\}:(def:|changes:|defs$)", key):  # -2: it has expired since
                     found.append(f"db{db} {key.decode(errors='backslashreplace')}")
     return found
 

@@ -41,6 +41,10 @@ What each failure does
   did the first time. An owner is one beat process, or one execution of one *delivery* of a message,
   ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again if nobody began since, else it is stale.
+- People set, change and delete definitions at run time: the store's is the truth, whatever beats know. Each has a
+  fingerprint of its own, which is put in force in the step that sets it. So nothing is claimed by an old one any more:
+  a beat that doesn't know the new one is refused, and reads it. The cursor stays, so that the windows up to the change
+  stay owed: beats find them by the old one. A definition of a living beat's own schedule goes first.
 - A beat dies: what it loaded no longer counts once it hasn't been heard of for BEAT_TTL.
 - More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
   moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
@@ -71,12 +75,15 @@ from .model import (
     BeatReport,
     Begun,
     Busy,
+    Changed,
+    ChangeRecord,
     Claimed,
     ClaimRequest,
     Closed,
     Confirmation,
     Confirmed,
     ConfirmReply,
+    Conflict,
     Elsewhen,
     Ending,
     EntryAccount,
@@ -94,6 +101,7 @@ from .model import (
     Renewed,
     Spent,
     Stale,
+    StoredDefinition,
     Superseded,
     Taken,
     Unchanged,
@@ -109,12 +117,15 @@ __all__ = (
     "BeatSeen",
     "Begun",
     "Busy",
+    "ChangeRecord",
+    "Changed",
     "ClaimRequest",
     "Claimed",
     "Closed",
     "ConfirmReply",
     "Confirmation",
     "Confirmed",
+    "Conflict",
     "Elsewhen",
     "Ending",
     "EntryAccount",
@@ -136,6 +147,7 @@ __all__ = (
     "Spent",
     "Stale",
     "Store",
+    "StoredDefinition",
     "Superseded",
     "Taken",
     "Unchanged",

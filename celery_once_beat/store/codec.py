@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
+from celery_once_beat.wording import shown
 
 from . import model
 from .keys import VERSION, newer
@@ -23,6 +25,7 @@ T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 
+_LONGEST_WORDS = 1000
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
 
@@ -66,6 +69,89 @@ def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     # Mostly the same, and beats keep both.
     since = cursor if reply[5] == reply[1] else parse_instant(reply[5])
     return model.Loaded(cursor, int(reply[2]), reply[3], bool(reply[4]), since)
+
+
+def read_change(reply: list[Any]) -> model.ChangeReply:
+    match reply[0]:
+        case "done" | "same":
+            paused = len(reply) > 3 and bool(int(reply[3]))  # noqa: PLR2004  # a deletion says nothing of it
+            return model.Changed(int(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
+        case "conflict":
+            return model.Conflict(_definition("", as_mapping(reply[1:])) if reply[1:] else None)
+    return model.Unknown()
+
+
+def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition | OnceError | None:
+    """Read a definition's hash, ``key``; None where there is none, an error where it can't be read."""
+    if isinstance(reply, OnceError):
+        return reply
+    values = as_mapping(reply)
+    if not values:
+        return None
+    version = values.get("v", "")
+    if version != str(VERSION) and version.isdecimal():
+        return newer(key, version)
+    try:
+        return _definition(name, values)
+    except (ValueError, KeyError, RecursionError) as exc:
+        return StoreDataError(f"the key {key!r} is no definition of a schedule: {shown(exc)}; delete it")
+
+
+def _definition(name: str, values: dict[str, str]) -> model.StoredDefinition:
+    by, note = _read_words(values.get("words", "{}"))
+    return model.StoredDefinition(
+        name,
+        values["text"],
+        int(values["version"]),
+        _mark(values["mark"]),
+        parse_instant(values["since"]),
+        parse_instant(values["at"]),
+        by,
+        note,
+        values.get("paused") == "1",
+        values.get("deleted") == "1",
+    )
+
+
+def _mark(text: str) -> str:
+    """Return a fingerprint that scripts can list."""
+    if not re.fullmatch(r"def:\d{1,15}:[!-~]{1,40}", text):
+        raise ValueError(f"found the mark {text!r:.40}")
+    return text
+
+
+def _read_words(text: str) -> tuple[str, str]:
+    """Return who changed something, and why: for people, so that a foreign text is none."""
+    try:
+        said = json.loads(text)
+        return str(said.get("by", ""))[:_LONGEST_WORDS], str(said.get("note", ""))[:_LONGEST_WORDS]
+    except (ValueError, AttributeError, RecursionError):
+        return "", ""
+
+
+def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
+    """Read a definition's changes, ``key``, newest first."""
+    if isinstance(reply, OnceError):
+        return reply
+    records = []
+    for text in reply:
+        try:
+            version, at, _, what, words, replaced = text.split("\n")
+            by, note = _read_words(words)
+            records.append(model.ChangeRecord(int(version), parse_instant(at), _outcome(what), by, note, replaced))
+        except ValueError as exc:
+            return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
+    return records
+
+
+def read_numbers(key: str, reply: Any) -> dict[str, int] | OnceError:
+    """Read names with the numbers of their last changes, of the zset ``key``."""
+    if isinstance(reply, OnceError):
+        return reply
+    try:
+        return {name: int(number) for name, number in as_pairs(reply)}
+    except (ValueError, OverflowError) as exc:
+        return StoreDataError(f"the key {key!r} has no numbers of changes: {exc}")
 
 
 def read_claim(reply: list[Any]) -> model.ClaimReply:

@@ -10,6 +10,10 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
+    {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days
+    {7}:changes:<name>          its last 50 changes; as that
+    {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
+    {7}:gone                    deleted <name> → number of the deletion; an hour
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
@@ -18,7 +22,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {once:beats}:reports        live beats → what each says of itself, for people; BEAT_TTL
     {once:beats}:apps           live beats → the same and of which app each is, JSON, for people; BEAT_TTL
 
-Every key expires by itself.
+Every key of coordination expires by itself. What people set at run time stays until they delete it
+(``lua/pieces/definition.lua``).
 """
 
 from __future__ import annotations
@@ -41,6 +46,10 @@ _TYPES = {
     "run": "string",
     "history": "list",
     "refused": "hash",
+    "def": "hash",
+    "changes": "list",
+    "defs": "zset",
+    "gone": "zset",
     "beats": "zset",
     "reports": "hash",
     "apps": "hash",
@@ -76,9 +85,24 @@ class Keys:
         """Name a key of an entry: its ``entry``, ``history`` or ``refused``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
+    def of_definition(self, entry: str) -> dict[str, str]:
+        """Name the keys that a verb of a definition may have."""
+        shard = f"{self._prefix}{{{shard_of(entry)}}}:"
+        return {
+            "entry": f"{shard}entry:{entry}",
+            "def": f"{shard}def:{entry}",
+            "changes": f"{shard}changes:{entry}",
+            "defs": f"{shard}defs",
+            "gone": f"{shard}gone",
+        }
+
     def open(self, shard: int) -> str:
         """Name the zset of a shard's open windows."""
-        return f"{self._prefix}{{{shard}}}:open"
+        return self.of_shard("open", shard)
+
+    def of_shard(self, what: str, shard: int) -> str:
+        """Name a key of a shard: its ``open``, ``defs`` or ``gone``."""
+        return f"{self._prefix}{{{shard}}}:{what}"
 
     def of_window(self, window: WindowKey, start: str) -> dict[str, str]:
         """Name the keys that a verb of ``window`` may have; ``start`` is the text of its start."""

@@ -46,6 +46,8 @@ class LoadRequest(NamedTuple):
     counts_from: datetime | None = None
     #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.
     absent_at: datetime | None = None
+    #: It was set at run time: the store has the definition.
+    stored: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,60 @@ class Again:
 
 
 @dataclass(frozen=True)
+class StoredDefinition:
+    """A definition that people set at run time, as the store has it; or one that was deleted of late."""
+
+    name: str
+    #: Its JSON; :mod:`celery_once_beat.schedules` reads it.
+    text: str
+    #: It counts the changes of the name.
+    version: int
+    #: The fingerprint with which beats load it.
+    mark: str
+    #: The instant from which it counts, aware UTC.
+    since: datetime
+    #: When it changed last, aware UTC; who did it, and why.
+    at: datetime
+    by: str = ""
+    note: str = ""
+    paused: bool = False
+    deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The change was made, now or when this call was sent before; ``at`` is aware UTC.
+
+    ``same``: all was as asked for, and nothing was changed.
+    """
+
+    version: int
+    at: datetime
+    paused: bool = False
+    same: bool = False
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Another version is there; None: none."""
+
+    current: StoredDefinition | None
+
+
+@dataclass(frozen=True)
+class ChangeRecord:
+    """One record of a definition's changes, newest first. ``at`` is aware UTC."""
+
+    version: int
+    at: datetime
+    what: str
+    by: str
+    note: str
+    #: The JSON that was in force until then; '' where none was, or it stayed.
+    replaced: str
+
+
+@dataclass(frozen=True)
 class Open:
     """The window still owes its outcome."""
 
@@ -299,6 +355,9 @@ class Overdue:
     shards: list[list[WindowKey | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
+    #: For each shard the names of definitions that changed, each with the number of its change, and '' with the last
+    #: one; or its error. None: it wasn't asked.
+    changed: list[dict[str, int] | OnceError] | None = None
 
     @property
     def away(self) -> StoreUnavailableError | None:
@@ -384,6 +443,7 @@ class Past:
         return None if self.begun is None else self.closed - self.begun
 
 
+ChangeReply = Changed | Conflict | Unknown
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
 ConfirmReply = Confirmed | Closed | Unchanged
 TakeReply = Taken | Closed | Unchanged

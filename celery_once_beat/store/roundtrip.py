@@ -47,7 +47,16 @@ _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would ov
 #: Answers that callers act on. With wait_replicas, a failover must not be able to undo what they say. Each
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
 #: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
-_ACTED_ON = (model.Claimed, model.Taken, model.Begun, model.Renewed, model.HandedOver, model.Finished, model.Again)
+_ACTED_ON = (
+    model.Claimed,
+    model.Taken,
+    model.Begun,
+    model.Renewed,
+    model.HandedOver,
+    model.Finished,
+    model.Again,
+    model.Changed,
+)
 
 
 class RoundTrip:

@@ -251,10 +251,17 @@ LOAD = Verb(
     "beat fingerprint loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
     f"retry_failed_after:span overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
+    more_keys="definition",
 )
 UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_or_who(codec.read_word))
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
-PAUSE = Verb("pause", "entry", "paused:flag", codec.read_word)
+#: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
+_CHANGE = "name call words"
+PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag", codec.read_change, waits=True)
+SET = Verb(
+    "set", "def entry changes defs gone", f"{_CHANGE} text paused if_version:number", codec.read_change, waits=True
+)
+DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:number", codec.read_change, waits=True)
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from celery import Celery
 
 T = TypeVar("T")
+R = TypeVar("R", bound=model.ChangeReply)
 #: Makes a call from what is known of which beats live; its answer may ask about more.
 _Unsent = Callable[[WhoLives], Call[Any]]
 
+#: Characters of a call's id.
+_CALL_DIGITS = 16
 #: Most beats that a call speaks of before its script has asked.
 _MOST_MET = 16
 #: How often one call may ask who lives. Each time it is told more.
@@ -98,7 +103,10 @@ class Store:
         said = tuple(arguments.values())
         if said not in written:
             written[said] = "".join(scripts.LOAD.pack(arguments).values())
-        return scripts.LOAD.call_with([self.entry_key(q.entry)], written[said])
+        keys = [self.entry_key(q.entry)]
+        if q.stored:
+            keys.append(self.keys.of_entry("def", q.entry))
+        return scripts.LOAD.call_with(keys, written[said])
 
     def unload_many(
         self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
@@ -219,12 +227,15 @@ class Store:
         skip: Mapping[int, int] = MappingProxyType({}),
         report: model.BeatReport | None = None,
         app: str = "",
+        *,
+        changed_since: Sequence[int] = (),
     ) -> model.Overdue:
         """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
         shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself, ``app``
-        of which app it is.
+        of which app it is. ``changed_since`` asks for definitions that have changed: for each shard the number of the
+        last change that the beat knows, which is among the answers as long as the store knows it.
         """
         words, text = ("", "") if report is None else codec.write_report(report, app)
         calls = [self._heartbeat(beat, words=words, report=text)]
@@ -233,11 +244,22 @@ class Store:
             ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
             for shard in range(SHARDS)
         ]
-        (heartbeat,), shards = self._trip.run_with(calls, commands)
+        commands += [
+            ("ZRANGEBYSCORE", self.keys.of_shard("defs", shard), number, "+inf", "WITHSCORES")
+            for shard, number in enumerate(changed_since)
+        ]
+        (heartbeat,), found = self._trip.run_with(calls, commands)
+        shards, changed = found[:SHARDS], found[SHARDS:]
         # Of a cluster one node may be away: what lives on the others is looked at all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
-        return model.Overdue([codec.read_members(members) for members in shards], heartbeat)
+        return model.Overdue(
+            [codec.read_members(members) for members in shards],
+            heartbeat,
+            [codec.read_numbers(self.keys.of_shard("defs", shard), reply) for shard, reply in enumerate(changed)]
+            if changed_since
+            else None,
+        )
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
@@ -273,16 +295,89 @@ class Store:
         """Open a window once more, by order of ``beat``: a beat's name, or one that is used for this order alone."""
         return self._trip.one(self._of_window(scripts.BACKFILL, window, beat=beat))
 
-    def pause(self, entry: str) -> bool:
-        """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry."""
-        return self._pause(entry, paused=True)
+    def pause(self, entry: str, words: str = "{}") -> bool:
+        """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry.
 
-    def resume(self, entry: str) -> bool:
-        """Go on claiming the entry's windows. Returns False where there is no such entry."""
-        return self._pause(entry, paused=False)
+        ``words`` say who does it and why, JSON; they are kept where the entry was set at run time.
+        """
+        return isinstance(self._change(scripts.PAUSE, entry, None, words, paused=True), model.Changed)
 
-    def _pause(self, entry: str, *, paused: bool) -> bool:
-        return self._trip.one(scripts.PAUSE.call({"entry": self.entry_key(entry)}, paused=paused)) == "done"
+    def resume(self, entry: str, words: str = "{}") -> bool:
+        """Go on claiming the entry's windows; else as :meth:`pause`."""
+        return isinstance(self._change(scripts.PAUSE, entry, None, words, paused=False), model.Changed)
+
+    # -- definitions that people set at run time --------------------------------------------------------------
+
+    def set_definition(
+        self,
+        name: str,
+        text: str,
+        words: str = "{}",
+        *,
+        if_version: int | None = None,
+        paused: bool | None = None,
+        call: str | None = None,
+    ) -> model.Changed | model.Conflict:
+        """Set the definition of ``name`` to ``text``, JSON; it counts from now.
+
+        ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` None leaves that as it is.
+        ``call`` is an id of this call's own: a caller that sends it again, since it had no answer, changes nothing
+        twice. None: a new one.
+        """
+        reply = self._change(
+            scripts.SET,
+            name,
+            call,
+            words,
+            text=text,
+            if_version=if_version,
+            paused=None if paused is None else int(paused),
+        )
+        assert not isinstance(reply, model.Unknown)
+        return _named(reply, name)
+
+    def delete_definition(
+        self, name: str, words: str = "{}", *, if_version: int | None = None, call: str | None = None
+    ) -> model.ChangeReply:
+        """Delete the definition of ``name``; else as :meth:`set_definition`. What is open goes on to its outcome."""
+        return _named(self._change(scripts.DELETE, name, call, words, if_version=if_version), name)
+
+    def _change(self, verb: Verb[T], name: str, call: str | None, words: str, **arguments: Any) -> T:
+        keys = self.keys.of_definition(name)
+        call = call or uuid4().hex[:_CALL_DIGITS]
+        return self._trip.one(verb.call(keys, name=name, call=call, words=words, **arguments))
+
+    def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
+        """Return the definition of each of ``names``, also one that was deleted of late; None where there is none."""
+        keys = [self.keys.of_entry("def", name) for name in names]
+        replies = self._trip.read([("HGETALL", key) for key in keys])
+        return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
+
+    def definition_names(self) -> list[dict[str, int] | OnceError]:
+        """Return for each shard the names of its definitions, each with the number of its last change."""
+        keys = [self.keys.of_shard("defs", shard) for shard in range(SHARDS)]
+        found = [
+            codec.read_numbers(key, reply)
+            for key, reply in zip(
+                keys, self._trip.read([("ZRANGE", key, 0, -1, "WITHSCORES") for key in keys]), strict=True
+            )
+        ]
+        for names in found:
+            if not isinstance(names, OnceError):
+                names.pop("", None)
+        return found
+
+    def deleted_since(self, numbers: Mapping[int, int]) -> list[dict[str, int] | OnceError]:
+        """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
+        asked = [(self.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
+        replies = self._trip.read([("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked])
+        return [codec.read_numbers(key, reply) for (key, _), reply in zip(asked, replies, strict=True)]
+
+    def changes(self, names: Sequence[str]) -> list[list[model.ChangeRecord] | OnceError]:
+        """Return the last changes of each of ``names``, newest first; also of one that was deleted of late."""
+        keys = [self.keys.of_entry("changes", name) for name in names]
+        replies = self._trip.read([("LRANGE", key, 0, -1) for key in keys])
+        return [codec.read_changes(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
@@ -514,6 +609,13 @@ class Store:
                 }
             )
         return found
+
+
+def _named(reply: R, name: str) -> R:
+    """Put the name into what a conflict says is there."""
+    if isinstance(reply, model.Conflict) and reply.current is not None:
+        return model.Conflict(replace(reply.current, name=name))  # type: ignore[return-value]
+    return reply
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()

@@ -1,13 +1,36 @@
 -- pause, resume: the entry's windows aren't claimed while it is paused; what is open goes on.
 --
--- returns {'done'}      it is as asked, now or before
+-- Of a definition that was set at run time it is a change: counted, remembered, and kept with the definition, also where no
+-- beat has loaded the entry yet. The entry's own field is what claims look at.
+--
+-- returns {'done', version, time}   it is as asked, now or before; version is 0 where it wasn't set at run time
 --         {'unknown'}   there is no such entry
 
-if not read_fields()[2] then
+local NOW, TIME = server_time()
+local cursor, before = read_fields()[2], read_definition()
+local set = before and not before.deleted
+if not cursor and not set then
   return {'unknown'}
 end
-redis.call('HDEL', ENTRY, 'paused') -- first what needs no memory: a full server then allows the next write
-if PAUSED then
-  redis.call('HSET', ENTRY, 'paused', '1')
+local number = set and before.paused ~= PAUSED and next_number()
+local version, at = set and before.version or 0, set and before.at or time_of_change()
+if cursor then
+  redis.call('HDEL', ENTRY, 'paused') -- first what needs no memory: a full server then allows the next write
+  if PAUSED then
+    redis.call('HSET', ENTRY, 'paused', '1')
+  end
 end
-return {'done'}
+if number then
+  version, at = version + 1, time_of_change(before)
+  redis.call('HDEL', DEF, 'paused')
+  redis.call('HSET', DEF, 'version', int(version), 'at', at, 'words', WORDS)
+  if PAUSED then
+    redis.call('HSET', DEF, 'paused', '1')
+  end
+  remember_change(version, at, PAUSED and 'pause' or 'resume', '')
+  redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
+end
+if set then
+  touch_definition()
+end
+return {'done', int(version), at}

@@ -1,0 +1,47 @@
+-- delete: a definition is taken back. Its windows that aren't claimed don't run, open ones go on to their outcome: until
+-- then its text is kept. Sent again by the same call, it answers the same.
+--
+-- IF_VERSION is the version that the caller knows, nil for any.
+--
+-- returns {'done', version, time}          it is deleted, now or before
+--         {'unknown'}                      there is none
+--         {'conflict', field, value...}    what there is instead
+
+local NOW, TIME = server_time()
+local before = read_definition()
+local made, made_at = made_before()
+if made then
+  touch_definition()
+  return {'done', made, made_at}
+end
+if not before or before.deleted then
+  return {'unknown'}
+end
+if IF_VERSION and IF_VERSION ~= before.version then
+  return conflict(before)
+end
+local fields = read_fields('fingerprint')
+local cursor, in_force = fields[2], fields[3] or '-'
+local number, version, at = next_number(), before.version + 1, time_of_change(before)
+local mark = string.format('def:%.0f:%s', version, CALL)
+
+redis.call('ZREM', DEFS, NAME) -- first what frees memory: a full server then allows the next write
+redis.call('ZREMRANGEBYSCORE', GONE, '-inf', int(NOW - GONE_TTL))
+redis.call('HDEL', DEF, 'paused', 'loaded')
+redis.call('HSET', DEF, 'deleted', '1', 'version', int(version), 'at', at, 'words', WORDS, 'mark', mark, 'since', at)
+remember_change(version, at, 'delete', before.text)
+redis.call('ZADD', GONE, int(number), NAME)
+redis.call('ZADD', DEFS, int(number), '')
+redis.call('PEXPIRE', GONE, GONE_TTL)
+if redis.call('ZCARD', DEFS) == 1 then
+  redis.call('PEXPIRE', DEFS, GONE_TTL)
+end
+redis.call('PEXPIRE', DEF, DELETED_TTL)
+redis.call('PEXPIRE', CHANGES, DELETED_TTL)
+if cursor and was_set(in_force) then
+  put_in_force(mark, cursor)
+  redis.call('HDEL', ENTRY, 'paused')
+  redis.call('HSET', ENTRY, 'ttl', DELETED_TTL)
+  redis.call('PEXPIRE', ENTRY, DELETED_TTL)
+end
+return {'done', int(version), at}

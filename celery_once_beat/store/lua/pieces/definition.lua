@@ -1,0 +1,107 @@
+-- A definition that people set at run time, and its changes. It doesn't expire, unless it was deleted.
+--
+-- DEF is a hash:
+--
+--   v         version of the protocol that wrote it
+--   version   counts the changes of this name, also over a deletion
+--   text      the definition, JSON
+--   mark      the fingerprint with which beats load it: def:<version>:<call>; each set and each deletion makes a new one
+--   since     when it was set, by the server: the instant from which it counts
+--   at        when it changed last   words: who changed it and why, JSON
+--   paused    1; absent: not paused
+--   loaded    1; absent: no beat has loaded it
+--   deleted   1: it is kept until its open windows have their outcome, DELETED_TTL
+--
+-- CHANGES lists the last changes, newest first: version, time, the id of the call, what it was, who and why (JSON), and the
+-- text that it put out of force; lines, since JSON has no newline.
+--
+-- DEFS holds the names of a shard, each with the number of its last change, and '' with the shard's last number. Numbers
+-- grow. They are the server's time, ms, or one more than the last: so they grow on where that was lost. GONE holds deleted
+-- names for GONE_TTL; a beat that didn't look for so long reads all names.
+
+local DELETED_TTL = 30 * DAY
+local GONE_TTL = 3600000
+local MOST_CHANGES = 50
+
+-- Whether the definition with this fingerprint was set at run time; else it is of a beat's own schedule.
+local function was_set(fingerprint)
+  return string.sub(fingerprint, 1, 4) == 'def:'
+end
+
+local function bad_definition(field, found)
+  error('BADDATA ' .. DEF .. ' field ' .. field .. ': found ' .. string.sub(string.gsub(found, '%c', '?'), 1, 40)
+    .. ', delete the key')
+end
+
+-- nil where there is none, and none was deleted of late.
+local function read_definition()
+  local fields = redis.call('HMGET', DEF, 'v', 'version', 'text', 'at', 'paused', 'deleted')
+  if not fields[2] then
+    return nil
+  end
+  if fields[1] ~= VERSION then
+    local newer = fields[1] and whole(fields[1])
+    error(newer and 'NEWER ' .. fields[1] or 'BADDATA ' .. DEF .. ' has no version')
+  end
+  local version, at = whole(fields[2]) or bad_definition('version', fields[2]), fields[4] or ''
+  if not is_instant(at) then
+    bad_definition('at', at)
+  end
+  return {
+    version = version, text = fields[3] or '', at = at, paused = fields[5] == '1', deleted = fields[6] == '1',
+  }
+end
+
+-- The version and the time of the change that this call made before: its reply was lost.
+local function made_before()
+  for _, record in ipairs(redis.call('LRANGE', CHANGES, 0, -1)) do
+    local version, at, call = string.match(record, '^(%d+)\n(%S+)\n(%S+)\n')
+    if call == CALL then
+      return version, at
+    end
+  end
+  return nil
+end
+
+-- An answer that repeats an earlier one writes too: WAIT only waits for writes of its own connection.
+local function touch_definition()
+  redis.call('HSET', DEF, 'v', VERSION)
+end
+
+local function next_number()
+  local last = redis.call('ZSCORE', DEFS, '')
+  last = last and tonumber(last) or 0
+  if not (last >= 0 and last < TOO_LARGE) then
+    error('BADDATA ' .. DEFS .. ' has no number of the last change')
+  end
+  return math.max(NOW, last + 1)
+end
+
+-- Now, and not before the last change.
+local function time_of_change(before)
+  local at = instant(NOW, TIME[2] % 1000)
+  return before and before.at > at and before.at or at
+end
+
+local function remember_change(version, at, what, replaced)
+  redis.call('LPUSH', CHANGES, table.concat({int(version), at, CALL, what, WORDS, replaced}, '\n'))
+  redis.call('LTRIM', CHANGES, 0, MOST_CHANGES - 1)
+end
+
+-- From here on the entry's windows count by the definition with this mark, from `since` on.
+local function put_in_force(mark, since)
+  redis.call('HSET', ENTRY, 'fingerprint', mark, 'since', since)
+  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
+    if string.sub(field, 1, 2) == 'c:' then
+      redis.call('HDEL', ENTRY, field)
+    end
+  end
+end
+
+-- The answer to a caller that expects another version: what there is.
+local function conflict(found)
+  if not found or found.deleted then
+    return {'conflict'}
+  end
+  return {'conflict', unpack(redis.call('HGETALL', DEF))}
+end

@@ -1,0 +1,63 @@
+-- set: a definition is made, or takes the place of another. Sent again by the same call, it answers the same.
+--
+-- IF_VERSION is the version that the caller knows, 0 for none, nil for any. PAUSED is '1' or '0', '' to leave that as it is.
+--
+-- The new one counts from now: its windows start later. The old one's up to now stay owed, so the cursor stays, and who
+-- reads the changes knows which windows are whose. After a deletion nothing is owed. A definition of a living beat's own
+-- schedule stays in force.
+--
+-- returns {'done', version, time, paused 1 or 0}   it is as asked, now or before
+--         {'same', version, time, paused}          it was as asked already; nothing changes, and nothing is remembered
+--         {'conflict', field, value...}            what there is instead; nothing but the word where there is none
+
+local NOW, TIME = server_time()
+local before = read_definition()
+local made, made_at = made_before()
+if made then
+  touch_definition()
+  return {'done', made, made_at, before and before.paused and 1 or 0}
+end
+local there = before and not before.deleted
+if IF_VERSION and IF_VERSION ~= (there and before.version or 0) then
+  return conflict(before)
+end
+local paused = there and before.paused or false
+if PAUSED ~= '' then
+  paused = PAUSED == '1'
+end
+if there and before.text == TEXT and before.paused == paused then
+  touch_definition()
+  return {'same', int(before.version), before.at, paused and 1 or 0}
+end
+local fields = read_fields('fingerprint')
+local cursor, in_force = fields[2], fields[3] or '-'
+local number, version, at = next_number(), (before and before.version or 0) + 1, time_of_change(before)
+local mark = string.format('def:%.0f:%s', version, CALL)
+
+redis.call('HSET', DEF, 'v', VERSION, 'version', int(version), 'text', TEXT, 'at', at, 'words', WORDS, 'mark', mark,
+  'since', at)
+if not there then
+  redis.call('HDEL', DEF, 'deleted', 'loaded')
+end
+redis.call('HDEL', DEF, 'paused')
+if paused then
+  redis.call('HSET', DEF, 'paused', '1')
+end
+remember_change(version, at, 'set', there and before.text or '')
+redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
+redis.call('ZREM', GONE, NAME)
+redis.call('PERSIST', DEF)
+redis.call('PERSIST', CHANGES)
+redis.call('PERSIST', DEFS)
+if cursor and (was_set(in_force) or in_force == '-') then
+  if not there and at > cursor then
+    redis.call('HSET', ENTRY, 'cursor', at)
+    cursor = at
+  end
+  put_in_force(mark, cursor)
+  redis.call('HDEL', ENTRY, 'paused')
+  if paused then
+    redis.call('HSET', ENTRY, 'paused', '1')
+  end
+end
+return {'done', int(version), at, paused and 1 or 0}

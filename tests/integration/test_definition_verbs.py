@@ -1,0 +1,406 @@
+"""Definitions that people set at run time, as the store keeps them: each verb on real servers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from servers import RedisServer
+from stage import ENTRY, LEASE, MARK, Stage
+
+from celery_once_beat.errors import NewerVersionError, StoreDataError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.store import (
+    Begun,
+    Changed,
+    Claimed,
+    ClaimRequest,
+    Conflict,
+    Finished,
+    Loaded,
+    Paused,
+    StoredDefinition,
+    Superseded,
+    Taken,
+    Unchanged,
+    Unknown,
+)
+from celery_once_beat.windows import WindowKey
+
+SECOND = timedelta(seconds=1)
+
+
+class Defined(Stage):
+    """An entry that is set at run time."""
+
+    def set(self, text: str = "one", **given: Any) -> Any:
+        return self.store.set_definition(ENTRY, text, '{"by":"anna","note":"why"}', **given)
+
+    def delete(self, **given: Any) -> Any:
+        return self.store.delete_definition(ENTRY, **given)
+
+    @property
+    def known(self) -> StoredDefinition:
+        (found,) = self.store.definitions([ENTRY])
+        assert isinstance(found, StoredDefinition)
+        return found
+
+    def load_it(self, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
+        return self.load(beat, mark or self.known.mark, known=None, stored=True, **given)
+
+    def claim_it(self, start: datetime, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
+        cursor = self.store.account(ENTRY).cursor
+        request = ClaimRequest(WindowKey(ENTRY, start), cursor, mark or self.known.mark, **given)
+        return self.store.claim_many(beat, [request])[0]
+
+    def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
+        """The number of the shard's last change, and the names that changed since that of ``known``."""
+        numbers = [0] * 16
+        shard = self.store.shard_of(ENTRY)
+        numbers[shard] = known
+        found = self.store.overdue("beat-1", self.store.look().now, 10, changed_since=numbers)
+        changed = dict(found.changed[shard])
+        return changed.pop("", 0), changed
+
+
+@pytest.fixture
+def new_stage(any_url: str) -> Iterator[Callable[..., Defined]]:
+    stages: list[Defined] = []
+
+    def new(url: str = any_url, **settings: Any) -> Defined:
+        stages.append(Defined(url, **settings))
+        return stages[-1]
+
+    yield new
+    for stage in stages:
+        stage.close()
+
+
+@pytest.fixture
+def stage(new_stage: Callable[..., Defined]) -> Defined:
+    return new_stage()
+
+
+def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
+    """By the server's time, without expiry; and its name stands among those of its shard."""
+    made = stage.set()
+    assert made == Changed(1, made.at)
+    known = stage.known
+    assert (known.text, known.version, known.at, known.since) == ("one", 1, made.at, made.at)
+    assert (known.by, known.note, known.paused, known.deleted) == ("anna", "why", False, False)
+    number, changed = stage.look()
+    assert changed == {ENTRY: number}
+    assert {stage.raw.ttl(key) for key in stage.all_keys() if "beats" not in key} == {-1}
+    assert abs((stage.store.look().now - made.at).total_seconds()) < 60
+
+
+def test_a_change_counts_on_and_the_log_keeps_it(stage: Defined) -> None:
+    """The last fifty, newest first, each with what it replaced."""
+    for number in range(1, 61):
+        assert stage.set(f"text {number}").version == number
+    (changes,) = stage.store.changes([ENTRY])
+    assert [change.version for change in changes] == list(range(60, 10, -1))
+    assert {(change.what, change.by, change.note) for change in changes} == {("set", "anna", "why")}
+    assert changes[0].replaced == "text 59"
+
+
+def test_the_same_again_changes_nothing(stage: Defined) -> None:
+    """So a deploy can set all that it has: no beat reads anything, and the log keeps what counts."""
+    made = stage.set()
+    before = stage.look()
+    assert stage.set() == Changed(1, made.at, same=True)
+    assert stage.set(paused=False) == Changed(1, made.at, same=True)
+    assert stage.look() == before
+    assert len(stage.store.changes([ENTRY])[0]) == 1
+    assert stage.set(paused=True).version == 2
+
+
+def test_compare_and_set(stage: Defined) -> None:
+    """Who expects another version changes nothing, and is told what there is; 0 stands for none."""
+    assert stage.set(if_version=1) == Conflict(None)
+    assert stage.set(if_version=0).version == 1
+    assert stage.set("two", if_version=0) == Conflict(stage.known)
+    assert stage.set("two", if_version=1).version == 2
+    assert stage.set("three", if_version=1) == Conflict(stage.known)
+    assert stage.known.text == "two"
+    assert stage.delete(if_version=1) == Conflict(stage.known)
+    assert stage.delete(if_version=2).version == 3
+    assert stage.set("four", if_version=2) == Conflict(None)
+
+
+def test_one_of_many_wins(new_stage: Callable[..., Defined]) -> None:
+    """Eight that compare and set at once: of each round one."""
+    stages = [new_stage() for _ in range(8)]
+    won: list[int] = []
+
+    def change(stage: Defined, number: int) -> None:
+        for version in range(20):
+            if isinstance(stage.set(f"{number} {version}", if_version=version), Changed):
+                won.append(version)
+            while True:
+                (known,) = stage.store.definitions([ENTRY])
+                if known is not None and known.version > version:
+                    break
+
+    threads = [threading.Thread(target=change, args=each) for each in zip(stages, itertools.count(), strict=False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == list(range(20))
+
+
+@pytest.mark.parametrize("verb", ["set", "delete"])
+def test_a_lost_reply_is_answered_again(stage: Defined, verb: str) -> None:
+    """Sent again by the same call it says the same, also where others have changed it since."""
+    stage.set()
+    send = {"set": lambda: stage.set("two", call="mine"), "delete": lambda: stage.delete(call="mine")}[verb]
+    answer = send()
+    assert (answer.version, send()) == (2, answer)
+    stage.set("three")
+    assert send() == answer
+    assert (stage.known.text, stage.known.version) == ("three", 3)
+
+
+def test_a_changed_one_is_claimed_by_no_old_version(stage: Defined) -> None:
+    """From the answer on: a beat with the old one is refused, its load too, until it has read the new one."""
+    stage.set()
+    old = stage.known.mark
+    loaded = stage.load_it()
+    assert (loaded.news, loaded.cursor) == ("new", stage.known.since)
+    changed = stage.set("two")
+    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), Superseded)
+    reply = stage.load_it(mark=old)
+    assert isinstance(reply, Superseded)
+    assert reply.beat == "-"
+    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), Superseded)
+    assert stage.load_it(beat="beat-2").news == "same"
+    assert isinstance(stage.claim_it(changed.at + SECOND, beat="beat-2"), Claimed)
+
+
+def test_a_new_one_counts_from_when_it_was_set(stage: Defined) -> None:
+    """However much later the first beat comes; and only the first: one that lost its account goes on from now."""
+    made = stage.set()
+    loaded = stage.load_it()
+    assert (loaded.news, loaded.cursor, loaded.since) == ("new", made.at, made.at)
+    stage.raw.delete(stage.entry_key)
+    again = stage.load_it()
+    assert again.news == "new"
+    assert again.cursor > made.at
+
+
+def test_what_was_owed_stays_owed(stage: Defined) -> None:
+    """The cursor stays where it was: windows up to the change are found by the old definition."""
+    made = stage.set()
+    stage.load_it()
+    changed = stage.set("two")
+    account = stage.store.account(ENTRY)
+    assert (account.cursor, account.since) == (made.at, made.at)
+    assert account.fingerprint == stage.known.mark
+    assert stage.load_it().cursor == made.at
+    assert isinstance(stage.claim_it(made.at + timedelta(microseconds=1)), Claimed)
+    assert changed.at == stage.known.since
+
+
+def test_the_account_begins_anew(stage: Defined) -> None:
+    """What the old definition did is no part of the new one's law."""
+    stage.set()
+    loaded = stage.load_it()
+    window = WindowKey(ENTRY, loaded.cursor + SECOND)
+    assert isinstance(stage.claim_it(window.start), Claimed)
+    begun = stage.store.begin(window, "A", LEASE)
+    stage.set("two")
+    assert isinstance(begun, Begun)
+    assert stage.store.finish(window, "A", begun.fence, "done") == Finished()
+    account = stage.store.account(ENTRY)
+    assert (account.counts, account.apart, account.since) == ({}, {"done": 1}, window.start)
+
+
+def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
+    """A beat that knows of the deletion takes what is overdue; nothing new is claimed."""
+    stage.set()
+    loaded = stage.load_it()
+    window = WindowKey(ENTRY, loaded.cursor + SECOND)
+    old = stage.known.mark
+    stage.claim_it(window.start)
+    stage.start = window.start
+    assert stage.delete() == Changed(2, stage.known.at)
+    assert stage.known.deleted
+    assert isinstance(stage.claim_it(window.start + SECOND, mark=old), Superseded)
+    stage.overdue()
+    assert stage.store.take_many("beat-2", [(window, old)]) == [Unchanged("superseded")]
+    (taken,) = stage.store.take_many("beat-2", [(window, stage.known.mark)])
+    assert isinstance(taken, Taken)
+    begun = stage.store.begin(window, "A", LEASE)
+    assert isinstance(begun, Begun)
+    assert stage.store.finish(window, "A", begun.fence, "done") == Finished()
+
+
+def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:
+    """Thirty days later all of it has expired: its text, its log, its account, its name."""
+    stage.set()
+    stage.load_it(ttl=400 * 86_400.0)
+    number, _ = stage.look()
+    stage.delete()
+    after, changed = stage.look(number)
+    assert after > number
+    assert changed == {}, "the name isn't among those that are there"
+    (gone,) = stage.store.deleted_since({stage.store.shard_of(ENTRY): number})
+    assert gone == {ENTRY: after}
+    ttls = {key: stage.raw.ttl(key) for key in stage.all_keys()}
+    assert all(0 < ttl <= 30 * 86_400 for ttl in ttls.values()), ttls
+    assert stage.delete() == Unknown()
+
+
+def test_set_again_after_a_deletion(stage: Defined) -> None:
+    """The version goes on, so no old compare-and-set hits; the time without it owes nothing; it stays again."""
+    stage.set()
+    stage.load_it()
+    stage.store.pause(ENTRY)
+    stage.delete()
+    again = stage.set(if_version=0)
+    assert again.version == 4
+    account = stage.store.account(ENTRY)
+    assert (account.cursor, account.since, account.paused) == (again.at, again.at, False)
+    assert not stage.known.paused
+    number, changed = stage.look()
+    assert changed == {ENTRY: number}
+    kept = [key for key in stage.all_keys() if stage.raw.ttl(key) == -1]
+    assert [key.partition("}:")[2] for key in kept] == [f"changes:{ENTRY}", f"def:{ENTRY}", "defs"]
+    (changes,) = stage.store.changes([ENTRY])
+    assert [change.what for change in changes] == ["set", "delete", "pause", "set"]
+
+
+def test_a_pause_is_one_thing(stage: Defined) -> None:
+    """Whoever orders it: kept with the definition, so that it holds before a beat has loaded it and after a loss."""
+    assert not stage.store.pause(ENTRY)
+    stage.set()
+    assert stage.store.pause(ENTRY, '{"by":"bob"}')
+    assert (stage.known.paused, stage.known.by, stage.known.version) == (True, "bob", 2)
+    loaded = stage.load_it()
+    assert loaded.paused
+    assert stage.claim_it(loaded.cursor + SECOND) == Paused()
+    stage.raw.delete(stage.entry_key)
+    assert stage.load_it().paused
+    assert stage.set("two").paused, "a change leaves it as it is"
+    assert stage.store.resume(ENTRY)
+    assert not stage.known.paused
+    assert isinstance(stage.claim_it(stage.known.since + SECOND), Claimed)
+    before = stage.look()
+    assert stage.store.resume(ENTRY)
+    assert stage.look() == before, "it was as asked"
+
+
+def test_a_set_one_doesnt_hold_up_claims_of_the_same_version_by_others(stage: Defined) -> None:
+    """No last beat that loaded it wins: all that have read it may claim."""
+    stage.set()
+    start = stage.load_it("beat-1").cursor
+    assert isinstance(stage.load_it("beat-2", alive=("beat-1",)), Loaded)
+    assert isinstance(stage.claim_it(start + SECOND, "beat-1"), Claimed)
+    assert isinstance(stage.claim_it(start + 2 * SECOND, "beat-2"), Claimed)
+
+
+def test_a_static_entry_goes_before_it(stage: Defined) -> None:
+    """While a beat that has one lives, whoever loaded or set first; then what was set counts from now."""
+    stage.set()
+    stage.load_it("beat-1")
+    static = stage.load("beat-2", mark=MARK, known=None, alive=("beat-1",))
+    assert isinstance(static, Loaded)
+    reply = stage.load_it("beat-1", alive=("beat-2",), loaded_at=1)
+    assert isinstance(reply, Superseded)
+    assert reply.beat == "beat-2"
+    stage.set("two")
+    assert stage.store.account(ENTRY).fingerprint == MARK
+    (claimed,) = stage.store.claim_many(
+        "beat-2", [ClaimRequest(WindowKey(ENTRY, static.cursor + SECOND), static.cursor, MARK)]
+    )
+    assert isinstance(claimed, Claimed)
+    again = stage.load_it("beat-1")
+    assert isinstance(again, Loaded), "beat-2 is gone"
+    assert again.news == "changed"
+    assert again.cursor >= static.cursor + SECOND
+    static = stage.load("beat-3", mark=MARK, known=None, alive=("beat-1",))
+    assert isinstance(static, Loaded)
+    assert static.news == "changed"
+
+
+def test_the_number_of_changes_never_goes_back(stage: Defined) -> None:
+    """Also after the server's data was lost: a beat that knows a higher one sees that its own is missing."""
+    stage.set()
+    number, _ = stage.look()
+    stage.raw.flushall()
+    assert stage.look(number) == (0, {})
+    stage.set()
+    again, changed = stage.look(number)
+    assert again > number
+    assert changed == {ENTRY: again}
+    stage.raw.zadd(stage.shard + "defs", {"": 5 * 10**14})
+    stage.set("two")
+    assert stage.look()[0] == 5 * 10**14 + 1
+
+
+def test_idle_looks_read_one_number_a_shard(stage: Defined) -> None:
+    """What changed before the number that a beat knows isn't sent again."""
+    for name in map(str, range(100)):
+        stage.store.set_definition(name, "text")
+    found = stage.store.overdue("beat-1", stage.store.look().now, 10, changed_since=[0] * 16)
+    assert sum(len(names) - 1 for names in found.changed) == 100
+    numbers = [names[""] for names in found.changed]
+    idle = stage.store.overdue("beat-1", stage.store.look().now, 10, changed_since=numbers)
+    assert [len(names) for names in idle.changed] == [2] * 16, "the number, and the name that has it"
+
+
+def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
+    """A text, another type, a newer version's: each is named, and nothing is written."""
+    stage.set()
+    key = stage.store.keys.of_entry("def", ENTRY)
+    for values, error in (
+        ({"v": "2"}, NewerVersionError),
+        ({"version": "x\n1"}, StoreDataError),
+        ({"at": "now"}, StoreDataError),
+        ({"mark": "a b"}, StoreDataError),
+    ):
+        kept = stage.raw.hgetall(key)
+        stage.raw.hset(key, mapping=values)
+        (found,) = stage.store.definitions([ENTRY])
+        assert isinstance(found, error)
+        if "mark" not in values:
+            for send in (stage.set, stage.delete, lambda: stage.store.pause(ENTRY)):
+                with pytest.raises(error, match=":nightly"):
+                    send("two") if send == stage.set else send()
+        stage.raw.hset(key, mapping=kept)
+    stage.raw.delete(key)
+    stage.raw.lpush(key, "x")
+    with pytest.raises(StoreDataError, match="holds a list, expected a hash"):
+        stage.set("two")
+    stage.raw.lpush(stage.store.keys.of_entry("changes", ENTRY), "what")
+    (changes,) = stage.store.changes([ENTRY])
+    assert isinstance(changes, StoreDataError)
+
+
+def test_a_change_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Defined]) -> None:
+    """With once_beat_wait_replicas: a failover could undo it."""
+    stage = new_stage(wait_replicas=1)
+    for send in (stage.set, lambda: stage.store.pause(ENTRY), stage.delete):
+        with pytest.raises(UncertainWriteError):
+            send()
+
+
+def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[..., RedisServer]) -> None:
+    """Both begin with what frees memory; what needs it is refused before anything is written."""
+    server = start_redis()
+    stage = Defined(server.url())
+    try:
+        stage.set()
+        stage.load_it()
+        stage.raw.config_set("maxmemory", "1")
+        with pytest.raises(StoreUnavailableError):
+            stage.set("two")
+        assert stage.known.text == "one"
+        assert isinstance(stage.delete(), Changed)
+    finally:
+        stage.raw.config_set("maxmemory", "0")
+        stage.close()
