@@ -15,8 +15,7 @@ import click
 from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
-from celery_once_beat.rules import latest_start
-from celery_once_beat.status import each_window
+from celery_once_beat.status import newest_start, starts_to_run
 from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
@@ -122,11 +121,10 @@ def _tracked(project: Project, name: str) -> BeatEntry:
 
 def _newest(entry: BeatEntry, project: Project) -> datetime:
     """Return the newest start up to now."""
-    now = project.store.look().now
-    start = latest_start(entry.source.schedule, now - entry.offset, anchor=entry.policy.anchor)
+    start = newest_start(entry, project.store.look().now)
     if start is None:
         fail(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
-    return start + entry.offset
+    return start
 
 
 def _to_backfill(
@@ -139,18 +137,7 @@ def _to_backfill(
     if since > now:
         fail("FROM lies in the future: no window has begun since")
     seen = project.lookup.entry(entry.name, project.settings.history_size or 1)
-    known = {window.start: window for window in each_window(seen)}
-    skipped: Counter[str] = Counter()
-    starts = []
-    for start in entry.starts(since - timedelta(microseconds=1), min(until, now)):
-        found = known.get(start)
-        if found is not None and found.open is not None:
-            skipped["open"] += 1
-        elif found is not None and found.state == "done" and not again:
-            skipped["done"] += 1
-        else:
-            starts.append(start)
-    return starts, skipped
+    return starts_to_run(entry, seen, since, min(until, now), again=again)
 
 
 def _publisher(project: Project) -> OnceScheduler:

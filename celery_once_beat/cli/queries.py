@@ -13,17 +13,14 @@ from itertools import islice
 import click
 
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError, UndecidedError
+from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
 from celery_once_beat.identity import is_of
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import span
 
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import local, painted, plain, print_json, print_table, seconds
-
-#: How far a schedule that can only be asked again and again is asked for its next start.
-_ASKED_FOR = timedelta(days=31)
 
 
 @click.command()
@@ -210,23 +207,11 @@ def next(  # noqa: A001  # the command's name
 
 
 def _coming(entry: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]:
-    while True:
-        try:
-            start = entry.after(after)
-        except UndecidedError as exc:
-            if exc.asked < after + _ASKED_FOR:
-                continue
-            click.echo(f"once: entry {entry.name!r}: {exc}", err=True)
-            return
-        except ScheduleError as exc:
-            click.echo(f"once: entry {entry.name!r}: {exc}", err=True)
-            return
-        if start is None:
-            return
-        yield start, entry.name
-        if entry.one_off:
-            return
-        after = start
+    try:
+        for start in coming_starts(entry, after):
+            yield start, entry.name
+    except ScheduleError as exc:
+        click.echo(f"once: entry {entry.name!r}: {exc}", err=True)
 
 
 def _zone(entry: BeatEntry, project: Project) -> tzinfo:

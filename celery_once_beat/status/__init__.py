@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .coming import coming_starts, newest_start, starts_to_run
 from .poll import Sight, View, each_window
 from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
@@ -13,6 +14,9 @@ __all__ = (
     "View",
     "WindowStatus",
     "as_json",
+    "coming_starts",
     "each_window",
     "make_report",
+    "newest_start",
+    "starts_to_run",
 )
