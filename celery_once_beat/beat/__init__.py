@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .broker import broadcast_entries
+from .defined import Defined, make_defined
 from .entries import BeatEntry, Entries
 from .schedule import LoadedSchedule, describe, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
@@ -11,6 +12,7 @@ from .server_clock import CURSOR_AHEAD, ServerClock
 __all__ = (
     "CURSOR_AHEAD",
     "BeatEntry",
+    "Defined",
     "Entries",
     "LoadedSchedule",
     "OnceScheduler",
@@ -19,4 +21,5 @@ __all__ = (
     "broadcast_entries",
     "describe",
     "load_schedule",
+    "make_defined",
 )

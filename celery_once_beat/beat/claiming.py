@@ -25,7 +25,18 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.rules import Step
-from celery_once_beat.store import Claimed, ClaimRequest, Loaded, LoadRequest, Moved, Paused, Store, Superseded, Unknown
+from celery_once_beat.store import (
+    CHANGED,
+    Claimed,
+    ClaimRequest,
+    Loaded,
+    LoadRequest,
+    Moved,
+    Paused,
+    Store,
+    Superseded,
+    Unknown,
+)
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 from .entries import BeatEntry, Entries
@@ -101,7 +112,7 @@ class Claiming:
 
     def left(self, entries: Iterable[BeatEntry]) -> None:
         """Note that entries have left the schedule: :meth:`load` says so."""
-        self._left.update((entry.name, entry.fingerprint) for entry in entries if entry.loaded_at)
+        self._left.update((entry.name, entry.fingerprint) for entry in entries if entry.loaded_at and not entry.stored)
 
     def load(self, beats: Iterable[str], asked_at: datetime | None = None) -> None:
         """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.
@@ -206,6 +217,7 @@ class Claiming:
             known=entry.known,
             counts_from=entry.counts_from or entry.came_at or entry.absent_at,
             absent_at=entry.absent_at,
+            stored=entry.stored,
         )
 
     def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:
@@ -261,6 +273,8 @@ class Claiming:
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
+        if reply.beat == CHANGED:
+            reason = ""  # it was set anew: a look will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 
     def _pause(self, entry: BeatEntry) -> None:
@@ -319,13 +333,14 @@ class Claiming:
                     # The next tick goes on looking; or the schedule says another thing by now.
                     self._entries.advance(entry, entry.cursor)
                     continue
-                mode = ("run" if entry.tracked else "untracked") if step.run else "pass"
+                by = entry.by(step.start)
+                mode = ("run" if by.tracked else "untracked") if step.run else "pass"
                 request = ClaimRequest(
                     WindowKey(entry.name, step.start),
                     entry.cursor,
                     entry.fingerprint,
                     mode,
-                    entry.timing.expires_after(self._clock.now()),
+                    by.timing.expires_after(self._clock.now()),
                     step.all_missed,
                     step.all_missed_count,
                 )
@@ -347,4 +362,4 @@ class Claiming:
         if isinstance(reply, Moved):
             claims.lost.append(entry)
         elif step.run:
-            claims.won.append(Job(entry, step.start, reply.turn, reply.expires))
+            claims.won.append(Job(entry.by(step.start), step.start, reply.turn, reply.expires))

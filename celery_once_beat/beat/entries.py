@@ -29,7 +29,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -41,7 +41,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, ScheduleError, SettingError, UndecidedError
 from celery_once_beat.logs import about
-from celery_once_beat.rules import EntryPolicy, Step, Timing, fingerprint, next_steps, spread_offset
+from celery_once_beat.rules import EntryPolicy, Step, Timing, count_starts, fingerprint, next_steps, spread_offset
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, Superseded
 from celery_once_beat.windows import Window, next_start
@@ -97,6 +97,38 @@ class Backlog:
         return True
 
 
+class Earlier:
+    """An earlier definition of an entry that was set at run time, in force up to ``until`` (aware UTC)."""
+
+    __slots__ = ("_entry", "_make", "until")
+
+    def __init__(self, until: datetime, make: Callable[[], BeatEntry | None]) -> None:
+        self.until = until
+        self._make: Callable[[], BeatEntry | None] | None = make
+        self._entry: BeatEntry | None = None
+
+    @property
+    def entry(self) -> BeatEntry | None:
+        """The entry by it; None: it had no windows. Made when it is first asked for: mostly nothing is owed by it."""
+        if self._make is not None:
+            self._entry, self._make = self._make(), None
+        return self._entry
+
+    def next(self, start: datetime) -> datetime | None:
+        """Return its first start after ``start``; None where there is none up to ``until``, or it can't say."""
+        if self.entry is None:
+            return None
+        try:
+            found = self.entry.after(start)
+        except UndecidedError as exc:
+            if exc.asked > self.until:
+                return None
+            raise
+        except ScheduleError:
+            return None
+        return found if found is not None and found <= self.until else None
+
+
 @dataclass(eq=False, slots=True)
 class BeatEntry:
     """One entry. Instants are aware UTC. A beat may have a million of them: what most don't need is None."""
@@ -139,6 +171,10 @@ class BeatEntry:
     trouble: str = ""
     #: Its last claim met a key that isn't ours.
     claim_failed: bool = False
+    #: It was set at run time: the store has its definition, and the fingerprint is that of the store.
+    stored: bool = False
+    #: What it was before, oldest first: each up to an instant, that included. None: nothing.
+    earlier: Sequence[Earlier] = ()
     #: Its messages were found to lose their window's headers or task id.
     astray: bool = False
     #: How often in a row a broker that answers has refused its messages.
@@ -162,6 +198,10 @@ class BeatEntry:
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
 
     # -- what happens to it -----------------------------------------------------------------------------------
+
+    def defined(self, mark: str, earlier: Sequence[Earlier]) -> None:
+        """Its definition is the store's, by the fingerprint ``mark``."""
+        self.stored, self.fingerprint, self.earlier = True, mark, earlier
 
     def loaded(self, reply: Loaded) -> None:
         """The store has its definition, and says from where that counts."""
@@ -317,7 +357,31 @@ class BeatEntry:
             self._beyond = start, self._next(start)
         return self._beyond[1]
 
+    def by(self, start: datetime) -> BeatEntry:
+        """Return the entry by the definition that has the window at ``start``."""
+        for old in self.earlier:
+            if start <= old.until:
+                return old.entry or self
+        return self
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many starts there are after ``after`` up to ``until``, by the definitions of their times."""
+        number = 0
+        for old in self.earlier:
+            if after < old.until:
+                if old.entry is not None:
+                    number += old.entry.count(after, min(until, old.until))
+                after = min(until, old.until)
+        offset = self.offset
+        return number + count_starts(self.source.schedule, after - offset, until - offset, anchor=self.policy.anchor)
+
     def _next(self, start: datetime) -> datetime | None:
+        for old in self.earlier:
+            if start < old.until:
+                owed = old.next(start)
+                if owed is not None:
+                    return owed
+                start = old.until
         asked = self._asked[1] if self._asked is not None and self._asked[0] == start else None
         try:
             found = next_start(self.source.schedule, start - self.offset, anchor=self.policy.anchor, asked=asked)
@@ -374,6 +438,9 @@ class Entries:
         #: How many are untracked.
         self.untracked = 0
         self._logged_untracked: set[str] = set()
+        #: Those that were set at run time, also behind one of the schedule that has their name.
+        self._stored: dict[str, BeatEntry] = {}
+        self._logged_hidden: set[str] = set()
         #: Entries that are left out, and why.
         self.wrong: dict[str, str] = {}
 
@@ -429,6 +496,7 @@ class Entries:
                 entry.absent_at = absent_at
             self._entries[name] = entry
             entry.out = False
+        self._add_stored(schedule, kept)
         self._heap = [(entry.next, entry.name) for entry in self if entry.next]
         heapq.heapify(self._heap)
         self._due.clear()
@@ -439,6 +507,63 @@ class Entries:
         self._unloaded = {entry for entry in self if entry.cursor is None and entry.name not in resting}
         self._warn_of_untracked()
         return [entry for name, entry in kept.items() if name not in self._entries]
+
+    # -- entries that were set at run time --------------------------------------------------------------------
+
+    def put_in(self, entries: Sequence[BeatEntry]) -> None:
+        """Have entries that were set at run time, in the places of their old definitions."""
+        for entry in entries:
+            name = entry.name
+            self._stored[name] = entry
+            old = self._entries.get(name)
+            if old is not None and not old.stored:
+                self._warn_hidden(name)
+                continue
+            if old is not None:
+                if old.definition == entry.definition:  # it was paused, say
+                    self._stored[name] = old
+                    self.wake_up(name)
+                    continue
+                entry.taken_over(old)
+                self._leave(old)
+            self._entries[name] = entry
+            self.untracked += not entry.tracked
+            self._unloaded.add(entry)
+        self._name_untracked(entries)
+
+    def take_out(self, name: str) -> None:
+        """Have an entry no more that was set at run time."""
+        self._stored.pop(name, None)
+        old = self._entries.get(name)
+        if old is not None and old.stored:
+            del self._entries[name]
+            self._leave(old)
+
+    def _leave(self, old: BeatEntry) -> None:
+        self.untracked -= not old.tracked
+        old.forget()
+        self._unloaded.discard(old)
+
+    def _add_stored(self, schedule: Mapping[str, Any], kept: Mapping[str, BeatEntry]) -> None:
+        """Add what was set at run time to the entries of ``schedule``, which go before it."""
+        for name, entry in self._stored.items():
+            if name in schedule:
+                self._warn_hidden(name)
+                continue
+            if kept.get(name) is not entry:
+                entry.forget()
+            self._entries[name] = entry
+            entry.out = False
+            self._logged_hidden.discard(name)
+
+    def _warn_hidden(self, name: str) -> None:
+        if name not in self._logged_hidden:
+            self._logged_hidden.add(name)
+            logger.warning(
+                "once: schedule %r doesn't run: this beat's own schedule has an entry of that name, which counts",
+                name,
+                extra=about("schedule_hidden", entry=name),
+            )
 
     def make(self, name: str, source: Any) -> BeatEntry:
         """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise."""
@@ -480,8 +605,11 @@ class Entries:
 
     def _warn_of_untracked(self) -> None:
         self.untracked = sum(not entry.tracked for entry in self)
+        self._name_untracked(self)
+
+    def _name_untracked(self, entries: Iterable[BeatEntry]) -> None:
         # Why an entry went astray was logged then.
-        names = {e.name for e in self if not e.tracked and not e.astray and e.policy.tracked is None}
+        names = {e.name for e in entries if not e.tracked and not e.astray and e.policy.tracked is None}
         new = names - self._logged_untracked
         self._logged_untracked |= names
         if new:
@@ -495,12 +623,17 @@ class Entries:
 
     def adopt(self, entry: BeatEntry, source: Any) -> bool:
         """Take ``source``, since a base may make a new one at each access; False if its definition is another."""
-        same = source is entry.source or (
-            source is not None
-            and (source.options or {}) == (entry.source.options or {})
-            and fingerprint(source.task, source.schedule, entry.policy.anchor, entry.policy.spread) == entry.fingerprint
+        same = (
+            entry.stored
+            or source is entry.source
+            or (
+                source is not None
+                and (source.options or {}) == (entry.source.options or {})
+                and fingerprint(source.task, source.schedule, entry.policy.anchor, entry.policy.spread)
+                == entry.fingerprint
+            )
         )
-        if same:
+        if same and not entry.stored:
             entry.source = source
         return same
 

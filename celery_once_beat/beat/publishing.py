@@ -232,7 +232,8 @@ class Publishing(Scheduler):
         for job, window, published in sent:
             if published == Published.SENT:
                 signals.window_published.send(sender=self, window=window, again=job.again)
-                self.on_published(job.entry, window, again=job.again)
+                if not job.entry.stored:
+                    self.on_published(job.entry, window, again=job.again)
             if job.tracked:
                 confirmations.append(self._confirmation(job, published))
         self._confirm(confirmations)
@@ -380,6 +381,8 @@ class Publishing(Scheduler):
     def _advance_source(self, entry: BeatEntry) -> Any:
         """Advance Celery's entry, for those who look at ``last_run_at``; returns it as it was."""
         source = entry.source
+        if entry.stored:  # it is none of the base's
+            return source
         try:
             self.reserve(source)
         except Exception:

@@ -20,6 +20,7 @@ from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, read_app
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
+from .defined import Defined
 from .entries import BeatEntry, Entries
 from .publishing import Job
 from .server_clock import ServerClock
@@ -48,6 +49,8 @@ class Recovery:
         self._apps: dict[str, str | None] = {}
         self._beat = beat
         self._clock = clock
+        #: The entries that were set at run time; None: they aren't read.
+        self.defined: Defined | None = None
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
@@ -68,6 +71,8 @@ class Recovery:
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._logged: dict[str, str] = {}
+        #: What the last look asked of definitions that changed, and found.
+        self._changed: tuple[list[int], list[dict[str, int] | OnceError]] = [], []
 
     def due_in(self) -> float:
         """Seconds until the next look, at least 0."""
@@ -86,7 +91,11 @@ class Recovery:
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
-        found = self._store.overdue(self._beat, self._clock.now(), _MOST, self._skip, report, self._app)
+        asked = self.defined.asks() if self.defined is not None else []
+        found = self._store.overdue(
+            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, changed_since=asked
+        )
+        self._changed = asked, found.changed
         self.away, heartbeat = found.away, found.heartbeat
         self._heard = isinstance(heartbeat, Heartbeat)
         if isinstance(heartbeat, Heartbeat):
@@ -100,6 +109,15 @@ class Recovery:
         self._next = sent + self._store.settings.recovery_interval
         self._warn_of_other_apps()
         return self._read(found)
+
+    def see_changes(self) -> None:
+        """Put in force what the last look found to be set anew; raises StoreUnavailableError."""
+        asked, found = self._changed
+        self._changed = [], []
+        if self.defined is not None:
+            self.defined.see(asked, found)
+            if not self.defined.all_read:
+                self.hurry()
 
     def _warn_of_other_apps(self) -> None:
         """Warn of a beat of another app: of two entries with the same name only one would run."""
@@ -154,7 +172,7 @@ class Recovery:
 
         Returns what to publish, and why Redis didn't answer for all of them.
         """
-        entries = {window: self._entries.get(window.entry) for window in windows}
+        entries = self._find(windows)
         # Also where messages lose their headers: the window is published once more, and ends with that.
         ours = {window: entry for window, entry in entries.items() if entry and (entry.tracked or entry.astray)}
         known = [(window, entry.fingerprint) for window, entry in ours.items()]
@@ -186,10 +204,25 @@ class Recovery:
             away = exc  # what was taken is to be published all the same
         return jobs, away
 
+    def _find(self, windows: Sequence[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
+        """Return the entry of each window, None where this beat has none; without those that it is yet to read."""
+        unknown = {window.entry for window in windows if self._entries.get(window.entry) is None}
+        deleted: dict[str, BeatEntry] = {}
+        there: set[str] = set()
+        if unknown and self.defined is not None:
+            deleted, there = self.defined.find(unknown)
+        return {
+            window: self._entries.get(window.entry) or deleted.get(window.entry)
+            for window in windows
+            if window.entry not in there
+        }
+
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
         self._moved.add(self._store.shard_of(window.entry))
+        # An order is carried out by the definition as it is.
+        by = entry if taken.ordered else entry.by(window.start)
         job = Job(
-            entry,
+            by,
             window.start,
             taken.turn,
             taken.expires,

@@ -30,6 +30,7 @@ from celery_once_beat.wording import shown
 
 from . import broker
 from .claiming import CHUNK, Claiming
+from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
 from .publishing import SLICE, Job, Publishing, Sent
@@ -116,6 +117,7 @@ class OnceSchedulerMixin(Publishing):
         self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager)
         app = describe_app(self.app)
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
+        self._recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
 
     @classmethod
@@ -264,7 +266,13 @@ class OnceSchedulerMixin(Publishing):
         self.entries.wake(steady())
         away = self._recovery.away
         load = partial(self._claiming.load, self._recovery.alive, self._recovery.asked_at)
-        for step in (self.on_look, load, self._close_by_result, partial(self._recover, overdue)):
+        for step in (
+            self._recovery.see_changes,
+            self.on_look,
+            load,
+            self._close_by_result,
+            partial(self._recover, overdue),
+        ):
             try:
                 step()
             except StoreUnavailableError as exc:

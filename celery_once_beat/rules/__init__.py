@@ -6,7 +6,7 @@ from . import checks
 from .balance import balance
 from .checks import MOST_APART, Finding, address_findings
 from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, fingerprint, next_steps, spread_offset
-from .starts import is_clocked, is_tz_aware_crontab, latest_start, naive_utc, next_start, starts_after
+from .starts import count_starts, is_clocked, is_tz_aware_crontab, latest_start, naive_utc, next_start, starts_after
 
 __all__ = (
     "MOST_APART",
@@ -19,6 +19,7 @@ __all__ = (
     "balance",
     "check_anchor",
     "checks",
+    "count_starts",
     "fingerprint",
     "is_clocked",
     "is_tz_aware_crontab",

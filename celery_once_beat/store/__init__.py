@@ -68,8 +68,10 @@ from __future__ import annotations
 
 from .clients import check_client
 from .codec import read_app
+from .keys import SHARDS
 from .lookup import BeatSeen, EntrySeen, Lookup, Overview, WindowSeen
 from .model import (
+    CHANGED,
     RUNS_ALONE,
     Again,
     BeatReport,
@@ -92,6 +94,7 @@ from .model import (
     Loaded,
     LoadRequest,
     Moved,
+    Open,
     OpenWindow,
     Overdue,
     Past,
@@ -111,7 +114,9 @@ from .roundtrip import raised
 from .verbs import Store, store_of
 
 __all__ = (
+    "CHANGED",
     "RUNS_ALONE",
+    "SHARDS",
     "Again",
     "BeatReport",
     "BeatSeen",
@@ -136,6 +141,7 @@ __all__ = (
     "Loaded",
     "Lookup",
     "Moved",
+    "Open",
     "OpenWindow",
     "Overdue",
     "Overview",

@@ -120,9 +120,13 @@ class Spent:
     again: datetime | None = None
 
 
+#: In the place of a beat: the definition was set at run time, and has been set anew.
+CHANGED = "-"
+
+
 @dataclass(frozen=True)
 class Superseded:
-    """A living beat loaded another definition of the entry later."""
+    """A living beat loaded another definition of the entry later; or see :data:`CHANGED`."""
 
     beat: str
     loaded_at: int | None = None
@@ -355,9 +359,9 @@ class Overdue:
     shards: list[list[WindowKey | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
-    #: For each shard the names of definitions that changed, each with the number of its change, and '' with the last
-    #: one; or its error. None: it wasn't asked.
-    changed: list[dict[str, int] | OnceError] | None = None
+    #: For each shard that was asked the names of definitions that changed, each with the number of its change, and ''
+    #: with the last one; or its error.
+    changed: list[dict[str, int] | OnceError] = field(default_factory=list)
 
     @property
     def away(self) -> StoreUnavailableError | None:

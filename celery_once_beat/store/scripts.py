@@ -294,7 +294,7 @@ POSTPONE = Verb(
 BACKFILL = Verb(
     "backfill",
     "entry open history run claim",
-    f"{_ENDING} beat publish_timeout:span",
+    f"{_ENDING} beat overdue_in:span",
     codec.read_backfill,
     waits=True,
 )

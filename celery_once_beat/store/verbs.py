@@ -256,9 +256,7 @@ class Store:
         return model.Overdue(
             [codec.read_members(members) for members in shards],
             heartbeat,
-            [codec.read_numbers(self.keys.of_shard("defs", shard), reply) for shard, reply in enumerate(changed)]
-            if changed_since
-            else None,
+            [codec.read_numbers(self.keys.of_shard("defs", shard), reply) for shard, reply in enumerate(changed)],
         )
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
@@ -291,9 +289,25 @@ class Store:
             self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, words=words, report=report
         )
 
+    def backfill_many(
+        self, orders: Iterable[tuple[WindowKey, str]], overdue_in: float | None = None
+    ) -> list[model.Claimed | model.Open | model.Unknown | OnceError]:
+        """Open windows once more, each by order of a beat, or of a name that is used for this order alone.
+
+        Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it; None: in
+        ``publish_timeout``.
+        """
+        seconds = self.settings.publish_timeout if overdue_in is None else overdue_in
+        return self._trip.run(
+            [self._of_window(scripts.BACKFILL, window, beat=beat, overdue_in=seconds) for window, beat in orders]
+        )
+
     def backfill(self, window: WindowKey, beat: str) -> model.Claimed | model.Open | model.Unknown:
-        """Open a window once more, by order of ``beat``: a beat's name, or one that is used for this order alone."""
-        return self._trip.one(self._of_window(scripts.BACKFILL, window, beat=beat))
+        """Open one window once more; see :meth:`backfill_many`."""
+        (reply,) = self.backfill_many([(window, beat)])
+        if isinstance(reply, OnceError):
+            raise reply
+        return reply
 
     def pause(self, entry: str, words: str = "{}") -> bool:
         """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry.

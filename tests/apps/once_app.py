@@ -123,7 +123,7 @@ def work(self, seconds=0.05):
     time.sleep(seconds / 2)
     reach("worker.body")
     time.sleep(seconds / 2)
-    note("finish", self.window, worker=self.request.hostname, held=self.window.held)
+    note("finish", self.window, worker=self.request.hostname, held=self.window.held, seconds=seconds)
     return "worked"
 
 

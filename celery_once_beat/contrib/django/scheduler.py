@@ -140,13 +140,15 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             return  # it isn't the rows that changed
         if before is not None:
             self._came(seen, before)
-        self._one_offs = [entry for entry in self.entries if entry.source.model.one_off]
+        self._one_offs = [entry for entry in self.entries if not entry.stored and entry.source.model.one_off]
         self._passed.intersection_update(self._one_offs)
 
     def _came(self, seen: Seen, before: Seen) -> None:
         """Say when rows that are new here were made, enabled or renamed: nothing from before that runs."""
         names = {_key(source): name for name, source in before.schedule.items()}
         for entry in self.entries.unloaded():
+            if entry.stored:
+                continue
             if entry.came_at is None and entry.absent_at is not None:
                 # After a long silence nobody knows when it came: it counts from now.
                 absent_at = self.clock.now() if seen.at - before.at > SILENT else entry.absent_at

@@ -1,4 +1,5 @@
 -- backfill: a window is opened once more, by order. The cursor stays, and the outcome is counted apart.
+-- It is overdue in OVERDUE_IN ms, unless it is confirmed before.
 --
 -- returns {'claimed', turn, expires, now}   publish it, then confirm with that turn, which is 1; expires is '0': never;
 --                now is when it was ordered, server ms. The same answer where the reply to this order was lost
@@ -26,5 +27,5 @@ redis.call('DEL', RUN)
 redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)
 local window = new_window(BEAT, 0)
 window.backfill = 1
-write_window(window, NOW + PUBLISH_TIMEOUT)
+write_window(window, NOW + OVERDUE_IN)
 return {'claimed', 1, '0', int(NOW)}

@@ -1,0 +1,244 @@
+"""Entries that people set at run time: a beat reads what changed since its last look, and puts it in force.
+
+The store counts the changes of each shard. A look brings the names that changed since the number that the beat knows;
+that number comes with them, unless the store has lost it: then the shard is read anew. It is read anew as well, a
+shard at a time, every few minutes: so a beat sees what a failover lost or brought back, however long it stood still.
+
+What a beat doesn't know yet can do no harm: the store refuses its loads, claims and takes, see ``store``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from celery.beat import ScheduleEntry
+from celery.utils.log import get_logger
+
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.logs import about
+from celery_once_beat.schedules import Definition
+from celery_once_beat.store import SHARDS, ChangeRecord, Store, StoredDefinition, raised
+from celery_once_beat.windows import format_instant
+from celery_once_beat.wording import shown
+
+from .entries import BeatEntry, Earlier, Entries
+from .garbage import uncollected
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Definitions that are read in one pipeline.
+_CHUNK = 500
+#: Seconds of a look for reading them.
+_READING = 1.0
+#: Seconds after which a shard is read anew.
+_ANEW = 300.0
+#: An entry is forgotten after so long: by then no window is owed by an earlier definition.
+_OWED_FOR = timedelta(days=30)
+
+
+def make_defined(
+    entries: Entries, app: Celery, known: StoredDefinition, changes: Sequence[ChangeRecord] = ()
+) -> BeatEntry:
+    """Return the entry of a definition that the store has; ``changes`` are its last, newest first.
+
+    Raises StoreDataError or NewerVersionError where it can't be read, SettingError where its options are wrong.
+    """
+
+    def make(text: str) -> BeatEntry:
+        definition = Definition.read(known.name, text)
+        options = {**definition.options, **({"once": dict(definition.once)} if definition.once else {})}
+        source: Any = ScheduleEntry(
+            name=known.name,
+            task=definition.task,
+            last_run_at=known.at,  # else it would ask for the time
+            schedule=definition.schedule,
+            args=tuple(definition.args),
+            kwargs=dict(definition.kwargs),
+            options=options,
+            app=app,
+        )
+        made = entries.make(known.name, source)
+        made.defined(known.mark, ())
+        return made
+
+    def make_earlier(text: str) -> BeatEntry | None:
+        try:
+            return make(text) if text else None
+        except Exception as exc:  # noqa: BLE001  # what it owed is its own trouble
+            logger.error(
+                "once: schedule %r: an earlier version can't be read, its windows don't run: %s",
+                known.name,
+                shown(exc),
+                extra=about("schedule_unreadable", entry=known.name),
+            )
+            return None
+
+    entry = make(known.text)
+    since = datetime.now(timezone.utc) - _OWED_FOR
+    replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
+    if replaced and not replaced[0].replaced:
+        del replaced[0]  # before that there was nothing
+    earlier = [Earlier(change.at, lambda text=change.replaced: make_earlier(text)) for change in replaced]  # type: ignore[misc]
+    entry.defined(known.mark, earlier)
+    return entry
+
+
+class Defined:
+    """The entries of one beat that were set at run time."""
+
+    def __init__(self, store: Store, entries: Entries, app: Celery) -> None:
+        self._store = store
+        self._entries = entries
+        self._app = app
+        #: For each shard the number of the last change that is known; 0: the shard is read anew.
+        self._numbers = [0] * SHARDS
+        #: For each shard its names, each with the number of its last change.
+        self._known: list[dict[str, int]] = [{} for _ in range(SHARDS)]
+        #: When each shard was read anew last (``clock.steady``).
+        self._anew_at = [-math.inf] * SHARDS
+        #: What has changed and isn't read yet.
+        self._to_read: dict[str, None] = {}
+        #: Name, or shard, → why it can't be read, as it was logged.
+        self._wrong: dict[str, str] = {}
+        #: All has been read once.
+        self._begun = False
+
+    @property
+    def all_read(self) -> bool:
+        """Whether all that changed up to the last look is in force."""
+        return not self._to_read and min(self._anew_at) > -math.inf
+
+    def asks(self) -> list[int]:
+        """Return for each shard since which change the next look asks; 0: for all."""
+        now = steady()
+        asked = [0 if now - anew > 2 * _ANEW else self._numbers[shard] for shard, anew in enumerate(self._anew_at)]
+        oldest = min(range(SHARDS), key=self._anew_at.__getitem__)
+        if now - self._anew_at[oldest] > _ANEW:
+            asked[oldest] = 0
+        return asked
+
+    def see(self, asked: Sequence[int], found: Sequence[dict[str, int] | OnceError]) -> None:
+        """Put in force what a look ``found`` that ``asked``; raises StoreUnavailableError.
+
+        What there is no time for is left to the next call.
+        """
+        readable: dict[int, dict[str, int]] = {}
+        for shard, names in enumerate(found):
+            if isinstance(names, OnceError):
+                if not isinstance(names, StoreUnavailableError):  # the look says that
+                    self._log_wrong(f"shard {shard}", names)
+                continue
+            self._wrong.pop(f"shard {shard}", None)
+            readable[shard] = names
+        self._note(asked, readable)
+        self.read()
+
+    def _note(self, asked: Sequence[int], found: Mapping[int, dict[str, int]]) -> None:
+        moved = {shard: asked[shard] for shard, names in found.items() if 0 < asked[shard] < names.get("", 0)}
+        # Asked after the names: what is deleted in between is seen here, and once more at the next look.
+        gone = dict(zip(moved, self._store.deleted_since(moved) if moved else (), strict=True))
+        now = steady()
+        for shard, names in found.items():
+            last, deleted = names.get("", 0), gone.get(shard, {})
+            if isinstance(deleted, OnceError):
+                continue  # asked again at the next look
+            if last < asked[shard]:  # the store has lost what this beat knows
+                self._numbers[shard], self._anew_at[shard] = 0, -math.inf
+                continue
+            known = self._known[shard]
+            for name in deleted if asked[shard] else known.keys() - names.keys():
+                self._drop(name, known)
+            for name, number in names.items():
+                if name and known.get(name) != number:
+                    known[name] = number
+                    self._to_read[name] = None
+            self._numbers[shard] = last
+            if not asked[shard]:
+                self._anew_at[shard] = now
+
+    def _drop(self, name: str, known: dict[str, int]) -> None:
+        if known.pop(name, None) is None:
+            return
+        self._to_read.pop(name, None)
+        self._wrong.pop(name, None)
+        self._entries.take_out(name)
+        logger.info("once: schedule %r is deleted", name, extra=about("schedule_deleted", entry=name))
+
+    def read(self, until: float | None = None) -> None:
+        """Read what has changed, up to ``until`` (time.monotonic()); raises StoreUnavailableError."""
+        until = time.monotonic() + _READING if until is None else until
+        while self._to_read:
+            with uncollected():
+                self._read_chunk(list(islice(self._to_read, _CHUNK)))
+            if time.monotonic() > until:
+                break
+        self._begun = self._begun or self.all_read
+
+    def _read_chunk(self, names: list[str]) -> None:
+        found = self._store.definitions(names)
+        changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
+        changes = dict(zip(changed, self._store.changes(changed) if changed else (), strict=True))
+        made = []
+        for name, known in zip(names, found, strict=True):
+            del self._to_read[name]
+            if known is None or (isinstance(known, StoredDefinition) and known.deleted):
+                self._entries.take_out(name)  # a look will say so
+                continue
+            try:
+                made.append(self._make(raised(known), raised(changes.get(name, []))))
+            except Exception as exc:  # noqa: BLE001  # what its text, its options or a user's codec raise
+                self._entries.take_out(name)
+                self._log_wrong(name, exc)
+        self._entries.put_in(made)
+
+    def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> BeatEntry:
+        entry = make_defined(self._entries, self._app, known, changes)
+        self._wrong.pop(known.name, None)
+        if self._begun:
+            logger.info(
+                "once: schedule %r is read, version %d, by %r: its windows count from %s",
+                known.name,
+                known.version,
+                known.by,
+                format_instant(known.since),
+                extra=about("schedule_read", entry=known.name, start=format_instant(known.since)),
+            )
+        return entry
+
+    def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
+        """Look up names that this beat's schedule doesn't have, and whose windows are overdue.
+
+        Returns the entries of definitions that were deleted: their open windows go on to an outcome. And the names that
+        are there all the same, and are yet to be read. Raises StoreUnavailableError.
+        """
+        asked = list(names)
+        deleted: dict[str, BeatEntry] = {}
+        there = set()
+        found = [each for each in self._store.definitions(asked) if each is not None]
+        known = [each for each in found if isinstance(each, StoredDefinition)]
+        for each, changes in zip(known, self._store.changes([each.name for each in known]), strict=True):
+            if not each.deleted:
+                there.add(each.name)
+                continue
+            try:
+                deleted[each.name] = make_defined(self._entries, self._app, each, raised(changes))
+            except Exception as exc:  # noqa: BLE001  # as above
+                self._log_wrong(each.name, exc)
+                there.add(each.name)
+        return deleted, there
+
+    def _log_wrong(self, name: str, error: Exception) -> None:
+        """Log a lasting trouble once."""
+        why = str(error) if isinstance(error, OnceError) else shown(error)
+        if self._wrong.get(name) != why:
+            self._wrong[name] = why
+            logger.error("once: schedule %r is left out: %s", name, why, extra=about("schedule_unreadable", entry=name))
