@@ -13,7 +13,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
 - ``contrib``, ``testing``: on beat and worker
 - ``status``: how beats, entries and windows stand, as typed values
-- ``web``: the board and the metrics over HTTP
+- ``web``: the board and the metrics over HTTP · ``client``: schedules set at run time, from any process
 - ``cli``: ``celery once …``
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
@@ -28,17 +28,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .beat import OnceScheduler, OnceSchedulerMixin
-    from .schedules import OneOff, register_schedule_codec
+    from .client import AsyncSchedules, Schedules
+    from .schedules import OneOff, Schedule, register_schedule_codec
     from .windows import Window
     from .worker import OnceTask, current_window, once
 
 __version__ = "0.1.0"
 
 __all__ = (
+    "AsyncSchedules",
     "OnceScheduler",
     "OnceSchedulerMixin",
     "OnceTask",
     "OneOff",
+    "Schedule",
+    "Schedules",
     "Window",
     "current_window",
     "once",
@@ -47,10 +51,13 @@ __all__ = (
 
 if not TYPE_CHECKING:  # a type checker would believe that any name is here
     _HOME = {
+        "AsyncSchedules": "client",
         "OnceScheduler": "beat",
         "OnceSchedulerMixin": "beat",
         "OnceTask": "worker",
         "OneOff": "schedules",
+        "Schedule": "schedules",
+        "Schedules": "client",
         "Window": "windows",
         "current_window": "worker",
         "once": "worker",

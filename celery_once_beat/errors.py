@@ -6,6 +6,7 @@ A message says what was found, what was expected and where to change it; it neve
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 __all__ = (
     "DatabaseUnavailableError",
@@ -18,6 +19,8 @@ __all__ = (
     "StoreUnavailableError",
     "UncertainWriteError",
     "UndecidedError",
+    "UnknownScheduleError",
+    "VersionConflictError",
 )
 
 
@@ -56,6 +59,19 @@ class StoreUnavailableError(OnceError):
 
 class UncertainWriteError(StoreUnavailableError):
     """Fewer replicas than ``once_beat_wait_replicas`` confirmed a write: a failover could undo it."""
+
+
+class VersionConflictError(OnceError):
+    """A schedule has another version than the caller expected; nothing was changed."""
+
+    def __init__(self, text: str, current: Any = None) -> None:
+        super().__init__(text)
+        #: The schedule as it is, a ``celery_once_beat.Schedule``; None: there is none.
+        self.current = current
+
+
+class UnknownScheduleError(OnceError, LookupError):
+    """There is no schedule of that name."""
 
 
 class DatabaseUnavailableError(OnceError):

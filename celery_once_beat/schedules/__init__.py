@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .codecs import read_schedule, register_schedule_codec, write_schedule
+from .codecs import find_zone, read_schedule, register_schedule_codec, write_schedule
 from .definition import MOST_TEXT, Change, Definition, Schedule, check_name, check_words
 from .one_off import OneOff
 
@@ -14,6 +14,7 @@ __all__ = (
     "Schedule",
     "check_name",
     "check_words",
+    "find_zone",
     "read_schedule",
     "register_schedule_codec",
     "write_schedule",

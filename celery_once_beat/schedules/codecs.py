@@ -25,7 +25,7 @@ from celery_once_beat.wording import did_you_mean, shown
 
 from .one_off import OneOff
 
-__all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
+__all__ = ("find_zone", "read_schedule", "register_schedule_codec", "write_schedule")
 
 S = TypeVar("S", bound=BaseSchedule)
 #: A schedule's fields, as JSON has them.
@@ -191,6 +191,14 @@ def read_zone(name: object) -> ZoneInfo:
     if not isinstance(name, str):  # an unhashable one can't be looked up
         raise ValueError(f"tz: found {shown(name)}, expected the name of a time zone")  # noqa: TRY004
     return _zone(name)
+
+
+def find_zone(zone: object) -> tzinfo:
+    """Return a time zone that is given by name or as itself; raises SettingError where it has no name."""
+    try:
+        return read_zone(zone) if isinstance(zone, str) else read_zone(zone_name(zone))  # type: ignore[arg-type]
+    except ValueError as exc:
+        raise SettingError(f"timezone: {exc}") from exc
 
 
 def _placed(when: Any, fields: Fields) -> BaseSchedule:

@@ -5,16 +5,28 @@ What is right has to pass, and what is wrong has to be found: an ignore that isn
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
+from celery.schedules import BaseSchedule, crontab
 from typing_extensions import assert_type
 
 import celery_once_beat
-from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask, Window, current_window
+from celery_once_beat import (
+    AsyncSchedules,
+    OnceScheduler,
+    OnceSchedulerMixin,
+    OnceTask,
+    OneOff,
+    Schedule,
+    Schedules,
+    Window,
+    current_window,
+    register_schedule_codec,
+)
 from celery_once_beat.contrib.django import OnceTask as DjangoOnceTask
-from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.errors import OnceError, SettingError, VersionConflictError
 from celery_once_beat.signals import window_missed, window_succeeded
 from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between
 
@@ -100,6 +112,55 @@ def on_missed(sender: object, window: Window, count: int, **_: object) -> None:
 
 def read() -> OnceError:
     return SettingError("once_beat_lease: …")
+
+
+# -- schedules that are set at run time
+
+
+schedules = Schedules(app)
+one = schedules.set(
+    "tenant-42/report",
+    task=report,
+    schedule=crontab(hour=6),
+    args=("2026-11-21",),
+    options={"queue": "reports"},
+    once={"catch_up": "all"},
+    timezone="Europe/Berlin",
+    by="anna",
+    note="their trial ends in May",
+)
+assert_type(one, Schedule)
+assert_type(one.version, int)
+assert_type(one.changed_at, datetime)
+assert_type(schedules.get("tenant-42/report"), Schedule | None)
+assert_type(schedules.delete("tenant-42/report", if_version=one.version), bool)
+assert_type([each.name for each in schedules.list("tenant-")], list[str])
+schedules.set("tenant-42/report", task="proj.report", schedule=timedelta(hours=1), if_version="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+schedules.set("tenant-42/report", schedule=60)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+one.version = 5  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def set_time(user: str, hour: int) -> int | None:
+    schedules = AsyncSchedules(url="redis://localhost", key_prefix="once:")
+    try:
+        made = await schedules.set(f"user-{user}", task="proj.report", schedule=crontab(hour=hour), if_version=0)
+    except VersionConflictError:
+        return None
+    assert_type(made, Schedule)
+    assert_type([each async for each in schedules.list()], list[Schedule])
+    await schedules.set(user, schedule=60)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    for change in await schedules.changes(f"user-{user}"):
+        assert_type(change.by, str)
+    return made.version
+
+
+class Tide(BaseSchedule):
+    harbour = "Hamburg"
+
+
+register_schedule_codec("tide", Tide, lambda tide: {"harbour": tide.harbour}, lambda _: Tide())
+register_schedule_codec("tide", Tide, lambda _: {}, lambda _: 5)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+schedules.set("tide", task="proj.report", schedule=OneOff(datetime.now()))
 
 
 # -- tests of its own

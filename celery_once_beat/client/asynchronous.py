@@ -1,0 +1,70 @@
+"""The same for asyncio: each method of :class:`Schedules` in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from celery import Celery
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.schedules import Schedule
+
+from .schedules import Schedules
+
+__all__ = ("AsyncSchedules",)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _twin(
+    method: Callable[Concatenate[Schedules, P], R],
+) -> Callable[Concatenate[AsyncSchedules, P], Coroutine[Any, Any, R]]:
+    """The same method, awaited."""
+
+    @functools.wraps(method)
+    async def twin(self: AsyncSchedules, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+
+    return twin
+
+
+class AsyncSchedules:
+    """As :class:`Schedules`, and made as that, for asyncio."""
+
+    def __init__(
+        self,
+        app: Celery[Any] | None = None,
+        *,
+        url: str | None = None,
+        key_prefix: str | None = None,
+        redis_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        #: What does the work, in threads.
+        self.sync = Schedules(app, url=url, key_prefix=key_prefix, redis_options=redis_options)
+
+    set = _twin(Schedules.set)
+    put = _twin(Schedules.put)
+    pause = _twin(Schedules.pause)
+    resume = _twin(Schedules.resume)
+    delete = _twin(Schedules.delete)
+    get = _twin(Schedules.get)
+    changes = _twin(Schedules.changes)
+    next = _twin(Schedules.next)
+    run = _twin(Schedules.run)
+    backfill = _twin(Schedules.backfill)
+    history = _twin(Schedules.history)
+    status = _twin(Schedules.status)
+    close = _twin(Schedules.close)
+
+    async def list(
+        self, prefix: str = "", after: str = "", wrong: Callable[[OnceError], None] | None = None
+    ) -> AsyncIterator[Schedule]:
+        """As :meth:`Schedules.list`: ``async for``."""
+        pages = self.sync._pages(prefix, after, wrong)  # noqa: SLF001  # of the same box
+        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+            for each in page:
+                yield each

@@ -1,0 +1,409 @@
+"""The client: schedules are set, changed, paused, deleted, run and looked at."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery import Celery
+from celery.schedules import BaseSchedule
+from celery.utils.log import get_logger
+
+from celery_once_beat.beat import BeatEntry, Entries, LoadedSchedule, make_defined
+from celery_once_beat.errors import (
+    OnceError,
+    SettingError,
+    StoreDataError,
+    UnknownScheduleError,
+    VersionConflictError,
+)
+from celery_once_beat.identity import order_name
+from celery_once_beat.logs import about
+from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
+from celery_once_beat.settings import Settings
+from celery_once_beat.status import (
+    EntryStatus,
+    WindowStatus,
+    coming_starts,
+    make_report,
+    newest_start,
+    starts_to_run,
+)
+from celery_once_beat.store import (
+    Changed,
+    Claimed,
+    Conflict,
+    Lookup,
+    Open,
+    Store,
+    StoredDefinition,
+    Unknown,
+    raised,
+)
+from celery_once_beat.windows import WindowKey, format_instant, task_id
+from celery_once_beat.wording import shown
+
+if TYPE_CHECKING:
+    from celery import Task
+
+__all__ = ("OrderedWindow", "Schedules")
+
+logger = get_logger(__name__)
+
+#: Schedules that travel in one pipeline.
+_PAGE = 500
+#: Windows that are ordered in one pipeline.
+_ORDERED = 100
+
+
+class OrderedWindow(NamedTuple):
+    """A window that was ordered to run."""
+
+    #: Aware UTC.
+    start: datetime
+    #: Of its task; None: the window still owes its outcome, and was left alone.
+    task_id: str | None
+
+
+class Schedules:
+    """The schedules of one app, or at ``url`` those of the app that uses ``key_prefix`` there. Thread-safe.
+
+    A change is in force in every beat within one look (``once_beat_recovery_interval``); from its answer on, no window
+    is claimed by what was before. Instants are aware datetimes; naive ones are in the app's time zone, UTC with
+    ``url``. Wrong input raises SettingError before anything is written. Every method raises StoreUnavailableError where
+    Redis doesn't answer, and what it asked for may then have been carried out all the same; StoreDataError or
+    NewerVersionError where a schedule can't be read.
+    """
+
+    def __init__(
+        self,
+        app: Celery[Any] | None = None,
+        *,
+        url: str | None = None,
+        key_prefix: str | None = None,
+        redis_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if (app is None) == (url is None):
+            raise SettingError("Schedules: give app or url=, one of the two: where schedules are kept")
+        #: Without an app nobody knows here which tasks and which static entries there are.
+        self._knows_app = app is not None
+        if app is None:
+            app = Celery("once", set_as_current=False)
+            app.conf.once_beat_redis_url = url
+            if redis_options is not None:
+                app.conf.once_beat_redis_options = dict(redis_options)
+            if key_prefix is not None:
+                app.conf.once_beat_key_prefix = key_prefix
+        elif key_prefix is not None or redis_options is not None:
+            raise SettingError("Schedules: key_prefix and redis_options go with url; an app has settings for them")
+        self._app = app
+        self._settings = Settings.from_app(app)
+        self._store = Store(self._settings)
+        self._lookup = Lookup(self._store)
+        self._unknown_tasks: set[str] = set()
+
+    def close(self) -> None:
+        """Give the connections back; the next call connects again."""
+        self._store.close()
+
+    # -- changes ----------------------------------------------------------------------------------------------
+
+    def set(  # noqa: PLR0913  # all that a schedule has
+        self,
+        name: str,
+        *,
+        task: str | Task[Any, Any],
+        schedule: BaseSchedule | float | timedelta | datetime,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        once: Mapping[str, Any] | None = None,
+        timezone: str | tzinfo | None = None,
+        paused: bool | None = None,
+        by: str = "",
+        note: str = "",
+        if_version: int | None = None,
+    ) -> Schedule:
+        """Make a schedule, or change it. It counts from now: never an early run; what was due before stays owed.
+
+        ``schedule`` is one of Celery's, seconds or a timedelta for an interval, or a datetime to run once.
+        ``timezone`` is that of a crontab, and of an interval of whole days (default: the schedule's own, else the
+        app's). ``args``, ``kwargs`` and ``options`` are those of ``apply_async``, ``once`` the settings of a beat
+        entry. ``paused`` None leaves that as it is. ``by`` and ``note`` stand in the log of changes. With
+        ``if_version`` it is set only if that is its version, 0: only if there is none; else VersionConflictError says
+        what there is. If all is as it was, nothing changes, nor does the version.
+        """
+        check_name(name)
+        words = check_words(by, note)
+        if self._knows_app and name in (self._app.conf.beat_schedule or {}):
+            raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
+        zone = find_zone(timezone) if timezone is not None else self._zone_of(schedule)
+        definition = Definition.of(
+            task if isinstance(task, str) else task.name,
+            schedule,
+            zone,
+            args=args,
+            kwargs=kwargs,
+            options=options,
+            once=once,
+        )
+        definition.check(name, self._settings, self._app.tasks.get(definition.task))
+        return self.put(name, definition, words, if_version=if_version, paused=paused)
+
+    def put(
+        self,
+        name: str,
+        definition: Definition,
+        words: str = "{}",
+        *,
+        if_version: int | None = None,
+        paused: bool | None = None,
+    ) -> Schedule:
+        """As :meth:`set`, of a definition that is made and checked; ``words`` are those of ``check_words``."""
+        text = definition.text()
+        self._refuse_the_past(name, definition, text)
+        reply = self._store.set_definition(name, text, words, if_version=if_version, paused=paused)
+        if isinstance(reply, Conflict):
+            raise self._conflict(name, reply, if_version)
+        self._name_unknown_task(name, definition.task)
+        if reply.same:
+            known = self.get(name)
+            if known is not None:
+                return known
+        said = json.loads(words)
+        return Schedule(
+            **_fields(definition),
+            name=name,
+            version=reply.version,
+            changed_at=reply.at,
+            changed_by=said.get("by", ""),
+            note=said.get("note", ""),
+            paused=reply.paused,
+        )
+
+    def pause(self, name: str, *, by: str = "", note: str = "") -> None:
+        """Claim no further windows; what is open goes on. As ``celery once pause``, also for a beat's own entries."""
+        if not self._store.pause(check_name(name), check_words(by, note)):
+            raise self._unknown(name)
+
+    def resume(self, name: str, *, by: str = "", note: str = "") -> None:
+        """Claim windows again. Those of the pause are caught up on as after an outage (``catch_up``)."""
+        if not self._store.resume(check_name(name), check_words(by, note)):
+            raise self._unknown(name)
+
+    def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
+        """Delete a schedule; returns False where there was none. What is open goes on to its outcome."""
+        reply = self._store.delete_definition(check_name(name), check_words(by, note), if_version=if_version)
+        if isinstance(reply, Conflict):
+            raise self._conflict(name, reply, if_version)
+        return isinstance(reply, Changed)
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Schedule | None:
+        """Return a schedule; None where there is none."""
+        known = self._known(name)
+        return None if known is None else _schedule(known)
+
+    def list(
+        self, prefix: str = "", after: str = "", wrong: Callable[[OnceError], None] | None = None
+    ) -> Iterator[Schedule]:
+        """Yield the schedules whose names begin with ``prefix`` and come after ``after``, by name.
+
+        One that can't be read is given to ``wrong``, as the error that says why, and left out; None: logged.
+        """
+        for page in self._pages(prefix, after, wrong):
+            yield from page
+
+    def _pages(
+        self, prefix: str, after: str, wrong: Callable[[OnceError], None] | None
+    ) -> Iterator[builtins.list[Schedule]]:
+        found = [raised(names) for names in self._store.definition_names()]
+        names = sorted(name for each in found for name in each if name.startswith(prefix) and name > after)
+        tell = wrong or _log_wrong
+        for position in range(0, len(names), _PAGE):
+            page = []
+            chunk = names[position : position + _PAGE]
+            for known in self._store.definitions(chunk):
+                try:
+                    if raised(known) is not None and not known.deleted:  # type: ignore[union-attr]
+                        page.append(_schedule(known))  # type: ignore[arg-type]
+                except OnceError as exc:
+                    tell(exc)
+            yield page
+
+    def changes(self, name: str) -> Sequence[Change]:
+        """Return who changed a schedule, when and why: the last 50, newest first; for 30 days after its deletion."""
+        records = raised(self._store.changes([check_name(name)])[0])
+        (known,) = self._store.definitions([name])
+        text = known.text if isinstance(known, StoredDefinition) and not known.deleted else ""
+        found = []
+        for record in records:
+            definition = Definition.read(name, text) if text and record.what == "set" else None
+            found.append(
+                Change(
+                    version=record.version,
+                    at=record.at,
+                    what=record.what,
+                    by=record.by,
+                    note=record.note,
+                    definition=definition,
+                )
+            )
+            text = record.replaced if record.what in ("set", "delete") else text
+        return found
+
+    # -- windows ----------------------------------------------------------------------------------------------
+
+    def next(self, name: str, number: int = 1, after: datetime | None = None) -> Sequence[datetime]:
+        """Return the next starts, in UTC, by the definition alone: whether beats live or it is paused.
+
+        They come after ``after``; None: after now.
+        """
+        entry = self._entry(name)
+        return list(islice(coming_starts(entry, self._instant(after) or datetime.now(timezone.utc)), number))
+
+    def run(self, name: str, start: datetime | None = None) -> OrderedWindow:
+        """Run the window at ``start`` now, also one that ran before; None: the newest that has started.
+
+        A beat publishes it within one look, by the definition as it is then. Its outcome is counted apart.
+        """
+        entry, now = self._entry(name), self._store.look().now
+        at = self._instant(start) or newest_start(entry, now)
+        if at is None:
+            raise SettingError(f"schedule {name!r}: none of its windows has started yet")
+        if start is not None and [*entry.starts(at - timedelta(microseconds=1), at)] != [at]:
+            raise SettingError(f"schedule {name!r}: {format_instant(at)} is no window of it")
+        return self._order(entry, [at])[0]
+
+    def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
+        """Run the windows from ``start`` to ``end``, both included; what is open or done is left out.
+
+        With ``again`` what is done runs once more. Else as :meth:`run`.
+        """
+        entry, now = self._entry(name), self._store.look().now
+        since, until = self._instant(start), self._instant(end)
+        assert since is not None
+        assert until is not None
+        if until < since or since > now:
+            raise SettingError(
+                f"schedule {name!r}: found {shown(start)} to {shown(end)}, expected times that have been"
+            )
+        seen = self._lookup.entry(name, self._settings.history_size or 1)
+        return self._order(entry, starts_to_run(entry, seen, since, min(until, now), again=again)[0])
+
+    def _order(self, entry: BeatEntry, starts: Sequence[datetime]) -> builtins.list[OrderedWindow]:
+        ordered = []
+        for position in range(0, len(starts), _ORDERED):
+            chunk = starts[position : position + _ORDERED]
+            orders = [(WindowKey(entry.name, start), order_name()) for start in chunk]
+            for start, reply in zip(chunk, self._store.backfill_many(orders, overdue_in=0.0), strict=True):
+                if isinstance(reply, OnceError):
+                    raise reply
+                if isinstance(reply, Unknown):
+                    raise UnknownScheduleError(f"no beat has loaded {entry.name!r} yet: it is run by one that lives")
+                ordered.append(OrderedWindow(start, self._task_id(entry.name, start, reply)))
+        return ordered
+
+    def _task_id(self, name: str, start: datetime, reply: Claimed | Open) -> str | None:
+        if isinstance(reply, Open):
+            return None
+        return task_id(self._settings.key_prefix, name, start, reply.ordered)
+
+    def history(self, name: str, number: int = 20) -> Sequence[WindowStatus]:
+        """Return the last windows, newest first; also of a beat's own entries, and of what was deleted of late."""
+        seen = self._lookup.entry(check_name(name), number)
+        if seen.trouble:
+            raise StoreDataError(seen.trouble)
+        return [WindowStatus.of(window) for window in seen.windows[:number]]
+
+    def status(self, name: str) -> EntryStatus:
+        """Return how a schedule stands: its last window and the next, what is open, and what to look at."""
+        entries = self._entries()
+        entries.put_in([self._entry(name, entries)])
+        overview = self._lookup.overview([name])
+        report = make_report(overview, LoadedSchedule(entries, "", claims_windows=True))
+        return builtins.next(entry for entry in report.entries if entry.entry == name)
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _zone_of(self, when: object) -> tzinfo | None:
+        """The time zone of what has none of its own: the app's, as a beat would have it."""
+        placed = isinstance(when, BaseSchedule) and ("tz" in vars(when) or vars(when).get("_app") is not None)
+        zone: tzinfo = self._app.timezone
+        return None if placed else zone
+
+    def _instant(self, when: datetime | None) -> datetime | None:
+        if when is None:
+            return None
+        try:
+            aware = when if when.utcoffset() is not None else when.replace(tzinfo=self._app.timezone)
+            return aware.astimezone(timezone.utc)
+        except (AttributeError, OverflowError):
+            raise SettingError(f"found {shown(when)}, expected a datetime") from None
+
+    def _known(self, name: str) -> StoredDefinition | None:
+        known = raised(self._store.definitions([check_name(name)])[0])
+        return None if known is None or known.deleted else known
+
+    def _entries(self) -> Entries:
+        return Entries("", self._settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
+
+    def _entry(self, name: str, entries: Entries | None = None) -> BeatEntry:
+        """The entry as a beat has it."""
+        known = self._known(name)
+        if known is None:
+            raise self._unknown(name)
+        changes = raised(self._store.changes([name])[0]) if known.version > 1 else []
+        return make_defined(entries or self._entries(), self._app, known, changes)
+
+    def _refuse_the_past(self, name: str, definition: Definition, text: str) -> None:
+        if isinstance(definition.schedule, OneOff) and definition.schedule.clocked_time <= self._store.look().now:
+            known = self._known(name)
+            if known is None or known.text != text:
+                at = format_instant(definition.schedule.clocked_time)
+                raise SettingError(f"schedule {name!r}: found {at}, which is past, expected a time that is to come")
+
+    def _name_unknown_task(self, name: str, task: str) -> None:
+        if self._knows_app and task not in self._app.tasks and task not in self._unknown_tasks:
+            self._unknown_tasks.add(task)
+            logger.warning(
+                "once: schedule %r: this process doesn't know the task %s; a worker has to",
+                name,
+                shown(task),
+                extra=about("task_unknown", entry=name, task=task),
+            )
+
+    def _conflict(self, name: str, reply: Conflict, expected: int | None) -> VersionConflictError:
+        current = None if reply.current is None else _schedule(reply.current)
+        there = "there is none" if current is None else f"it has version {current.version}"
+        return VersionConflictError(f"schedule {name!r}: expected version {expected}, {there}", current)
+
+    def _unknown(self, name: str) -> UnknownScheduleError:
+        return UnknownScheduleError(f"there is no schedule {name!r}")
+
+
+def _fields(definition: Definition) -> dict[str, Any]:
+    return {field.name: getattr(definition, field.name) for field in fields(Definition)}
+
+
+def _schedule(known: StoredDefinition) -> Schedule:
+    """Read a definition as the store has it; raises StoreDataError or NewerVersionError."""
+    return Schedule(
+        **_fields(Definition.read(known.name, known.text)),
+        name=known.name,
+        version=known.version,
+        changed_at=known.at,
+        changed_by=known.by,
+        note=known.note,
+        paused=known.paused,
+    )
+
+
+def _log_wrong(error: OnceError) -> None:
+    logger.error("once: %s", error, extra=about("schedule_unreadable"))

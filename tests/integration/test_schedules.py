@@ -1,0 +1,431 @@
+"""Schedules that people set while everything runs: the client, and beats that put in force what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+from processes import wait_until
+from servers import RedisServer
+from system import System
+
+from celery_once_beat import AsyncSchedules, Schedules
+from celery_once_beat.errors import (
+    NewerVersionError,
+    OnceError,
+    SettingError,
+    StoreDataError,
+    StoreUnavailableError,
+    UnknownScheduleError,
+    VersionConflictError,
+)
+from celery_once_beat.schedules import Schedule
+from celery_once_beat.windows import format_instant, parse_instant
+
+WORK = "apps.once_app.work"
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture
+def schedules(redis_url: str) -> Iterator[Schedules]:
+    made = Schedules(url=redis_url)
+    yield made
+    made.close()
+
+
+# ------------------------------------------------------------------------------------------------ the client
+
+
+def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> None:
+    """As the page says; each answer says what there is from then on."""
+    one = schedules.set(
+        "tenant-42/report", task="proj.report", schedule=crontab(hour=6), args=(42,), options={"queue": "reports"},
+        once={"catch_up": "all"}, timezone="Europe/Berlin", by="anna", note="their trial ends in May",
+    )  # fmt: skip
+    assert isinstance(one, Schedule)
+    assert (one.name, one.task, one.args, one.version) == ("tenant-42/report", "proj.report", (42,), 1)
+    assert (one.changed_by, one.note, one.paused) == ("anna", "their trial ends in May", False)
+    assert one.schedule.tz == BERLIN
+    assert schedules.get("tenant-42/report") == one
+    two = schedules.set("tenant-42/report", task="proj.report", schedule=60, if_version=one.version)
+    with pytest.raises(VersionConflictError, match="expected version 1, it has version 2") as conflict:
+        schedules.set("tenant-42/report", task="proj.report", schedule=30, if_version=one.version)
+    assert conflict.value.current == two
+    with pytest.raises(VersionConflictError) as conflict:
+        schedules.set("another", task="proj.report", schedule=30, if_version=2)
+    assert conflict.value.current is None
+    schedules.pause("tenant-42/report", by="bob", note="too loud")
+    known = schedules.get("tenant-42/report")
+    assert known is not None
+    assert (known.paused, known.changed_by, known.version) == (True, "bob", 3)
+    schedules.resume("tenant-42/report")
+    with pytest.raises(VersionConflictError):
+        schedules.delete("tenant-42/report", if_version=3)
+    assert schedules.delete("tenant-42/report", by="anna", if_version=4)
+    assert schedules.get("tenant-42/report") is None
+    assert not schedules.delete("tenant-42/report")
+    changes = schedules.changes("tenant-42/report")
+    assert [change.what for change in changes] == ["delete", "resume", "pause", "set", "set"]
+    assert [change.version for change in changes] == [5, 4, 3, 2, 1]
+    assert changes[-1].definition is not None
+    assert changes[-1].definition.args == (42,)
+    assert changes[3].definition is not None
+    assert changes[3].definition.as_json()["schedule"] == {"type": "interval", "seconds": 60}
+    assert {changes[number].definition for number in (0, 1, 2)} == {None}
+
+
+def test_the_same_again_is_no_change(schedules: Schedules) -> None:
+    """A deploy that sets all its schedules changes what is different."""
+    one = schedules.set("a", task="t", schedule=60, by="anna")
+    assert schedules.set("a", task="t", schedule=60, by="bob") == one
+    assert schedules.set("a", task="t", schedule=60, paused=True).version == 2
+
+
+def test_schedules_are_listed_by_name(schedules: Schedules) -> None:
+    """By prefix, from a name on, over pages."""
+    for number in range(1100):
+        schedules.set(f"tenant-{number:04}/report", task="t", schedule=60)
+    schedules.set("other", task="t", schedule=60)
+    names = [each.name for each in schedules.list("tenant-")]
+    assert names == [f"tenant-{number:04}/report" for number in range(1100)]
+    after = schedules.list("tenant-", after="tenant-1097/report")
+    assert [each.name for each in after] == ["tenant-1098/report", "tenant-1099/report"]
+    assert len([*schedules.list()]) == 1101
+
+
+def test_one_that_cant_be_read_is_named_alone(schedules: Schedules, redis_server: RedisServer) -> None:
+    """The others are listed, and it can be set again or deleted."""
+    for name in ("a", "b", "c", "d"):
+        schedules.set(name, task="t", schedule=60)
+    with redis_server.client() as client:
+        for name, text in (("b", '{"v":1}'), ("c", '{"v":2}')):
+            client.hset(schedules._store.keys.of_entry("def", name), "text", text)
+    wrong: list[OnceError] = []
+    assert [each.name for each in schedules.list(wrong=wrong.append)] == ["a", "d"]
+    assert [type(error) for error in wrong] == [StoreDataError, NewerVersionError]
+    assert "'b'" in str(wrong[0])
+    with pytest.raises(StoreDataError, match="'b'"):
+        schedules.get("b")
+    assert schedules.set("b", task="t", schedule=60).version == 2
+    assert schedules.delete("c")
+
+
+def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A static entry's name is refused; an unknown task is named once, a task's name is taken from it."""
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.timezone = "Europe/Berlin"
+    app.conf.beat_schedule = {"nightly": {"task": "proj.report", "schedule": 60}}
+
+    @app.task(name="proj.known")
+    def known() -> None: ...
+
+    with closing(Schedules(app)) as schedules:
+        with pytest.raises(SettingError, match="beat_schedule"):
+            schedules.set("nightly", task="proj.known", schedule=60)
+        one = schedules.set("a", task=known, schedule=crontab(hour=6))
+        assert (one.task, one.schedule.tz) == ("proj.known", BERLIN)
+        for name in ("b", "c"):
+            schedules.set(name, task="proj.later", schedule=60)
+        assert caplog.text.count("doesn't know the task 'proj.later'") == 1
+        assert "proj.known" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "a\nb"},
+        {"task": ""},
+        {"schedule": "daily"},
+        {"schedule": -1},
+        {"schedule": crontab(), "timezone": "Mars/Olympus"},
+        {"schedule": datetime(2001, 1, 1, tzinfo=timezone.utc)},
+        {"args": [object()]},
+        {"once": {"catchup": "all"}},
+        {"options": {"countdown": "soon"}},
+        {"by": "x" * 1000},
+        {"note": "x" * 5000},
+    ],
+)
+def test_wrong_input_is_one_line_before_anything_is_written(
+    schedules: Schedules, redis_server: RedisServer, wrong: dict[str, Any]
+) -> None:
+    """At the caller; the store has nothing of it."""
+    given = {"name": "a", "task": "t", "schedule": 60, **wrong}
+    with pytest.raises(SettingError) as found:
+        schedules.set(given.pop("name"), **given)
+    assert "\n" not in str(found.value)
+    with redis_server.client() as client:
+        assert not [*client.scan_iter("once:*def*")]
+
+
+def test_what_isnt_there_is_said(schedules: Schedules) -> None:
+    """As one of our errors, which is a LookupError too."""
+    assert schedules.get("nobody") is None
+    assert [*schedules.changes("nobody")] == []
+    assert schedules.history("nobody") == []
+    for ask in (schedules.pause, schedules.resume, schedules.next, schedules.run, schedules.status):
+        with pytest.raises(UnknownScheduleError):
+            ask("nobody")
+    assert issubclass(UnknownScheduleError, LookupError)
+    schedules.set("young", task="t", schedule=60)
+    with pytest.raises(UnknownScheduleError, match="no beat has loaded"):
+        schedules.run("young")
+    assert schedules.status("young").attention == ("no beat has loaded it yet",)
+
+
+def test_the_next_starts_are_the_definitions(schedules: Schedules) -> None:
+    """No beat is asked, and naive times are in the client's time zone."""
+    schedules.set("a", task="t", schedule=crontab(minute=0, hour=6), timezone="Europe/Berlin")
+    starts = schedules.next("a", 3, datetime(2026, 3, 28))
+    assert [start.astimezone(BERLIN).isoformat() for start in starts] == [
+        "2026-03-28T06:00:00+01:00",
+        "2026-03-29T06:00:00+02:00",
+        "2026-03-30T06:00:00+02:00",
+    ]
+    later = datetime.now(timezone.utc) + timedelta(days=1)
+    schedules.set("once", task="t", schedule=later)
+    assert schedules.next("once", 5) == [later]
+    assert schedules.next("once", 5, later) == []
+
+
+def test_arguments_of_the_client_are_checked(redis_url: str) -> None:
+    """An app or a URL, one of the two."""
+    for given in ({}, {"app": Celery(set_as_current=False), "url": redis_url}, {"url": "http://x"}):
+        with pytest.raises(SettingError):
+            Schedules(**given)
+    away = Schedules(url="redis://127.0.0.1:1", redis_options={"retry": None})
+    with pytest.raises(StoreUnavailableError):
+        away.get("a")
+    away.close()
+
+
+def test_prefixes_are_apart(redis_url: str) -> None:
+    """Two apps on one Redis don't see each other's."""
+    one, two = (Schedules(url=redis_url, key_prefix=f"once:{name}:") for name in "ab")
+    try:
+        one.set("a", task="t", schedule=60)
+        assert two.get("a") is None
+    finally:
+        one.close()
+        two.close()
+
+
+def test_the_async_twin(redis_url: str) -> None:
+    """Each method, awaited; a hundred at once."""
+
+    async def use() -> None:
+        schedules = AsyncSchedules(url=redis_url)
+        made = await asyncio.gather(
+            *(schedules.set(f"user-{number:03}", task="t", schedule=60, if_version=0) for number in range(100))
+        )
+        assert {each.version for each in made} == {1}
+        assert [each.name async for each in schedules.list("user-09")] == [f"user-09{number}" for number in range(10)]
+        with pytest.raises(VersionConflictError):
+            await schedules.set("user-000", task="t", schedule=30, if_version=0)
+        await schedules.pause("user-000", by="anna")
+        known = await schedules.get("user-000")
+        assert known is not None
+        assert known.paused
+        assert (await schedules.changes("user-000"))[0].by == "anna"
+        assert len(await schedules.next("user-000", 2)) == 2
+        assert await schedules.delete("user-000")
+        await schedules.close()
+
+    asyncio.run(use())
+
+
+# ------------------------------------------------------------------------------------------------ beats
+
+
+@pytest.fixture
+def client(system: System) -> Iterator[Schedules]:
+    """A client of the system's store; nothing is in the beats' own schedule."""
+    system.entries = {}
+    made = Schedules(url=system.store_url)
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    wait_until(condition, what, 60)
+
+
+def executed(system: System, entry: str) -> list[str]:
+    """The windows whose body came to its end, in order."""
+    return [event["start"] for event in system.ledger.read("finish", entry=entry)]
+
+
+def wait_executed(system: System, entry: str, number: int) -> list[str]:
+    until(lambda: len(executed(system, entry)) >= number, f"{number} windows of {entry} executed")
+    return executed(system, entry)
+
+
+def test_beats_run_what_is_set_while_they_run(system: System, client: Schedules) -> None:
+    """Each window once with two beats; a change counts from its instant, a deletion ends it."""
+    system.pair()
+    one = client.set("users/42", task=WORK, schedule=0.5, by="anna")
+    wait_executed(system, "users/42", 4)
+    two = client.set("users/42", task=WORK, schedule=timedelta(seconds=0.7))
+    wait_executed(system, "users/42", len(executed(system, "users/42")) + 4)
+    client.delete("users/42")
+    deleted_at = client.changes("users/42")[0].at
+    until(lambda: not system.account("users/42").open, "every window has its outcome")
+    client.set("other", task=WORK, schedule=0.5)
+    wait_executed(system, "other", 3)
+    starts = [parse_instant(text) for text in executed(system, "users/42")]
+    assert max(Counter(starts).values()) == 1
+    assert one.changed_at < min(starts)
+    assert max(starts) <= deleted_at
+    of_one = sorted(start for start in starts if start <= two.changed_at)
+    of_two = sorted(start for start in starts if start > two.changed_at)
+    assert all(start.microsecond % 500_000 == 0 for start in of_one)
+    assert {later - start for start, later in itertools.pairwise(of_two)} == {timedelta(seconds=0.7)}
+    assert {later - start for start, later in itertools.pairwise(of_one)} == {timedelta(seconds=0.5)}
+
+
+def test_pause_and_resume_from_anywhere(system: System, client: Schedules) -> None:
+    """The command and the client do the same thing; it holds over a beat's restart."""
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    client.set("tick", task=WORK, schedule=0.5)
+    wait_executed(system, "tick", 2)
+    client.pause("tick", by="anna", note="too loud")
+    until(lambda: not system.account("tick").open, "every window has its outcome")
+    before = len(executed(system, "tick"))
+    beat.stop()
+    client.set("other", task=WORK, schedule=0.5)
+    beat = system.beat("again").wait_ready()
+    wait_executed(system, "other", 3)
+    assert len(executed(system, "tick")) == before
+    assert "paused" in system.once("pause", "tick")
+    assert client.get("tick").changed_by == "anna", "it was paused already"
+    system.once("resume", "tick")
+    assert not client.get("tick").paused
+    wait_executed(system, "tick", before + 2)
+    assert [change.what for change in client.changes("tick")] == ["resume", "pause", "set"]
+
+
+def test_what_was_owed_is_run_by_the_old_definition(system: System, client: Schedules) -> None:
+    """All beats were down over the change: windows up to it have the old arguments, those after it the new ones."""
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    client.set("tick", task=WORK, schedule=0.5, args=(0.01,), once={"catch_up": "all"})
+    wait_executed(system, "tick", 1)
+    beat.kill()
+    cursor = system.account("tick").cursor
+    until(lambda: client._store.look().now > cursor + timedelta(seconds=1.2), "two windows are owed")
+    changed = client.set("tick", task=WORK, schedule=0.3, args=(0.02,), once={"catch_up": "all"}).changed_at
+    system.beat("again").wait_ready()
+    until(lambda: any(parse_instant(text) > changed + timedelta(seconds=1) for text in executed(system, "tick")), "new")
+    client.pause("tick")
+    until(lambda: not system.account("tick").open, "every window has its outcome")
+    ran = {parse_instant(event["start"]): event["seconds"] for event in system.ledger.read("finish", entry="tick")}
+    assert {seconds for start, seconds in ran.items() if start <= changed} == {0.01}
+    assert {seconds for start, seconds in ran.items() if start > changed} == {0.02}
+    owed = sorted(start for start in ran if cursor < start <= changed)
+    assert len(owed) >= 2
+    assert all(start.microsecond % 500_000 == 0 for start in owed)
+
+
+def test_a_deleted_ones_open_window_is_recovered(system: System, client: Schedules) -> None:
+    """Its worker is killed, it is deleted, and a beat that never knew it publishes it again."""
+    system.settings = {"once_beat_lease": 1.0}
+    first = system.beat().wait_ready()
+    worker = system.worker(env={"kill_point": "worker.body"}).wait_ready()
+    client.set("tick", task=WORK, schedule=datetime.now(timezone.utc) + timedelta(seconds=2))
+    system.wait_fired()
+    worker.kill()
+    client.delete("tick")
+    first.kill()
+    system.beat("another").wait_ready()
+    system.worker("worker2").wait_ready()
+    wait_executed(system, "tick", 1)
+    until(lambda: not system.account("tick").open, "it has its outcome")
+
+
+def test_an_entry_that_cant_be_read_is_left_out_alone(system: System, client: Schedules) -> None:
+    """Named once; the others run. Set again, it runs too."""
+    for name in ("good", "text", "newer", "unknown type", "options"):
+        client.set(name, task=WORK, schedule=0.5)
+    keys = client._store.keys
+    good = client.get("good").text()
+    with redis.Redis.from_url(system.store_url) as raw:
+        raw.hset(keys.of_entry("def", "text"), "text", "x" * 1_000_000)
+        raw.hset(keys.of_entry("def", "newer"), "text", good.replace('"v":1', '"v":2'))
+        raw.hset(keys.of_entry("def", "unknown type"), "text", good.replace("interval", "tide"))
+        raw.hset(keys.of_entry("def", "options"), "text", good.replace('"task"', '"once":{"x":1},"task"'))
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    wait_executed(system, "good", 4)
+    for name in ("text", "newer", "unknown type", "options"):
+        assert beat.log.count(f"schedule {name!r} is left out") == 1
+        assert not executed(system, name)
+    client.set("text", task=WORK, schedule=0.5)
+    wait_executed(system, "text", 2)
+
+
+def test_a_static_entry_counts(system: System, client: Schedules) -> None:
+    """A deploy brings one of that name: it goes first, said once; without it, the stored one goes on."""
+    system.worker().wait_ready()
+    beat = system.beat("without").wait_ready()
+    client.set("tick", task=WORK, schedule=0.5, args=(0.01,))
+    wait_executed(system, "tick", 2)
+    static = {"tick": {"task": WORK, "every": 0.5}}
+    deployed = system.beat("with", entries=static).wait_ready()
+    deployed.wait_log("schedule 'tick' doesn't run")
+    beat.wait_log("another definition of it later")
+    number = len(executed(system, "tick"))
+    wait_executed(system, "tick", number + 4)
+    assert system.ledger.read("finish", entry="tick")[-1]["seconds"] == 0.05
+    deployed.stop()
+    until(lambda: system.ledger.read("finish", entry="tick")[-1]["seconds"] == 0.01, "the stored one runs again")
+    assert deployed.log.count("doesn't run") == 1
+    system.check_law = False
+
+
+def test_an_order_is_published_by_a_beat(system: System, client: Schedules) -> None:
+    """Run and backfill need neither a broker nor an app; outcomes are counted apart."""
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    client.set("daily", task=WORK, schedule=timedelta(days=1))
+    until(lambda: system.store.account("daily"), "a beat has loaded it")
+    ordered = client.run("daily")
+    assert ordered.task_id is not None
+    assert wait_executed(system, "daily", 1) == [format_instant(ordered.start)]
+    before = ordered.start - timedelta(days=2)
+    again = client.backfill("daily", before, ordered.start)
+    assert [each.start for each in again] == [before, before + timedelta(days=1)]
+    wait_executed(system, "daily", 3)
+    until(lambda: system.account("daily").apart.get("done") == 3, "their outcomes are recorded")
+    status = client.status("daily")
+    assert status.backfilled == {"done": 3}
+    assert status.next == client.next("daily")[0]
+    assert [window.state for window in client.history("daily")] == ["done"] * 3
+    assert "overdue" not in " ".join(status.attention)
+
+
+def test_beats_notice_that_the_store_lost_all(system: System, client: Schedules) -> None:
+    """What isn't there any more isn't run; what is set again is."""
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    client.set("a", task=WORK, schedule=0.5)
+    wait_executed(system, "a", 2)
+    with redis.Redis.from_url(system.store_url) as raw:
+        raw.flushall()
+    client.set("b", task=WORK, schedule=0.5)
+    wait_executed(system, "b", 3)
+    number = len(executed(system, "a"))
+    wait_executed(system, "b", 6)
+    assert len(executed(system, "a")) == number
+    assert system.store.account("a") is None
