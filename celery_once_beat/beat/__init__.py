@@ -5,7 +5,7 @@ from __future__ import annotations
 from .broker import broadcast_entries
 from .defined import Defined, make_defined
 from .entries import BeatEntry, Entries
-from .schedule import LoadedSchedule, describe, load_schedule
+from .schedule import LoadedSchedule, add_defined, describe, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 
@@ -18,6 +18,7 @@ __all__ = (
     "OnceScheduler",
     "OnceSchedulerMixin",
     "ServerClock",
+    "add_defined",
     "broadcast_entries",
     "describe",
     "load_schedule",

@@ -126,6 +126,24 @@ class Defined:
             asked[oldest] = 0
         return asked
 
+    def look(self) -> None:
+        """Read all that changed, for who is no beat; raises StoreUnavailableError."""
+        asked = self.asks()
+        found = self._store.changed_since(asked)
+        self.see(asked, found)
+        while self._to_read:
+            self.read()
+
+    def move(self, entries: Entries) -> None:
+        """Go on with other ``entries``, since the schedule was read anew."""
+        if entries is self._entries:
+            return
+        moved = [entry for entry in self._entries if entry.stored]
+        self._entries = entries
+        entries.put_in(moved)
+        for name, why in self._wrong.items():
+            entries.wrong[name] = why
+
     def see(self, asked: Sequence[int], found: Sequence[dict[str, int] | OnceError]) -> None:
         """Put in force what a look ``found`` that ``asked``; raises StoreUnavailableError.
 
@@ -137,7 +155,7 @@ class Defined:
                 if not isinstance(names, StoreUnavailableError):  # the look says that
                     self._log_wrong(f"shard {shard}", names)
                 continue
-            self._wrong.pop(f"shard {shard}", None)
+            self._readable(f"shard {shard}")
             readable[shard] = names
         self._note(asked, readable)
         self.read()
@@ -169,13 +187,13 @@ class Defined:
         if known.pop(name, None) is None:
             return
         self._to_read.pop(name, None)
-        self._wrong.pop(name, None)
+        self._readable(name)
         self._entries.take_out(name)
         logger.info("once: schedule %r is deleted", name, extra=about("schedule_deleted", entry=name))
 
-    def read(self, until: float | None = None) -> None:
-        """Read what has changed, up to ``until`` (time.monotonic()); raises StoreUnavailableError."""
-        until = time.monotonic() + _READING if until is None else until
+    def read(self) -> None:
+        """Read what has changed, for a while; raises StoreUnavailableError."""
+        until = time.monotonic() + _READING
         while self._to_read:
             with uncollected():
                 self._read_chunk(list(islice(self._to_read, _CHUNK)))
@@ -202,7 +220,7 @@ class Defined:
 
     def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> BeatEntry:
         entry = make_defined(self._entries, self._app, known, changes)
-        self._wrong.pop(known.name, None)
+        self._readable(known.name)
         if self._begun:
             logger.info(
                 "once: schedule %r is read, version %d, by %r: its windows count from %s",
@@ -236,9 +254,13 @@ class Defined:
                 there.add(each.name)
         return deleted, there
 
+    def _readable(self, name: str) -> None:
+        if self._wrong.pop(name, None) is not None:
+            self._entries.wrong.pop(name, None)
+
     def _log_wrong(self, name: str, error: Exception) -> None:
         """Log a lasting trouble once."""
         why = str(error) if isinstance(error, OnceError) else shown(error)
         if self._wrong.get(name) != why:
-            self._wrong[name] = why
+            self._wrong[name] = self._entries.wrong[name] = why
             logger.error("once: schedule %r is left out: %s", name, why, extra=about("schedule_unreadable", entry=name))

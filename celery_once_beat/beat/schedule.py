@@ -19,8 +19,10 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
 from celery_once_beat.wording import shown
 
+from .defined import Defined
 from .entries import Entries
 from .scheduler import OnceScheduler
 
@@ -68,6 +70,20 @@ def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None)
             raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
         entries.refresh(found)
     return LoadedSchedule(entries, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
+
+
+def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defined | None = None) -> Defined:
+    """Add the entries that people set at run time; raises StoreUnavailableError.
+
+    Returns what read them: given again with a schedule that was loaded again, it reads only what changed since.
+    """
+    if defined is None:
+        defined = Defined(store, loaded.entries, app)
+    else:
+        defined.move(loaded.entries)
+    with _silence():
+        defined.look()
+    return defined
 
 
 def _read_entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError
-from celery_once_beat.rules import balance
+from celery_once_beat.rules import Balance
 from celery_once_beat.store import EntrySeen
 from celery_once_beat.windows import format_instant
 
@@ -56,9 +56,10 @@ def _judge(entry: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
     if account.fingerprint not in (None, entry.fingerprint):
         return {**judged, "verdict": "another definition", "why": "the beats that live have another definition of it"}
     try:
-        result = balance(entry.name, entry.source.schedule, account, anchor=entry.policy.anchor, offset=entry.offset)
+        defined = entry.count(account.since, account.cursor)
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be read", "why": str(exc)}
+    result = Balance(entry.name, defined, dict(account.counts), account.owed)
     return {
         **judged,
         "defined": result.defined,

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 from celery.app.utils import find_app
 
-from celery_once_beat.beat import BeatEntry, LoadedSchedule, load_schedule
-from celery_once_beat.errors import SettingError
+from celery_once_beat.beat import BeatEntry, LoadedSchedule, add_defined, load_schedule
+from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Store
 from celery_once_beat.wording import did_you_mean
@@ -29,6 +29,7 @@ class Project:
         self.app = app
         self.settings = Settings.from_app(app, connects=needs_store)
         self._scheduler = scheduler
+        self._needs_store = needs_store
 
     @cached_property
     def store(self) -> Store:
@@ -42,9 +43,17 @@ class Project:
 
     @cached_property
     def schedule(self) -> LoadedSchedule:
-        """The schedule as a beat would have it."""
+        """The schedule as a beat would have it, with what people set at run time."""
         check_tasks(self.app)
-        return load_schedule(self.app, self.settings, self._scheduler)
+        loaded = load_schedule(self.app, self.settings, self._scheduler)
+        try:
+            if self.settings.redis_url:
+                add_defined(loaded, self.app, self.store)
+        except StoreUnavailableError as exc:
+            if self._needs_store:
+                raise
+            click.echo(f"once: schedules that were set at run time aren't shown: {exc}", err=True)
+        return loaded
 
     def read_again(self) -> None:
         """Have the schedule read once more when it is asked for next: a database's may have changed."""

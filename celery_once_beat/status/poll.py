@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from celery_once_beat.beat import LoadedSchedule, load_schedule
+from celery_once_beat.beat import Defined, LoadedSchedule, add_defined, load_schedule
 from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
@@ -48,6 +48,8 @@ class View:
         self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)
         self._loaded_at = time.monotonic()
         self._stale = False
+        #: Reads what people set at run time.
+        self._defined: Defined | None = None
         self._seen: dict[str, EntrySeen] = {}
         self._deep: dict[str, EntrySeen] = {}
         self._windows: dict[str, Sequence[WindowSeen]] = {}
@@ -59,6 +61,7 @@ class View:
     def look(self) -> Sight:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
+        self._defined = add_defined(schedule, self._app, self._store, self._defined)
         overview = self._lookup.overview(entry.name for entry in schedule.entries)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]

@@ -244,10 +244,7 @@ class Store:
             ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
             for shard in range(SHARDS)
         ]
-        commands += [
-            ("ZRANGEBYSCORE", self.keys.of_shard("defs", shard), number, "+inf", "WITHSCORES")
-            for shard, number in enumerate(changed_since)
-        ]
+        commands += self._changed_since(changed_since)
         (heartbeat,), found = self._trip.run_with(calls, commands)
         shards, changed = found[:SHARDS], found[SHARDS:]
         # Of a cluster one node may be away: what lives on the others is looked at all the same.
@@ -256,8 +253,21 @@ class Store:
         return model.Overdue(
             [codec.read_members(members) for members in shards],
             heartbeat,
-            [codec.read_numbers(self.keys.of_shard("defs", shard), reply) for shard, reply in enumerate(changed)],
+            self._read_changed(changed),
         )
+
+    def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
+        """Return for each shard the definitions that changed since the change of that number; see :meth:`overdue`."""
+        return self._read_changed(self._trip.read(self._changed_since(numbers)))
+
+    def _changed_since(self, numbers: Sequence[int]) -> list[Words]:
+        return [
+            ("ZRANGEBYSCORE", self.keys.of_shard("defs", shard), number, "+inf", "WITHSCORES")
+            for shard, number in enumerate(numbers)
+        ]
+
+    def _read_changed(self, replies: Sequence[Any]) -> list[dict[str, int] | OnceError]:
+        return [codec.read_numbers(self.keys.of_shard("defs", shard), reply) for shard, reply in enumerate(replies)]
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
@@ -369,13 +379,7 @@ class Store:
 
     def definition_names(self) -> list[dict[str, int] | OnceError]:
         """Return for each shard the names of its definitions, each with the number of its last change."""
-        keys = [self.keys.of_shard("defs", shard) for shard in range(SHARDS)]
-        found = [
-            codec.read_numbers(key, reply)
-            for key, reply in zip(
-                keys, self._trip.read([("ZRANGE", key, 0, -1, "WITHSCORES") for key in keys]), strict=True
-            )
-        ]
+        found = self.changed_since([0] * SHARDS)
         for names in found:
             if not isinstance(names, OnceError):
                 names.pop("", None)

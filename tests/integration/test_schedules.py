@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -30,6 +31,7 @@ from celery_once_beat.errors import (
     VersionConflictError,
 )
 from celery_once_beat.schedules import Schedule
+from celery_once_beat.status import View
 from celery_once_beat.windows import format_instant, parse_instant
 
 WORK = "apps.once_app.work"
@@ -429,3 +431,34 @@ def test_beats_notice_that_the_store_lost_all(system: System, client: Schedules)
     wait_executed(system, "b", 6)
     assert len(executed(system, "a")) == number
     assert system.store.account("a") is None
+
+
+def test_people_see_what_is_set(system: System, client: Schedules) -> None:
+    """The commands show it as any other entry; an account is counted over its versions; what is wrong is named."""
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    client.set("tick", task=WORK, schedule=0.5)
+    wait_executed(system, "tick", 2)
+    client.set("tick", task=WORK, schedule=0.3)
+    wait_executed(system, "tick", len(executed(system, "tick")) + 3)
+    client.set("wrong", task=WORK, schedule=0.5)
+    with redis.Redis.from_url(system.store_url) as raw:
+        raw.hset(client._store.keys.of_entry("def", "wrong"), "text", "{}")
+    status = json.loads(system.once("status", "--json"))
+    known = {entry["entry"]: entry for entry in status["entries"]}
+    assert known["tick"]["schedule"] == "every 0.3 s"
+    assert known["tick"]["kind"] == "scheduled"
+    assert known["tick"]["attention"] == []
+    assert known["wrong"]["kind"] == "left out"
+    assert "tick" in system.once("next", "tick")
+    audit = json.loads(system.once("audit", "--json"))
+    assert [each["verdict"] for each in audit["entries"]] == ["balances"]
+    view = View(Celery("shown", broker=system.broker_url, set_as_current=False), client._settings)
+    try:
+        for name in ("one", "two"):
+            client.set(name, task=WORK, schedule=60)
+            assert {entry.entry for entry in view.look().report.entries} >= {"tick", "wrong", name}
+        client.delete("one")
+        assert "one" not in {entry.entry for entry in view.look().report.entries}
+    finally:
+        view.close()
