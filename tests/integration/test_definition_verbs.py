@@ -192,6 +192,18 @@ def test_a_new_one_counts_from_when_it_was_set(stage: Defined) -> None:
     assert again.cursor > made.at
 
 
+def test_what_was_owed_before_any_beat_came_stays_owed(stage: Defined) -> None:
+    """It counts from when it was made, not from its last change; after a deletion from when it was made again."""
+    made = stage.set()
+    stage.set("two")
+    assert stage.load_it().cursor == made.at
+    stage.raw.delete(stage.entry_key)
+    stage.delete()
+    again = stage.set("three")
+    stage.set("four")
+    assert stage.load_it().cursor == again.at
+
+
 def test_what_was_owed_stays_owed(stage: Defined) -> None:
     """The cursor stays where it was: windows up to the change are found by the old definition."""
     made = stage.set()

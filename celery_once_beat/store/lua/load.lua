@@ -25,11 +25,11 @@ local first = LOADED_AT == 0
 local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
 local counts_from, stored, paused = COUNTS_FROM, DEFINITION[1], fields[5] == '1'
 if stored then
-  local set = redis.call('HMGET', stored, 'mark', 'since', 'loaded', 'paused')
+  local set = redis.call('HMGET', stored, 'mark', 'first', 'loaded', 'paused')
   if set[1] ~= FINGERPRINT then
     return {'superseded', '-', int(loaded_at)}
   end
-  counts_from = not cursor and not set[3] and instant_field('since', set[2]) or ''
+  counts_from = not cursor and not set[3] and instant_field('first', set[2]) or ''
   paused = paused or set[4] == '1'
 end
 local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at, lives = true}

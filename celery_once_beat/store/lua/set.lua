@@ -38,6 +38,7 @@ redis.call('HSET', DEF, 'v', VERSION, 'version', int(version), 'text', TEXT, 'at
   'since', at)
 if not there then
   redis.call('HDEL', DEF, 'deleted', 'loaded')
+  redis.call('HSET', DEF, 'first', at)
 end
 redis.call('HDEL', DEF, 'paused')
 if paused then

@@ -7,6 +7,7 @@
 --   text      the definition, JSON
 --   mark      the fingerprint with which beats load it: def:<version>:<call>; each set and each deletion makes a new one
 --   since     when it was set, by the server: the instant from which it counts
+--   first     when it was made: from there it is owed, if no beat has loaded any version of it yet
 --   at        when it changed last   words: who changed it and why, JSON
 --   paused    1; absent: not paused
 --   loaded    1; absent: no beat has loaded it
