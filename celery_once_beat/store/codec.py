@@ -81,6 +81,10 @@ def read_change(reply: list[Any]) -> model.ChangeReply:
     return model.Unknown()
 
 
+def read_pause(reply: list[Any]) -> model.ChangeReply | model.Confirmed:
+    return model.Confirmed() if reply[0] == "paused" else read_change(reply)
+
+
 def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition | OnceError | None:
     """Read a definition's hash, ``key``; None where there is none, an error where it can't be read."""
     if isinstance(reply, OnceError):

@@ -257,7 +257,7 @@ UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_or
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 #: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
 _CHANGE = "name call words"
-PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag", codec.read_change, waits=True)
+PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag", codec.read_pause, waits=True)
 SET = Verb(
     "set", "def entry changes defs gone", f"{_CHANGE} text paused if_version:number", codec.read_change, waits=True
 )

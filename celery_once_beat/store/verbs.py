@@ -324,11 +324,11 @@ class Store:
 
         ``words`` say who does it and why, JSON; they are kept where the entry was set at run time.
         """
-        return isinstance(self._change(scripts.PAUSE, entry, None, words, paused=True), model.Changed)
+        return not isinstance(self._change(scripts.PAUSE, entry, None, words, paused=True), model.Unknown)
 
     def resume(self, entry: str, words: str = "{}") -> bool:
         """Go on claiming the entry's windows; else as :meth:`pause`."""
-        return isinstance(self._change(scripts.PAUSE, entry, None, words, paused=False), model.Changed)
+        return not isinstance(self._change(scripts.PAUSE, entry, None, words, paused=False), model.Unknown)
 
     # -- definitions that people set at run time --------------------------------------------------------------
 

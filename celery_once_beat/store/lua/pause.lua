@@ -3,7 +3,8 @@
 -- Of a definition that was set at run time it is a change: counted, remembered, and kept with the definition, also where no
 -- beat has loaded the entry yet. The entry's own field is what claims look at.
 --
--- returns {'done', version, time}   it is as asked, now or before; version is 0 where it wasn't set at run time
+-- returns {'done', version, time}   it is as asked, now or before
+--         {'paused'}    the same, of an entry that wasn't set at run time
 --         {'unknown'}   there is no such entry
 
 local NOW, TIME = server_time()
@@ -13,13 +14,16 @@ if not cursor and not set then
   return {'unknown'}
 end
 local number = set and before.paused ~= PAUSED and next_number()
-local version, at = set and before.version or 0, set and before.at or time_of_change()
 if cursor then
   redis.call('HDEL', ENTRY, 'paused') -- first what needs no memory: a full server then allows the next write
   if PAUSED then
     redis.call('HSET', ENTRY, 'paused', '1')
   end
 end
+if not set then
+  return {'paused'}
+end
+local version, at = before.version, before.at
 if number then
   version, at = version + 1, time_of_change(before)
   redis.call('HDEL', DEF, 'paused')
@@ -30,7 +34,5 @@ if number then
   remember_change(version, at, PAUSED and 'pause' or 'resume', '')
   redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
 end
-if set then
-  touch_definition()
-end
+touch_definition()
 return {'done', int(version), at}
