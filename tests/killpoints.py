@@ -22,6 +22,8 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.published": ("after", ("beat.publishing.Publishing.apply_async",)),
     "beat.before_confirm": ("before", ("store.Store.confirm_many",)),
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
+    "beat.change_read": ("after", ("store.Store.definitions",)),
+    "beat.change_in_force": ("after", ("beat.entries.Entries.put_in",)),
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
     "worker.before_begin": ("before", ("store.Store.begin",)),
     "worker.begun": ("after", ("store.Store.begin",)),
@@ -86,6 +88,8 @@ def _counts(point, what) -> bool:
         from celery_once_beat.store import Claimed
 
         return any(isinstance(reply, Claimed) for reply in what)
+    if point == "beat.change_read":
+        return bool(what)
     if point == "worker.draining":
         return bool(what[0]._ends)
     return True

@@ -462,3 +462,31 @@ def test_people_see_what_is_set(system: System, client: Schedules) -> None:
         assert "one" not in {entry.entry for entry in view.look().report.entries}
     finally:
         view.close()
+
+
+@pytest.mark.parametrize("action", ["KILL", "STOP"])
+@pytest.mark.parametrize("point", ["beat.change_read", "beat.change_in_force"])
+def test_a_beat_between_a_change_and_its_force(system: System, client: Schedules, point: str, action: str) -> None:
+    """It dies or stands still with what it has read in its hands, over the next change too: nothing runs by the old."""
+    system.settings = {"once_beat_lease": 4.0}
+    system.kill_point = f"{point}:{action}"
+    beats, workers = system.pair()
+    client.set("tick", task=WORK, schedule=0.5, args=(0.01,))
+    fired = system.wait_fired()
+    wait_executed(system, "tick", 3)
+    changed = client.set("tick", task=WORK, schedule=0.7, args=(0.02,)).changed_at
+    wait_executed(system, "tick", len(executed(system, "tick")) + 4)
+    if action == "STOP":
+        fired.resume()
+        fired.wait_log("schedule 'tick' is read, version 2")
+        wait_executed(system, "tick", len(executed(system, "tick")) + 4)
+    client.delete("tick")
+    until(lambda: not system.account("tick").open, "every window has its outcome")
+    assert fired in beats
+    assert all(proc.alive for proc in (*beats, *workers) if proc is not fired)
+    ran = [(parse_instant(event["start"]), event["seconds"]) for event in system.ledger.read("finish", entry="tick")]
+    assert max(Counter(start for start, _ in ran).values()) == 1
+    for start, seconds in ran:
+        assert seconds == (0.01 if start <= changed else 0.02)
+    new = sorted(start for start, _ in ran if start > changed)
+    assert {later - start for start, later in itertools.pairwise(new)} == {timedelta(seconds=0.7)}

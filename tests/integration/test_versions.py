@@ -6,11 +6,16 @@ import io
 import os
 import subprocess
 import tarfile
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from processes import TESTS
+from processes import TESTS, wait_until
 from system import System
+
+from celery_once_beat import Schedules
+from celery_once_beat.windows import parse_instant
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The last commit before messages had a ``once_id`` and entries a bounded list of beats; the last of one flat package.
@@ -27,10 +32,14 @@ once = celery_once_beat.cli:once
 @pytest.fixture(params=OLD)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """The environment of a process that runs the old package."""
-    command = ["git", "archive", request.param, "celery_once_beat"]
+    return package_of(request.param, tmp_path)
+
+
+def package_of(commit: str, tmp_path: Path) -> dict[str, str]:
+    command = ["git", "archive", commit, "celery_once_beat"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if made.returncode:
-        pytest.skip(f"the history has no commit {request.param}: git fetch --unshallow brings it")
+        pytest.skip(f"the history has no commit {commit}: git fetch --unshallow brings it")
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as archive:
         # Newer Pythons ask for one; older ones don't look at it.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -39,7 +48,9 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     metadata = tmp_path / "old" / "celery_once_beat-0.1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: celery-once-beat\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    flat = (tmp_path / "old" / "celery_once_beat" / "scheduler.py").exists()
+    entry_points = ENTRY_POINTS if flat else ENTRY_POINTS.replace(".scheduler:", ":")
+    (metadata / "entry_points.txt").write_text(entry_points)
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "old"), str(TESTS)])}
 
 
@@ -71,3 +82,51 @@ def test_old_and_new_side_by_side(system: System, old: dict[str, str]) -> None:
         system.check_each_once(entry, body_again=1)
     executed = {event["worker"].partition("@")[0] for event in system.ledger.read("finish")}
     assert {"old", "new"} <= executed
+
+
+#: The last commit before entries could be set at run time.
+WITHOUT_SCHEDULES = ("91186af50e", pytest.param("ae3c21f46d", marks=pytest.mark.long))
+
+
+@pytest.mark.parametrize("commit", WITHOUT_SCHEDULES)
+def test_an_old_beat_leaves_alone_what_was_set_at_run_time(system: System, commit: str, tmp_path: Path) -> None:
+    """Beside a new one, and alone for a while: nothing is doubled, what is owed and what is overdue runs."""
+    old = package_of(commit, tmp_path)
+    system.entries = {"tock": {"task": "apps.once_app.work", "every": 1.0}}
+    workers = [system.worker("worker"), system.worker("old worker", env=old)]
+    for worker in workers:
+        worker.wait_ready()
+    beats = [system.beat("old", **old), system.beat("new")]
+    for beat in beats:
+        beat.wait_ready()
+    schedules = Schedules(url=system.store_url)
+    once = {"catch_up": "all"}
+    made = schedules.set("tick", task="apps.once_app.work", schedule=0.5, once=once)
+    system.wait_done(4)
+    workers[1].kill()
+    system.wait_done(4)
+    beats[1].kill()
+    system.count_as_gone(beats[1])
+    system.wait_done(4, "tock")
+    account = system.account()
+    mark = account.fingerprint
+    beats.append(system.beat("new again").wait_ready())
+    system.wait_done(8)
+    assert system.account().fingerprint == mark
+    changed = schedules.set("tick", task="apps.once_app.work", schedule=0.7, once=once)
+    wait_until(
+        lambda: sum(parse_instant(start) > changed.changed_at for start in system.recorded()) >= 4,
+        "windows of the new definition are done",
+        60,
+    )
+    schedules.delete("tick")
+    schedules.close()
+    wait_until(lambda: not system.account().open, "every window has its outcome", 60)
+    done = sorted(map(parse_instant, system.recorded()))
+    assert max(system.recorded().values()) == 1
+    for definition, starts in (
+        (0.5, [start for start in done if start <= changed.changed_at]),
+        (0.7, [start for start in done if start > changed.changed_at]),
+    ):
+        assert {later - start for start, later in pairwise(starts)} == {timedelta(seconds=definition)}
+    assert made.changed_at < done[0] <= made.changed_at + timedelta(seconds=0.5)
