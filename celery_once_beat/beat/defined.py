@@ -66,9 +66,7 @@ def make_defined(
             options=options,
             app=app,
         )
-        made = entries.make(known.name, source)
-        made.defined(known.mark, ())
-        return made
+        return entries.make(known.name, source, known.mark)
 
     def make_earlier(text: str) -> BeatEntry | None:
         try:
@@ -88,7 +86,7 @@ def make_defined(
     if replaced and not replaced[0].replaced:
         del replaced[0]  # before that there was nothing
     earlier = [Earlier(change.at, lambda text=change.replaced: make_earlier(text)) for change in replaced]  # type: ignore[misc]
-    entry.defined(known.mark, earlier)
+    entry.follows(earlier)
     return entry
 
 

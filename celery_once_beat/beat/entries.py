@@ -199,9 +199,9 @@ class BeatEntry:
 
     # -- what happens to it -----------------------------------------------------------------------------------
 
-    def defined(self, mark: str, earlier: Sequence[Earlier]) -> None:
-        """Its definition is the store's, by the fingerprint ``mark``."""
-        self.stored, self.fingerprint, self.earlier = True, mark, earlier
+    def follows(self, earlier: Sequence[Earlier]) -> None:
+        """Its definition took the place of others, oldest first."""
+        self.earlier = earlier
 
     def loaded(self, reply: Loaded) -> None:
         """The store has its definition, and says from where that counts."""
@@ -565,8 +565,11 @@ class Entries:
                 extra=about("schedule_hidden", entry=name),
             )
 
-    def make(self, name: str, source: Any) -> BeatEntry:
-        """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise."""
+    def make(self, name: str, source: Any, mark: str = "") -> BeatEntry:
+        """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise.
+
+        ``mark`` is the store's fingerprint of one that was set at run time.
+        """
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
         if not isinstance(source.task, str) or not source.task:
@@ -583,12 +586,13 @@ class Entries:
             name,
             source,
             policy,
-            fingerprint(source.task, source.schedule, policy.anchor, policy.spread),
+            mark or fingerprint(source.task, source.schedule, policy.anchor, policy.spread),
             tracked,
             timing,
             spread_offset(name, policy.spread),
             one_off=bool(getattr(source.schedule, "one_off", False)),
             counts_from=getattr(source, "counts_from", None),
+            stored=bool(mark),
         )
 
     def _make_or_log(self, name: str, source: Any) -> BeatEntry | None:

@@ -449,8 +449,9 @@ class OnceSchedulerMixin(Publishing):
             with self.entries.alone(entry):
                 step = entry.step(now)
                 if step is not None and step.run:
-                    window, job = entry.window(step.start), Job(entry, step.start, 0, None)
-                    self._finish([Sent(job, window, self._send(self._advance_source(entry), window, job))])
+                    by = entry.by(step.start)
+                    window, job = entry.window(step.start), Job(by, step.start, 0, None)
+                    self._finish([Sent(job, window, self._send(self._advance_source(by), window, job))])
                 self._without_store.add(entry.name)
                 assert entry.cursor is not None
                 self.entries.advance(entry, step.start if step else entry.cursor if entry.looking else now)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -211,26 +212,27 @@ def _read(text: str) -> Definition:
     task = found.get("task")
     if not isinstance(task, str) or not 0 < len(task) <= _MOST_NAME:
         raise ValueError(f"task: found {shown(task)}, expected the name of a task")
-    options = _restored("options", found, dict)
+    restored = partial(_restored, typed='"__type__"' in text)
+    options = restored("options", found, dict)
     if "once" in options:
         raise ValueError("options: found 'once', expected it beside options, as once=")
     return Definition(
         task=task,
         schedule=read_schedule(found.get("schedule")),
-        args=tuple(_restored("args", found, list)),
-        kwargs=_restored("kwargs", found, dict),
+        args=tuple(restored("args", found, list)),
+        kwargs=restored("kwargs", found, dict),
         options=options,
-        once=_restored("once", found, dict),
+        once=restored("once", found, dict),
     )
 
 
-def _restored(name: str, found: Mapping[str, Any], kind: type) -> Any:
-    """Return a part with Celery's own types, dates say, as a task gets them."""
+def _restored(name: str, found: Mapping[str, Any], kind: type, *, typed: bool) -> Any:
+    """Return a part with Celery's own types, dates say, as a task gets them; not ``typed``: there are none."""
     value = found.get(name, kind())
     if not isinstance(value, kind):
         expected = "a list" if kind is list else "a dict"
         raise ValueError(f"{name}: found {shown(value)}, expected {expected}")  # noqa: TRY004
-    if not value:
+    if not value or not typed:
         return value
     try:
         restored = celery_json.loads(json.dumps(value))

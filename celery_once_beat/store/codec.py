@@ -25,6 +25,8 @@ T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 
+#: The fields of a definition's hash that are read; see ``lua/pieces/definition.lua``.
+DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
 _LONGEST_WORDS = 1000
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
@@ -86,10 +88,13 @@ def read_pause(reply: list[Any]) -> model.ChangeReply | model.Confirmed:
 
 
 def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition | OnceError | None:
-    """Read a definition's hash, ``key``; None where there is none, an error where it can't be read."""
+    """Read the fields :data:`DEFINITION` of a definition's hash, ``key``; None where there is none.
+
+    Returns an error where they can't be read.
+    """
     if isinstance(reply, OnceError):
         return reply
-    values = as_mapping(reply)
+    values = {name: value for name, value in zip(DEFINITION, reply, strict=True) if value is not None}
     if not values:
         return None
     version = values.get("v", "")

@@ -374,7 +374,7 @@ class Store:
     def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
         """Return the definition of each of ``names``, also one that was deleted of late; None where there is none."""
         keys = [self.keys.of_entry("def", name) for name in names]
-        replies = self._trip.read([("HGETALL", key) for key in keys])
+        replies = self._trip.read([("HMGET", key, *codec.DEFINITION) for key in keys])
         return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
 
     def definition_names(self) -> list[dict[str, int] | OnceError]:

@@ -1,0 +1,177 @@
+"""How a beat learns what people set at run time: what changed, and nothing else; whatever happened meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from celery_once_beat.beat import defined as module
+from celery_once_beat.beat.defined import Defined, make_defined
+from celery_once_beat.beat.entries import Entries
+from celery_once_beat.schedules import Definition
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+from celery_once_beat.store.keys import SHARDS
+
+APP = Celery("proj", broker="memory://", set_as_current=False)
+
+
+class Reader:
+    """A beat's entries, and what reads them."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(Settings(redis_url=url))
+        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.entries = Entries("beat-1", self.store.settings, {})
+        self.defined = Defined(self.store, self.entries, APP)
+
+    def close(self) -> None:
+        self.store.close()
+        self.raw.close()
+
+    def set(self, name: str, seconds: float = 60, **given: Any) -> None:
+        self.store.set_definition(name, Definition.of("t", seconds, once={"tracked": True}).text(), **given)
+
+    def look(self) -> dict[str, float]:
+        """Look once; returns each entry's seconds."""
+        self.defined.look()
+        return {entry.name: entry.source.schedule.run_every.total_seconds() for entry in self.entries}
+
+    def calls(self) -> dict[str, int]:
+        """How often each command was called since this was asked last."""
+        found = {name.removeprefix("cmdstat_"): each["calls"] for name, each in self.raw.info("commandstats").items()}
+        self.raw.config_resetstat()
+        return found
+
+
+@pytest.fixture
+def reader(redis_url: str) -> Iterator[Reader]:
+    made = Reader(redis_url)
+    yield made
+    made.close()
+
+
+def test_what_changed_is_read_and_nothing_else(reader: Reader) -> None:
+    """Of a thousand one; and where nothing changed, a number for each shard."""
+    for number in range(1000):
+        reader.set(f"entry-{number}")
+    assert len(reader.look()) == 1000
+    before = {entry.name: entry for entry in reader.entries}
+    reader.calls()
+    reader.look()
+    calls = reader.calls()
+    assert calls["zrangebyscore"] == SHARDS
+    assert "hmget" not in calls
+    reader.set("entry-7", 30)
+    reader.calls()
+    assert reader.look()["entry-7"] == 30
+    calls = reader.calls()
+    assert (calls["hmget"], calls["lrange"]) == (1, 1)
+    changed = [entry.name for entry in reader.entries if before[entry.name] is not entry]
+    assert changed == ["entry-7"]
+
+
+def test_a_deletion_is_seen(reader: Reader) -> None:
+    """At the next look; also where the name was set again since."""
+    for name in ("a", "b"):
+        reader.set(name)
+    reader.look()
+    reader.store.delete_definition("a")
+    assert reader.look().keys() == {"b"}
+    reader.store.delete_definition("b")
+    reader.set("b", 30)
+    assert reader.look() == {"b": 30}
+
+
+def test_who_was_away_for_long_sees_all(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day later the store knows no deleted names any more: all names are asked for."""
+    for name in ("a", "b", "c"):
+        reader.set(name)
+    reader.look()
+    reader.store.delete_definition("a")
+    reader.set("b", 30)
+    for key in reader.raw.scan_iter("once:*gone"):
+        reader.raw.delete(key)
+    now = module.steady() + 86_400
+    monkeypatch.setattr(module, "steady", lambda: now)
+    assert reader.look() == {"b": 30, "c": 60}
+
+
+def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion that the new master doesn't know: within minutes, when the shard is read anew."""
+    reader.set("a")
+    reader.look()
+    saved = {key: reader.raw.hgetall(key) for key in reader.raw.scan_iter("once:*def:a")}
+    reader.store.delete_definition("a")
+    assert reader.look() == {}
+    for key, values in saved.items():
+        reader.raw.delete(key)
+        reader.raw.hset(key, mapping=values)
+        reader.raw.zadd(key.replace("def:a", "defs"), {"a": 5})
+    minutes = itertools.count(module.steady() + module._ANEW, step=10)
+    monkeypatch.setattr(module, "steady", lambda: next(minutes))
+    for _ in range(SHARDS):
+        reader.look()
+    assert reader.look() == {"a": 60}
+
+
+def test_a_store_that_lost_all_is_read_anew(reader: Reader) -> None:
+    """At once: the number that the beat knows isn't there."""
+    reader.set("a")
+    reader.set("b")
+    reader.look()
+    reader.raw.flushall()
+    reader.look()
+    assert reader.look() == {}
+    reader.set("a", 30)
+    assert reader.look() == {"a": 30}
+
+
+def test_a_broken_shard_is_named_once(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    """The other shards go on, and it does once the key is deleted and the entry set again."""
+    reader.set("a")
+    reader.set("b")
+    reader.look()
+    key = reader.store.keys.of_definition("a")["defs"]
+    assert key != reader.store.keys.of_definition("b")["defs"]
+    reader.raw.delete(key)
+    reader.raw.set(key, "what")
+    reader.set("b", 30)
+    for _ in range(3):
+        assert reader.look() == {"a": 60, "b": 30}
+    assert caplog.text.count("holds a string, expected a zset") == 1
+    reader.raw.delete(key)
+    reader.set("a", 20)
+    reader.look()
+    assert reader.look() == {"a": 20, "b": 30}
+
+
+def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
+    """Starts, the entry that runs them, and their number; of the time after a deletion there are none."""
+    ago = timedelta(seconds=100)
+    reader.set("a", 10)
+    reader.store.delete_definition("a")
+    reader.set("a", 7)
+    reader.set("a", 5)
+    (known,) = reader.store.definitions(["a"])
+    (records,) = reader.store.changes(["a"])
+    now = known.at  # type: ignore[union-attr]
+    # As if they were made at these times.
+    times = [now - ago * 3, now - ago * 2, now - ago, now]
+    changes = [type(each)(**{**vars(each), "at": at}) for each, at in zip(reversed(records), times, strict=True)]  # type: ignore[arg-type]
+    entry = make_defined(reader.entries, APP, known, changes[::-1])  # type: ignore[arg-type]
+    assert [each.until for each in entry.earlier] == times[1:]
+    starts = list(entry.starts(times[0] - ago, now + ago))
+    for start in starts:
+        step = 10 if start <= times[1] else 7 if start <= times[3] else 5
+        assert start.timestamp() % step == 0
+        assert entry.by(start).source.schedule.run_every.total_seconds() == step
+        assert not times[1] < start <= times[2]
+    assert entry.count(times[0] - ago, now + ago) == len(starts)
+    assert len(starts) == pytest.approx(20 + 0 + 100 / 7 + 100 / 5, abs=3)
