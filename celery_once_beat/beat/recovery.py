@@ -33,6 +33,8 @@ _MOST = 100
 _PUT_OFF = 3600.0
 #: What ``take`` says of a window that has begun before, where windows of its entry don't overlap.
 _WAITS = "another window of its entry runs"
+#: Of a window that was taken once, and not before: how often it counts as published.
+_FIRST_TAKEN = 2
 
 
 class Recovery:
@@ -232,6 +234,14 @@ class Recovery:
             again=True,
             publishes=taken.publishes,
         )
+        if taken.ordered and not job.begun and taken.publishes == _FIRST_TAKEN:
+            logger.info(
+                "once: window %s of %r is run by order",
+                format_instant(window.start),
+                window.entry,
+                extra=about("window_ordered", window, owner=self._beat),
+            )
+            return job
         logger.warning(
             "once: window %s of %r is overdue, to be published again",
             format_instant(window.start),
