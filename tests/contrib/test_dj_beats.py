@@ -12,6 +12,7 @@ import pytest
 from processes import wait_until
 from shops import Shop
 
+from celery_once_beat import Schedules
 from celery_once_beat.windows import format_instant, parse_instant
 
 SECOND = timedelta(seconds=1)
@@ -313,3 +314,24 @@ def test_a_clocked_row_that_is_moved_to_the_past(shop: Shop) -> None:
     shop.orm("edit('late', clocked=at(now(10)))")
     shop.wait_ran("late", 1)
     shop.wait_disabled("late")
+
+
+def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> None:
+    """A row of the same name goes first; edits of rows, and one-offs, leave those that were set alone."""
+    shop = any_shop
+    shop.orm("row('tick', interval=every(1))")
+    shop.worker().wait_ready()
+    beats = shop.beats()
+    schedules = Schedules(url=shop.store_url)
+    schedules.set("set", task="apps.dj_shop.celery.work", schedule=1.0)
+    shop.wait_ran("set", 2)
+    shop.wait_ran("tick", 2)
+    schedules.set("tick", task="apps.dj_shop.celery.work", schedule=1.0)
+    shop.orm("edit('tick', kwargs='{\"what\": 2}')")
+    wait_until(lambda: shop.ledger.read("start", what=2), "other arguments", 60)
+    shop.wait_ran("set", len(shop.ran("set")) + 2)
+    assert any("schedule 'tick' doesn't run" in beat.log for beat in beats)
+    schedules.delete("set")
+    schedules.delete("tick")
+    schedules.close()
+    assert not any("Traceback" in beat.log for beat in beats)
