@@ -344,10 +344,9 @@ def test_a_deleted_ones_open_window_is_recovered(system: System, client: Schedul
     """Its worker is killed, it is deleted, and a beat that never knew it publishes it again."""
     system.settings = {"once_beat_lease": 1.0}
     first = system.beat().wait_ready()
-    worker = system.worker(env={"kill_point": "worker.body"}).wait_ready()
+    system.worker(env={"kill_point": "worker.body:KILL"}).wait_ready()
     client.set("tick", task=WORK, schedule=datetime.now(timezone.utc) + timedelta(seconds=2))
     system.wait_fired()
-    worker.kill()
     client.delete("tick")
     first.kill()
     system.beat("another").wait_ready()
