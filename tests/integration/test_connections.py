@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from servers import RedisServer, free_port
 from stage import DELAY, Stage, nth
 from system import System
 
+from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.verbs import Store
@@ -366,3 +367,22 @@ def test_another_database_needs_select(any_server: RedisServer) -> None:
             with pytest.raises(StoreUnavailableError, match="select"):
                 store.beats()
         store.close()
+
+
+def test_schedules_that_are_set_need_some_more(any_server: RedisServer, any_url: str) -> None:
+    """With what the document names, all of it works; without, what is missing is named."""
+    url, options = any_url.partition("//")[2], {"username": "once", "password": SECRET}
+    for rules, works in ((rights(), False), ([*rights(), *rights("acl-schedules")], True)):
+        set_user(any_server, *rules)
+        with closing(Schedules(url=f"redis://{url.rpartition('@')[2]}", redis_options=options)) as schedules:
+            if not works:
+                with pytest.raises(StoreUnavailableError, match=r"lrange|can't run this command|NoPermissionError"):
+                    schedules.set("report", task="proj.report", schedule=60)
+                continue
+            schedules.set("report", task="proj.report", schedule=60)
+            schedules.pause("report")
+            schedules.resume("report")
+            assert len(schedules.changes("report")) == 3
+            assert [each.name for each in schedules.list()] == ["report"]
+            assert schedules.delete("report")
+            schedules.set("report", task="proj.report", schedule=30)
