@@ -15,6 +15,7 @@ from servers import RedisServer
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
@@ -84,7 +85,8 @@ def run(store: Store, name: str, number: int) -> None:
 
 def look(store: Store) -> None:
     report = BeatReport(offset=0.0, lag=0.0, entries=len(NAMES), untracked=0, version="0.1.0")
-    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, '{"app": "proj", "apart": ""}')
+    app, changed_since = '{"app": "proj", "apart": ""}', [1_795_000_000_000] * SHARDS
+    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, app, changed_since=changed_since)
 
 
 def bytes_of(client: redis.Redis, name: str) -> int:
@@ -113,7 +115,7 @@ def test_what_it_costs(store: Store) -> None:
     assert commands == {"EVALSHA": 4}, "claim, confirm, begin, finish"
     with counted(store) as commands:
         look(store)
-    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 16}, "a beat's look: one pipeline, however many entries"
+    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 32}, "a beat's look: one pipeline, however many entries"
     with redis.Redis.from_url(store.settings.redis_url) as client:
         before = client.info("stats")["total_net_input_bytes"]
         look(store)
