@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery.beat import ScheduleEntry
@@ -192,29 +191,38 @@ class Defined:
     def read(self) -> None:
         """Read what has changed, for a while; raises StoreUnavailableError."""
         until = time.monotonic() + _READING
-        while self._to_read:
+        left = list(self._to_read)
+        away: StoreUnavailableError | None = None
+        for position in range(0, len(left), _CHUNK):
             with uncollected():
-                self._read_chunk(list(islice(self._to_read, _CHUNK)))
+                away = self._read_chunk(left[position : position + _CHUNK]) or away
             if time.monotonic() > until:
                 break
         self._begun = self._begun or self.all_read
+        if away is not None:
+            raise away
 
-    def _read_chunk(self, names: list[str]) -> None:
+    def _read_chunk(self, names: list[str]) -> StoreUnavailableError | None:
+        """Read these; returns why some of them couldn't be: a node of a cluster is away. They are read later."""
         found = self._store.definitions(names)
         changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
         changes = dict(zip(changed, self._store.changes(changed) if changed else (), strict=True))
         made = []
+        away: StoreUnavailableError | None = None
         for name, known in zip(names, found, strict=True):
             del self._to_read[name]
-            if known is None or (isinstance(known, StoredDefinition) and known.deleted):
-                self._entries.take_out(name)  # a look will say so
-                continue
             try:
-                made.append(self._make(raised(known), raised(changes.get(name, []))))
+                if known is None or (isinstance(known, StoredDefinition) and known.deleted):
+                    self._entries.take_out(name)  # a look will say so
+                else:
+                    made.append(self._make(raised(known), raised(changes.get(name, []))))
+            except StoreUnavailableError as exc:
+                self._to_read[name], away = None, exc
             except Exception as exc:  # noqa: BLE001  # what its text, its options or a user's codec raise
                 self._entries.take_out(name)
                 self._log_wrong(name, exc)
         self._entries.put_in(made)
+        return away
 
     def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> BeatEntry:
         entry = make_defined(self._entries, self._app, known, changes)
@@ -238,10 +246,11 @@ class Defined:
         """
         asked = list(names)
         deleted: dict[str, BeatEntry] = {}
-        there = set()
-        found = [each for each in self._store.definitions(asked) if each is not None]
-        known = [each for each in found if isinstance(each, StoredDefinition)]
-        for each, changes in zip(known, self._store.changes([each.name for each in known]), strict=True):
+        found = dict(zip(asked, self._store.definitions(asked), strict=True))
+        there = {name for name, each in found.items() if isinstance(each, OnceError)}  # who reads it says why
+        known = [each for each in found.values() if isinstance(each, StoredDefinition)]
+        changed = self._store.changes([each.name for each in known]) if known else []
+        for each, changes in zip(known, changed, strict=True):
             if not each.deleted:
                 there.add(each.name)
                 continue

@@ -16,7 +16,7 @@ from celery_once_beat.beat import BeatEntry, LoadedSchedule, add_defined, load_s
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Store
-from celery_once_beat.wording import did_you_mean
+from celery_once_beat.wording import did_you_mean, printable
 from celery_once_beat.worker import check_tasks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,17 +43,25 @@ class Project:
 
     @cached_property
     def schedule(self) -> LoadedSchedule:
-        """The schedule as a beat would have it, with what people set at run time."""
+        """The schedule as a beat would have it; what people set at run time only in a command that needs the store."""
         check_tasks(self.app)
         loaded = load_schedule(self.app, self.settings, self._scheduler)
-        try:
-            if self.settings.redis_url:
-                add_defined(loaded, self.app, self.store)
-        except StoreUnavailableError as exc:
-            if self._needs_store:
-                raise
-            click.echo(f"once: schedules that were set at run time aren't shown: {exc}", err=True)
+        if self._needs_store:
+            add_defined(loaded, self.app, self.store)
         return loaded
+
+    def add_defined(self, *, quiet: bool = False) -> None:
+        """Add to the schedule what people set at run time, in a command that doesn't need the store.
+
+        Where that doesn't answer it is said, unless ``quiet``.
+        """
+        if not self.settings.redis_url:
+            return
+        try:
+            add_defined(self.schedule, self.app, self.store)
+        except StoreUnavailableError as exc:
+            if not quiet:
+                click.echo(f"Schedules that were set at run time aren't shown: {printable(str(exc))}", err=True)
 
     def read_again(self) -> None:
         """Have the schedule read once more when it is asked for next: a database's may have changed."""
@@ -68,6 +76,8 @@ class Project:
     def entry(self, name: str) -> BeatEntry:
         """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""
         entries = self.schedule.entries
+        if entries.get(name) is None and not self._needs_store:
+            self.add_defined(quiet=True)
         entry = entries.get(name)
         if entry is not None:
             return entry

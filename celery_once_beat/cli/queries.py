@@ -159,12 +159,14 @@ def next(  # noqa: A001  # the command's name
     scheduler: str | None,
     json_: bool,  # noqa: FBT001
 ) -> None:
-    """Show the coming windows of ENTRY, or of all: in local time and UTC. Asks neither Redis nor the broker.
+    """Show the coming windows of ENTRY, or of all: in local time and UTC. Asks neither beats nor the broker.
 
     Days on which the clocks change are marked.
     """
     with open_project(ctx, scheduler, needs_store=False) as project:
         after = project.instant(since, "--from")
+        if entry is None:
+            project.add_defined(quiet=json_)
         entries = list(project.schedule.entries) if entry is None else [project.entry(entry)]
         for name, why in project.schedule.entries.wrong.items() if entry is None else ():
             click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)

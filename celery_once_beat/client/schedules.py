@@ -19,6 +19,7 @@ from celery_once_beat.errors import (
     OnceError,
     SettingError,
     StoreDataError,
+    StoreUnavailableError,
     UnknownScheduleError,
     VersionConflictError,
 )
@@ -233,6 +234,8 @@ class Schedules:
                 try:
                     if raised(known) is not None and not known.deleted:  # type: ignore[union-attr]
                         page.append(_schedule(known))  # type: ignore[arg-type]
+                except StoreUnavailableError:
+                    raise
                 except OnceError as exc:
                     tell(exc)
             yield page

@@ -372,9 +372,12 @@ class Store:
         return self._trip.one(verb.call(keys, name=name, call=call, words=words, **arguments))
 
     def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
-        """Return the definition of each of ``names``, also one that was deleted of late; None where there is none."""
+        """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
+
+        Of a cluster one node may be away: that is the error of its names alone.
+        """
         keys = [self.keys.of_entry("def", name) for name in names]
-        replies = self._trip.read([("HMGET", key, *codec.DEFINITION) for key in keys])
+        replies = self._trip.run_with([], [("HMGET", key, *codec.DEFINITION) for key in keys])[1]
         return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
 
     def definition_names(self) -> list[dict[str, int] | OnceError]:
@@ -388,13 +391,14 @@ class Store:
     def deleted_since(self, numbers: Mapping[int, int]) -> list[dict[str, int] | OnceError]:
         """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
         asked = [(self.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
-        replies = self._trip.read([("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked])
+        commands: list[Words] = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
+        replies = self._trip.run_with([], commands)[1]
         return [codec.read_numbers(key, reply) for (key, _), reply in zip(asked, replies, strict=True)]
 
     def changes(self, names: Sequence[str]) -> list[list[model.ChangeRecord] | OnceError]:
-        """Return the last changes of each of ``names``, newest first; also of one that was deleted of late."""
+        """Return the last changes of each of ``names``, newest first; else as :meth:`definitions`."""
         keys = [self.keys.of_entry("changes", name) for name in names]
-        replies = self._trip.read([("LRANGE", key, 0, -1) for key in keys])
+        replies = self._trip.run_with([], [("LRANGE", key, 0, -1) for key in keys])[1]
         return [codec.read_changes(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
