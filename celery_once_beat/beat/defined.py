@@ -84,7 +84,12 @@ def make_defined(
     replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
     if replaced and not replaced[0].replaced:
         del replaced[0]  # before that there was nothing
-    earlier = [Earlier(change.at, lambda text=change.replaced: make_earlier(text)) for change in replaced]  # type: ignore[misc]
+    # The last one counts from when it was set, or from where another scheduler stopped.
+    until = [*(change.at for change in replaced[:-1]), known.since]
+    earlier = [
+        Earlier(at, lambda text=change.replaced: make_earlier(text))  # type: ignore[misc]
+        for at, change in zip(until, replaced, strict=False)
+    ]
     entry.follows(earlier)
     return entry
 

@@ -47,6 +47,7 @@ class AsyncSchedules:
         self.sync = Schedules(app, url=url, key_prefix=key_prefix, redis_options=redis_options)
 
     set = _twin(Schedules.set)
+    check = _twin(Schedules.check)
     put = _twin(Schedules.put)
     pause = _twin(Schedules.pause)
     resume = _twin(Schedules.resume)

@@ -141,8 +141,6 @@ class Schedules:
         """
         check_name(name)
         words = check_words(by, note)
-        if self._knows_app and name in (self._app.conf.beat_schedule or {}):
-            raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
         zone = find_zone(timezone) if timezone is not None else self._zone_of(schedule)
         definition = Definition.of(
             task if isinstance(task, str) else task.name,
@@ -153,8 +151,16 @@ class Schedules:
             options=options,
             once=once,
         )
-        definition.check(name, self._settings, self._app.tasks.get(definition.task))
+        self.check(name, definition)
         return self.put(name, definition, words, if_version=if_version, paused=paused)
+
+    def check(self, name: str, definition: Definition) -> None:
+        """Raise SettingError where :meth:`set` would. Writes nothing."""
+        check_name(name)
+        if self._knows_app and name in (self._app.conf.beat_schedule or {}):
+            raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
+        definition.check(name, self._settings, self._app.tasks.get(definition.task))
+        self._refuse_the_past(name, definition)
 
     def put(
         self,
@@ -164,11 +170,16 @@ class Schedules:
         *,
         if_version: int | None = None,
         paused: bool | None = None,
+        counts_from: datetime | None = None,
     ) -> Schedule:
-        """As :meth:`set`, of a definition that is made and checked; ``words`` are those of ``check_words``."""
-        text = definition.text()
-        self._refuse_the_past(name, definition, text)
-        reply = self._store.set_definition(name, text, words, if_version=if_version, paused=paused)
+        """As :meth:`set`, of a definition that :meth:`check` has seen; ``words`` are those of ``check_words``.
+
+        ``counts_from`` (aware, not in the future) is given where another scheduler has run it so far: windows up to
+        there don't count, later ones are owed. None: it counts from now.
+        """
+        reply = self._store.set_definition(
+            name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
+        )
         if isinstance(reply, Conflict):
             raise self._conflict(name, reply, if_version)
         self._name_unknown_task(name, definition.task)
@@ -365,10 +376,10 @@ class Schedules:
         changes = raised(self._store.changes([name])[0]) if known.version > 1 else []
         return make_defined(entries or self._entries(), self._app, known, changes)
 
-    def _refuse_the_past(self, name: str, definition: Definition, text: str) -> None:
+    def _refuse_the_past(self, name: str, definition: Definition) -> None:
         if isinstance(definition.schedule, OneOff) and definition.schedule.clocked_time <= self._store.look().now:
             known = self._known(name)
-            if known is None or known.text != text:
+            if known is None or known.text != definition.text():
                 at = format_instant(definition.schedule.clocked_time)
                 raise SettingError(f"schedule {name!r}: found {at}, which is past, expected a time that is to come")
 

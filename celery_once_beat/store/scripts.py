@@ -259,7 +259,11 @@ SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_
 _CHANGE = "name call words"
 PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag", codec.read_pause, waits=True)
 SET = Verb(
-    "set", "def entry changes defs gone", f"{_CHANGE} text paused if_version:number", codec.read_change, waits=True
+    "set",
+    "def entry changes defs gone",
+    f"{_CHANGE} text paused if_version:number counts_from:instant",
+    codec.read_change,
+    waits=True,
 )
 DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:number", codec.read_change, waits=True)
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.

@@ -340,11 +340,13 @@ class Store:
         *,
         if_version: int | None = None,
         paused: bool | None = None,
+        counts_from: datetime | None = None,
         call: str | None = None,
     ) -> model.Changed | model.Conflict:
         """Set the definition of ``name`` to ``text``, JSON; it counts from now.
 
         ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` None leaves that as it is.
+        ``counts_from`` (aware UTC): another scheduler has run its windows up to there, and later ones are owed.
         ``call`` is an id of this call's own: a caller that sends it again, since it had no answer, changes nothing
         twice. None: a new one.
         """
@@ -356,6 +358,7 @@ class Store:
             text=text,
             if_version=if_version,
             paused=None if paused is None else int(paused),
+            counts_from=counts_from,
         )
         assert not isinstance(reply, model.Unknown)
         return _named(reply, name)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from servers import RedisServer
@@ -416,3 +417,35 @@ def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[...,
     finally:
         stage.raw.config_set("maxmemory", "0")
         stage.close()
+
+
+def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
+    """Windows up to there don't count, later ones are owed; what has been claimed since isn't claimed again."""
+    now = stage.store.look().now
+    earlier = [now - timedelta(seconds=seconds) for seconds in (90, 60, 30)]
+    stage.set(counts_from=earlier[0])
+    assert stage.known.since == earlier[0]
+    assert stage.load_it() == Loaded(earlier[0], ANY, "new", False, earlier[0])
+    assert isinstance(stage.claim_it(earlier[1]), Claimed)
+    assert stage.set(counts_from=earlier[0]).same, "its cursor is further on"
+    assert stage.set("two", counts_from=earlier[0]).version == 2
+    assert (stage.known.since, stage.store.account(ENTRY).cursor) == (earlier[1], earlier[1])
+    assert stage.set("two", counts_from=earlier[2]).version == 3, "the other scheduler has run on"
+    assert isinstance(stage.load_it(), Loaded)
+    account = stage.store.account(ENTRY)
+    assert (account.cursor, account.since) == (earlier[2], earlier[2])
+    assert list(account.open) == [earlier[1]], "it goes on to its outcome"
+    assert stage.set("three", counts_from=now + timedelta(days=1)).version == 4
+    assert stage.known.since == stage.known.at, "nothing counts from the future"
+    stage.delete()
+    made = stage.set(counts_from=earlier[0])
+    assert stage.store.account(ENTRY).cursor == made.at, "what was deleted isn't owed"
+
+
+def test_before_a_beat_has_loaded_it(stage: Defined) -> None:
+    """The definition's own instant is what moves."""
+    now = stage.store.look().now
+    stage.set(counts_from=now - timedelta(seconds=90))
+    assert stage.set(counts_from=now - timedelta(seconds=100)).same
+    assert stage.set(counts_from=now - timedelta(seconds=60)).version == 2
+    assert stage.load_it().cursor == now - timedelta(seconds=60)

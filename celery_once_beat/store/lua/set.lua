@@ -6,6 +6,9 @@
 -- reads the changes knows which windows are whose. After a deletion nothing is owed. A definition of a living beat's own
 -- schedule stays in force.
 --
+-- With COUNTS_FROM another scheduler has run its windows up to there: they don't count, and later ones are owed. The cursor
+-- never goes back.
+--
 -- returns {'done', version, time, paused 1 or 0}   it is as asked, now or before
 --         {'same', version, time, paused}          it was as asked already; nothing changes, and nothing is remembered
 --         {'conflict', field, value...}            what there is instead; nothing but the word where there is none
@@ -25,20 +28,27 @@ local paused = there and before.paused or false
 if PAUSED ~= '' then
   paused = PAUSED == '1'
 end
-if there and before.text == TEXT and before.paused == paused then
+local fields = read_fields('fingerprint')
+local cursor, in_force = fields[2], fields[3] or '-'
+local counted = cursor or there and redis.call('HGET', DEF, 'first') or ''
+if there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
   touch_definition()
   return {'same', int(before.version), before.at, paused and 1 or 0}
 end
-local fields = read_fields('fingerprint')
-local cursor, in_force = fields[2], fields[3] or '-'
 local number, version, at = next_number(), (before and before.version or 0) + 1, time_of_change(before)
+local since = at
+if COUNTS_FROM ~= '' and COUNTS_FROM < at and (there or COUNTS_FROM > counted) then
+  since = COUNTS_FROM > counted and COUNTS_FROM or counted
+end
 local mark = string.format('def:%.0f:%s', version, CALL)
 
 redis.call('HSET', DEF, 'v', VERSION, 'version', int(version), 'text', TEXT, 'at', at, 'words', WORDS, 'mark', mark,
-  'since', at)
+  'since', since)
 if not there then
   redis.call('HDEL', DEF, 'deleted', 'loaded')
-  redis.call('HSET', DEF, 'first', at)
+end
+if not there or COUNTS_FROM ~= '' then
+  redis.call('HSET', DEF, 'first', since)
 end
 redis.call('HDEL', DEF, 'paused')
 if paused then
@@ -51,9 +61,9 @@ redis.call('PERSIST', DEF)
 redis.call('PERSIST', CHANGES)
 redis.call('PERSIST', DEFS)
 if cursor and (was_set(in_force) or in_force == '-') then
-  if not there and at > cursor then
-    redis.call('HSET', ENTRY, 'cursor', at)
-    cursor = at
+  if (not there or COUNTS_FROM ~= '') and since > cursor then
+    redis.call('HSET', ENTRY, 'cursor', since)
+    cursor = since
   end
   put_in_force(mark, cursor)
   redis.call('HDEL', ENTRY, 'paused')
