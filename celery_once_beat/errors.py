@@ -12,6 +12,7 @@ __all__ = (
     "DatabaseUnavailableError",
     "HeaderError",
     "NewerVersionError",
+    "NotAppliedError",
     "OnceError",
     "ScheduleError",
     "SettingError",
@@ -68,6 +69,10 @@ class VersionConflictError(OnceError):
         super().__init__(text)
         #: The schedule as it is, a ``celery_once_beat.Schedule``; None: there is none.
         self.current = current
+
+
+class NotAppliedError(OnceError):
+    """A file of schedules wasn't applied; its ``__cause__`` says why."""
 
 
 class UnknownScheduleError(OnceError, LookupError):

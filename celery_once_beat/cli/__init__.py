@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from celery_once_beat.errors import NewerVersionError, OnceError, ScheduleError, SettingError, StoreDataError
+from celery_once_beat.errors import (
+    NewerVersionError,
+    NotAppliedError,
+    OnceError,
+    ScheduleError,
+    SettingError,
+    StoreDataError,
+    UnknownScheduleError,
+    VersionConflictError,
+)
 from celery_once_beat.wording import printable
 
 __all__ = ("once",)
@@ -28,6 +37,7 @@ _COMMANDS = {
     "backfill": "orders",
     "pause": "orders",
     "resume": "orders",
+    "schedules": "schedules",
     "dashboard": "serve",
     "metrics": "serve",
 }
@@ -59,6 +69,12 @@ class _Commands(click.Group):
 
 
 def _status(error: OnceError) -> int:
+    if isinstance(error, NotAppliedError) and isinstance(error.__cause__, OnceError):
+        return _status(error.__cause__)
+    if isinstance(error, VersionConflictError):
+        return 1
+    if isinstance(error, UnknownScheduleError):
+        return 2
     if isinstance(error, (SettingError, ScheduleError)):
         return os.EX_CONFIG
     return os.EX_DATAERR if isinstance(error, (StoreDataError, NewerVersionError)) else os.EX_UNAVAILABLE

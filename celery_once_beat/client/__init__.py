@@ -5,6 +5,18 @@ from __future__ import annotations
 from celery_once_beat.schedules import Change, Schedule
 
 from .asynchronous import AsyncSchedules
+from .file import Edit, apply, compare, read_file, write_file
 from .schedules import OrderedWindow, Schedules
 
-__all__ = ("AsyncSchedules", "Change", "OrderedWindow", "Schedule", "Schedules")
+__all__ = (
+    "AsyncSchedules",
+    "Change",
+    "Edit",
+    "OrderedWindow",
+    "Schedule",
+    "Schedules",
+    "apply",
+    "compare",
+    "read_file",
+    "write_file",
+)

@@ -1,0 +1,434 @@
+"""``schedules``: what people set at run time, shown and changed, kept in a file, and moved here from RedBeat."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import click
+from celery.schedules import crontab
+
+from celery_once_beat.beat import describe
+from celery_once_beat.client import Schedule, Schedules
+from celery_once_beat.client.file import Edit, apply, compare, read_file, write_file
+from celery_once_beat.errors import OnceError
+from celery_once_beat.schedules import Definition, read_schedule
+from celery_once_beat.windows import format_instant
+from celery_once_beat.wording import A_SPAN, did_you_mean, read_span
+
+from .context import Project, fail, json_option, open_project
+from .output import local, plain, print_json, print_table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The fields of ``--cron``, in its order.
+_CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+_COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
+_SIGNS = {"add": "+", "change": "~", "delete": "-"}
+
+
+class _Desk(NamedTuple):
+    """What a command works with."""
+
+    project: Project
+    schedules: Schedules
+
+
+@contextmanager
+def _open(ctx: click.Context) -> Iterator[_Desk]:
+    with open_project(ctx) as project, closing(Schedules(project.app)) as schedules:
+        project.app.loader.import_default_modules()  # as a beat: the tasks that it knows, and the entries that they add
+        project.app.finalize()
+        yield _Desk(project, schedules)
+
+
+@click.group()
+def schedules() -> None:
+    """Show and change the schedules that are set at run time; beats need no restart."""
+
+
+# -- options ----------------------------------------------------------------------------------------------------
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        return ""
+
+
+def _words_options(command: F) -> F:
+    """``--by`` and ``--note``, which stand in the log of changes."""
+    command = click.option("--note", metavar="TEXT", default="", help="Why; it stands in the log of changes.")(command)
+    return click.option("--by", metavar="NAME", default=_login, help="Who does it. Default: your login name.")(command)
+
+
+def _yes_option(command: F) -> F:
+    return click.option("-y", "--yes", is_flag=True, help="Don't ask.")(command)
+
+
+def _names_argument(command: F) -> F:
+    return click.argument("names", metavar="NAME...", nargs=-1, required=True)(command)
+
+
+def _found(desk: _Desk, name: str) -> Schedule:
+    found = desk.schedules.get(name)
+    if found is None:
+        hint = did_you_mean(name, (each.name for each in desk.schedules.list(wrong=lambda _: None)), repr)
+        fail(f"there is no schedule {name!r}{hint}")
+    return found
+
+
+def _as_json(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "name": schedule.name,
+        **schedule.as_json(),
+        "paused": schedule.paused,
+        "version": schedule.version,
+        "changed_at": format_instant(schedule.changed_at),
+        "changed_by": schedule.changed_by,
+        "note": schedule.note,
+    }
+
+
+def _when(definition: Definition) -> str:
+    """When it starts, in a few words, with the time zone by which that counts."""
+    zone = definition.as_json()["schedule"].get("tz")
+    return plain(" ".join(filter(None, (describe(definition.schedule), zone))))
+
+
+# -- what there is ----------------------------------------------------------------------------------------------
+
+
+@schedules.command("list")
+@click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
+    """List the schedules, by name. Ends with 65 where one of them can't be read; the others are listed."""
+    wrong: list[OnceError] = []
+    with _open(ctx) as desk:
+        found = list(desk.schedules.list(prefix, wrong=wrong.append))
+        zone, now = desk.project.zone, desk.project.store.look().now
+    if json_:
+        print_json([_as_json(each) for each in found])
+    elif found:
+        print_table(
+            ["NAME", "TASK", "SCHEDULE", "STATE", "VERSION", "CHANGED", "BY"],
+            [
+                [
+                    plain(each.name),
+                    plain(each.task),
+                    _when(each),
+                    click.style("paused", fg="yellow") if each.paused else "on",
+                    str(each.version),
+                    local(each.changed_at, zone, now)[:19],
+                    plain(each.changed_by or None),
+                ]
+                for each in found
+            ],
+        )
+    else:
+        click.echo("No schedule is set.")
+    _end_wrong(wrong)
+
+
+def _end_wrong(wrong: Sequence[OnceError]) -> None:
+    """Name what can't be read, and end with that."""
+    for error in wrong[:-1]:
+        click.echo(f"once: {plain(str(error))}", err=True)
+    if wrong:
+        raise wrong[-1]
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
+    """Show the schedule NAME: all of its fields, its next start, and who changed it last."""
+    with _open(ctx) as desk:
+        found = _found(desk, name)
+        coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
+        zone = desk.project.zone
+    if json_:
+        print_json({**_as_json(found), "next": None if coming is None else format_instant(coming)})
+        return
+    lines = {"task": found.task, "schedule": _when(found)}
+    for field in ("args", "kwargs", "options", "once"):
+        value = found.as_json().get(field)
+        if value:
+            lines[field] = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    lines["next"] = "paused" if found.paused else local(coming, zone)
+    lines["version"] = str(found.version)
+    lines["changed"] = local(found.changed_at, zone)[:19] + (f" by {found.changed_by}" if found.changed_by else "")
+    if found.note:
+        lines["note"] = found.note
+    for field, text in lines.items():
+        click.echo(f"{field:<8}  {plain(text)}")
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
+    """Show who changed the schedule NAME when and why, newest first; also of one that was deleted of late."""
+    with _open(ctx) as desk:
+        found = desk.schedules.changes(name)
+        zone = desk.project.zone
+    if not found:
+        fail(f"there is no schedule {name!r}, and none was deleted of late")
+    if json_:
+        print_json(
+            [
+                {
+                    "version": each.version,
+                    "at": format_instant(each.at),
+                    "what": each.what,
+                    "by": each.by,
+                    "note": each.note,
+                    "definition": None if each.definition is None else each.definition.as_json(),
+                }
+                for each in found
+            ]
+        )
+        return
+    print_table(
+        ["VERSION", "AT", "WHAT", "BY", "SCHEDULE", "NOTE"],
+        [
+            [
+                str(each.version),
+                local(each.at, zone)[:19],
+                each.what,
+                plain(each.by or None),
+                "-" if each.definition is None else _when(each.definition),
+                plain(each.note),
+            ]
+            for each in found
+        ],
+    )
+
+
+# -- changes ----------------------------------------------------------------------------------------------------
+
+
+@schedules.command("set")
+@click.argument("name")
+@click.argument("task")
+@click.option("--every", metavar="SPAN", help="An interval: 90s, 5min, 1h, 1d.")
+@click.option("--cron", metavar="FIELDS", help="A crontab: '0 6 * * mon-fri'.")
+@click.option("--at", metavar="TIME", help="Once, at this time.")
+@click.option("--schedule", "other", metavar="JSON", help="Any other type, as export writes it.")
+@click.option("--tz", metavar="ZONE", help="Time zone of a crontab, or of an interval of whole days.")
+@click.option("--args", metavar="JSON", help="A list: the task's arguments.")
+@click.option("--kwargs", metavar="JSON", help="An object: the task's keyword arguments.")
+@click.option("--options", metavar="JSON", help="An object: options of apply_async, queue say.")
+@click.option("--once", metavar="JSON", help="An object: the entry's once settings, catch_up say.")
+@click.option("--paused/--running", default=None, help="Paused or not. Default: as it is; a new one runs.")
+@click.option("--if-version", type=click.IntRange(0), help="Only if it has this version; 0: only if there is none.")
+@_words_options
+@json_option
+@click.pass_context
+def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any) -> None:  # noqa: FBT001
+    """Set the schedule NAME, which sends TASK: a new one, or another in its place. It counts from now."""
+    with _open(ctx) as desk:
+        when = _read_when(desk.project, {key: given[key] for key in ("every", "cron", "at", "other")})
+        found = desk.schedules.set(
+            name,
+            task=task,
+            schedule=when,
+            args=_read_json("--args", given["args"], list) or (),
+            kwargs=_read_json("--kwargs", given["kwargs"], dict),
+            options=_read_json("--options", given["options"], dict),
+            once=_read_json("--once", given["once"], dict),
+            timezone=given["tz"],
+            **{key: given[key] for key in ("paused", "by", "note", "if_version")},
+        )
+        coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
+        zone = desk.project.zone
+    if json_:
+        print_json({**_as_json(found), "next": None if coming is None else format_instant(coming)})
+    else:
+        coming_text = "paused" if found.paused else f"next {local(coming, zone)}"
+        click.echo(f"{plain(name)}: version {found.version}, {coming_text}")
+
+
+def _read_when(project: Project, given: dict[str, str | None]) -> Any:
+    """Read the one option of ``given`` that says when."""
+    said = {key: text for key, text in given.items() if text is not None}
+    if len(said) != 1:
+        fail("say when: one of --every, --cron, --at and --schedule")
+    ((key, text),) = said.items()
+    assert text is not None
+    if key == "at":
+        return project.instant(text, "--at")
+    if key == "every":
+        span = read_span(text)
+        if not span:
+            fail(f"--every: found {text!r}, expected {A_SPAN}")
+        return span
+    if key == "other":
+        try:
+            return read_schedule(_read_json("--schedule", text, dict))
+        except ValueError as exc:
+            fail(f"--schedule: {exc}")
+    fields = text.split()
+    if len(fields) != len(_CRON_FIELDS):
+        fail(f"--cron: found {text!r}, expected five fields: minute, hour, day of month, month, day of week")
+    try:
+        return crontab(**dict(zip(_CRON_FIELDS, fields, strict=True)))
+    except Exception as exc:  # noqa: BLE001  # Celery's parser has errors of its own
+        fail(f"--cron: found {text!r}: {exc}")
+
+
+def _read_json(name: str, text: str | None, kind: type) -> Any:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        fail(f"{name}: found {text[:80]!r}, expected JSON: {exc}")
+    if not isinstance(value, kind):
+        fail(f"{name}: found {text[:80]!r}, expected {'a list' if kind is list else 'an object'}")
+    return value
+
+
+@schedules.command()
+@_names_argument
+@click.option("--if-version", type=click.IntRange(1), help="Only if it has this version.")
+@_words_options
+@_yes_option
+@json_option
+@click.pass_context
+def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool, **given: Any) -> None:  # noqa: FBT001
+    """Delete the schedules NAME…; what is open goes on to its outcome.
+
+    --json asks on stderr, and prints a list with an object for each NAME: name, deleted.
+    """
+    done = []
+    with _open(ctx) as desk:
+        if not yes:
+            click.confirm(f"Delete {', '.join(map(plain, names))}?", abort=True, err=json_)
+        for name in names:
+            done.append({"name": name, "deleted": desk.schedules.delete(name, **given)})
+            if not json_:
+                click.echo(f"{plain(name)}: {'deleted' if done[-1]['deleted'] else 'there is none'}")
+    if json_:
+        print_json(done)
+
+
+@schedules.command()
+@_names_argument
+@_words_options
+@click.pass_context
+def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str) -> None:
+    """Claim no further windows of NAME…; what is open goes on. Holds until resume, over restarts and deploys."""
+    with _open(ctx) as desk:
+        for name in names:
+            desk.schedules.pause(name, by=by, note=note)
+            click.echo(f"{plain(name)}: paused")
+
+
+@schedules.command()
+@_names_argument
+@_words_options
+@click.pass_context
+def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str) -> None:
+    """Claim the windows of NAME… again. Those of the pause are caught up on as after an outage (catch_up)."""
+    with _open(ctx) as desk:
+        for name in names:
+            desk.schedules.resume(name, by=by, note=note)
+            click.echo(f"{plain(name)}: resumed")
+
+
+# -- a file -----------------------------------------------------------------------------------------------------
+
+
+@schedules.command()
+@click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
+@click.pass_context
+def export(ctx: click.Context, prefix: str) -> None:
+    """Print the schedules as JSON for a file that apply reads: always in the same order, one field a line.
+
+    Ends with 65 where one of them can't be read; the others are printed.
+    """
+    wrong: list[OnceError] = []
+    with _open(ctx) as desk:
+        click.echo(write_file(list(desk.schedules.list(prefix, wrong=wrong.append))), nl=False)
+    _end_wrong(wrong)
+
+
+@schedules.command("apply")
+@click.option("-f", "--file", "source", type=click.File(encoding="utf-8"), required=True, help="- is stdin.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--prune", metavar="PREFIX", default="", help="Delete those that begin so and aren't in the file.")
+@_words_options
+@_yes_option
+@json_option
+@click.pass_context
+def apply_(ctx: click.Context, /, source: Any, json_: bool, **given: Any) -> None:  # noqa: FBT001
+    """Set the schedules of a file, all or none. What the file doesn't have is kept.
+
+    The changes are shown first, and asked about. A schedule that somebody else changes meanwhile stops it with 1, and
+    what was set before is taken back; what can't be taken back is named.
+    --json asks on stderr, and prints an object: applied, and changes, each with name, what, before and after.
+    """
+    with _open(ctx) as desk:
+        edits = compare(desk.schedules, read_file(_read(source)), given["prune"])
+        if not json_:
+            _print_edits(edits)
+        applied = bool(edits) and not given["dry_run"]
+        if applied:
+            if not given["yes"]:
+                click.confirm(f"Apply {len(edits)} changes?", abort=True, err=json_)
+            apply(desk.schedules, edits, given["by"], given["note"])
+    if json_:
+        print_json({"applied": applied, "changes": [_edit_as_json(edit) for edit in edits]})
+    elif applied:
+        click.echo(f"{len(edits)} applied.")
+
+
+def _read(source: Any) -> str:
+    try:
+        text: str = source.read()
+    except (OSError, ValueError) as exc:
+        fail(f"--file: can't be read: {exc}")
+    return text
+
+
+def _edit_as_json(edit: Edit) -> dict[str, Any]:
+    return {
+        "name": edit.name,
+        "what": edit.what,
+        "before": None if edit.before is None else {**edit.before.as_json(), "paused": edit.before.paused},
+        "after": None if edit.after is None else edit.after.as_json(),
+    }
+
+
+def _print_edits(edits: Sequence[Edit]) -> None:
+    if not edits:
+        click.echo("Nothing differs.")
+    for edit in edits:
+        known = edit.before if edit.after is None else edit.after.definition
+        assert known is not None
+        line = f"{_SIGNS[edit.what]} {plain(edit.name)}: {plain(known.task)}, {_when(known)}"
+        click.secho(line, fg=_COLOURS[edit.what])
+        if edit.what == "change":
+            for field, before, after in _fields_that_differ(edit):
+                click.echo(f"    {field}: {before} → {after}")
+
+
+def _fields_that_differ(edit: Edit) -> Iterator[tuple[str, str, str]]:
+    found = _edit_as_json(edit)
+    before, after = found["before"], found["after"]
+    for field in dict.fromkeys(chain(sorted(before), sorted(after))):
+        if field == "v" or (field == "paused" and field not in after):
+            continue
+        values = [json.dumps(each.get(field), ensure_ascii=False, sort_keys=True) for each in (before, after)]
+        if values[0] != values[1]:
+            yield (field, *(plain("-" if value == "null" else value) for value in values))

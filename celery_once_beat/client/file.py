@@ -1,0 +1,191 @@
+"""Schedules in a file, for those who keep them in git: written, compared with what is set, and applied.
+
+``schedules.json`` holds a version, and each schedule by its name as :meth:`Definition.as_json` writes it, with
+``paused`` where the file decides that::
+
+    {"v": 1, "schedules": {"tenant-42/report": {"task": "proj.report", "schedule": {"type": "interval", "seconds": 9}}}}
+
+Schedules live in 16 shards, which no one script reaches. So applying is all or nothing by these steps: all of the file
+is checked before anything is written; each schedule is set only if it has the version with which the file was compared;
+and where one has another by then, or Redis fails, what was set before is taken back, again only where it is as it was
+set. What can't be taken back is named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_once_beat.errors import NotAppliedError, OnceError, SettingError, VersionConflictError
+from celery_once_beat.schedules import Definition, Schedule, check_name, check_words
+from celery_once_beat.wording import shown
+
+from .schedules import Schedules
+
+__all__ = ("Edit", "Wanted", "apply", "compare", "read_file", "write_file")
+
+#: Of the file.
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A schedule as a file has it."""
+
+    definition: Definition
+    #: None: the file doesn't say.
+    paused: bool | None = None
+
+    def is_set(self, current: Schedule, before: Schedule | None) -> bool:
+        """Whether ``current`` is this, set where ``before`` was."""
+        paused = self.paused if self.paused is not None else before is not None and before.paused
+        return current.text() == self.definition.text() and current.paused == paused
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what stands in a file."""
+        found = self.definition.as_json()
+        del found["v"]
+        return found if self.paused is None else {**found, "paused": self.paused}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A difference between a file and what is set."""
+
+    name: str
+    #: What is set; None: nothing.
+    before: Schedule | None
+    #: What the file has; None: nothing, and it is pruned.
+    after: Wanted | None
+
+    @property
+    def what(self) -> str:
+        """``add``, ``change`` or ``delete``."""
+        return "delete" if self.after is None else "add" if self.before is None else "change"
+
+    @property
+    def version(self) -> int:
+        """The version with which the file was compared, 0: none."""
+        return 0 if self.before is None else self.before.version
+
+
+def write_file(schedules: Sequence[Schedule]) -> str:
+    """Return the file's text, the same for the same schedules."""
+    found = {each.name: Wanted(each, each.paused or None).as_json() for each in schedules}
+    return json.dumps({"v": _VERSION, "schedules": found}, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def read_file(text: str) -> dict[str, Wanted]:
+    """Read a file's text; raises SettingError, which names the first schedule that is wrong."""
+    try:
+        found = json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as exc:
+        raise SettingError(f"schedules: the JSON can't be read: {exc}") from exc
+    if not isinstance(found, dict) or found.keys() != {"v", "schedules"} or found["v"] != _VERSION:
+        raise SettingError(f"schedules: found {shown(found)}, expected an object with 'v': {_VERSION} and 'schedules'")
+    if not isinstance(found["schedules"], dict):
+        raise SettingError(f"schedules: found {shown(found['schedules'])}, expected an object: name → schedule")
+    return {check_name(name): _read_one(name, value) for name, value in found["schedules"].items()}
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} stands there twice")
+    return found
+
+
+def _read_one(name: str, value: Any) -> Wanted:
+    if not isinstance(value, Mapping):
+        raise SettingError(f"schedule {name!r}: found {shown(value)}, expected an object with task and schedule")
+    fields = dict(value)
+    paused = fields.pop("paused", None)
+    if paused is not None and not isinstance(paused, bool):
+        raise SettingError(f"schedule {name!r}, paused: found {shown(paused)}, expected true or false")
+    try:
+        return Wanted(Definition.from_json({"v": _VERSION, **fields}), paused)
+    except OnceError as exc:
+        raise SettingError(f"schedule {name!r}: {exc}") from exc
+
+
+def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "") -> list[Edit]:
+    """Return how what is set differs from a file, by name, having checked all that would be set.
+
+    What the file doesn't have is kept, unless its name begins with ``prune``. Raises SettingError for what can't be
+    set, StoreDataError or NewerVersionError where something that is set can't be read.
+    """
+    edits = []
+    for name in sorted(wanted):
+        before, after = schedules.get(name), wanted[name]
+        if before is not None and after.is_set(before, before):
+            continue
+        schedules.check(name, after.definition)
+        edits.append(Edit(name, before, after))
+    if prune:
+        there = schedules.list(prune, wrong=_refuse)
+        edits += [Edit(each.name, each, None) for each in there if each.name not in wanted]
+    return edits
+
+
+def _refuse(error: OnceError) -> None:
+    raise error
+
+
+def apply(schedules: Schedules, edits: Sequence[Edit], by: str = "", note: str = "") -> None:
+    """Make all ``edits``, or none; raises NotAppliedError, which names what stays changed all the same."""
+    words = check_words(by, note)
+    made: list[Edit] = []
+    for edit in edits:
+        try:
+            if edit.after is None:
+                schedules.delete(edit.name, by=by, note=note, if_version=edit.version)
+            else:
+                wanted = edit.after
+                schedules.put(edit.name, wanted.definition, words, if_version=edit.version, paused=wanted.paused)
+        except OnceError as exc:
+            if not isinstance(exc, VersionConflictError):
+                made.append(edit)  # it may have been carried out before the answer was lost
+            raise NotAppliedError(_say(exc, _take_back(schedules, made, by))) from exc
+        made.append(edit)
+
+
+def _take_back(schedules: Schedules, made: Sequence[Edit], by: str) -> list[str]:
+    """Undo what was made, the last first; returns what can't be undone, each name with why."""
+    kept = []
+    for edit in reversed(made):
+        try:
+            if not _undo(schedules, edit, by):
+                kept.append(f"{edit.name!r} (another has changed it since)")
+        except VersionConflictError:
+            kept.append(f"{edit.name!r} (another has changed it since)")
+        except OnceError as exc:
+            kept.append(f"{edit.name!r} (perhaps: {exc})")
+    return kept
+
+
+def _undo(schedules: Schedules, edit: Edit, by: str) -> bool:
+    """Undo one edit where it was made and nobody has changed anything since; returns False where somebody has."""
+    note = "taken back: not all could be applied"
+    before, current = edit.before, schedules.get(edit.name)
+    version = 0 if current is None else current.version
+    if version == edit.version:
+        return True  # it wasn't made
+    if current is None or edit.after is None:
+        if current is not None or before is None:
+            return False
+    elif not edit.after.is_set(current, before):
+        return False
+    if before is None:
+        schedules.delete(edit.name, by=by, note=note, if_version=version)
+    else:
+        schedules.put(edit.name, before, check_words(by, note), if_version=version, paused=before.paused)
+    return True
+
+
+def _say(why: OnceError, kept: Sequence[str]) -> str:
+    if not kept:
+        return f"nothing is applied: {why}"
+    return f"not all is applied: {why}; what was set before is taken back, except {', '.join(kept)}"
