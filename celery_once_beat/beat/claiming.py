@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
 from operator import itemgetter
@@ -143,7 +143,7 @@ class Claiming:
             now = self._clock.now()
             chunk: list[tuple[BeatEntry, LoadRequest]] = []
             while left and len(chunk) < CHUNK and (not chunk or time.monotonic() < until):
-                chunk.append((left[-1], self._load_request(left.pop(), now)))
+                chunk.append((left[-1], left.pop().load_request(self._beat, now)))
             yield chunk
             if time.monotonic() > until:
                 return
@@ -202,23 +202,6 @@ class Claiming:
         # One node of a cluster may be away: it is told later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
-
-    def _load_request(self, entry: BeatEntry, now: datetime) -> LoadRequest:
-        limits, delay = entry.policy, entry.timing.delay(now)
-        if limits.grace is not None and delay:  # it counts from when a message may run
-            limits = replace(limits, grace=limits.grace + delay)
-        return LoadRequest(
-            entry=entry.name,
-            beat=self._beat,
-            fingerprint=entry.fingerprint,
-            ttl=entry.ttl(now),
-            limits=limits,
-            loaded_at=entry.loaded_at,
-            known=entry.known,
-            counts_from=entry.counts_from or entry.came_at or entry.absent_at,
-            absent_at=entry.absent_at,
-            stored=entry.stored,
-        )
 
     def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:
         entry.loaded(reply)

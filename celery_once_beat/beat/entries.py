@@ -31,7 +31,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -43,7 +43,7 @@ from celery_once_beat.errors import OnceError, ScheduleError, SettingError, Unde
 from celery_once_beat.logs import about
 from celery_once_beat.rules import EntryPolicy, Step, Timing, count_starts, fingerprint, next_steps, spread_offset
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Loaded, Superseded
+from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
 from celery_once_beat.wording import shown
 
@@ -196,6 +196,24 @@ class BeatEntry:
     def definition(self) -> tuple[object, ...]:
         """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
+
+    def load_request(self, beat: str, now: datetime) -> LoadRequest:
+        """Return the request by which ``beat`` loads it."""
+        limits, delay = self.policy, self.timing.delay(now)
+        if limits.grace is not None and delay:  # it counts from when a message may run
+            limits = replace(limits, grace=limits.grace + delay)
+        return LoadRequest(
+            entry=self.name,
+            beat=beat,
+            fingerprint=self.fingerprint,
+            ttl=self.ttl(now),
+            limits=limits,
+            loaded_at=self.loaded_at,
+            known=self.known,
+            counts_from=self.counts_from or self.came_at or self.absent_at,
+            absent_at=self.absent_at,
+            stored=self.stored,
+        )
 
     # -- what happens to it -----------------------------------------------------------------------------------
 

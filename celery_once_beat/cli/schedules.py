@@ -6,6 +6,7 @@ import getpass
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import datetime, tzinfo
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,14 +14,15 @@ import click
 from celery.schedules import crontab
 
 from celery_once_beat.beat import describe
-from celery_once_beat.client import Schedule, Schedules
-from celery_once_beat.client.file import Edit, apply, compare, read_file, write_file
+from celery_once_beat.client import Edit, Schedule, Schedules, apply, compare, read_file, write_file
 from celery_once_beat.errors import OnceError
 from celery_once_beat.schedules import Definition, read_schedule
+from celery_once_beat.store import RedBeat
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span
 
 from .context import Project, fail, json_option, open_project
+from .moving import LEFT_OUT, Import, Move
 from .output import local, plain, print_json, print_table
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,6 +97,11 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
     }
 
 
+def _whole(instant: datetime) -> datetime:
+    """In whole seconds, for people."""
+    return instant.replace(microsecond=0)
+
+
 def _when(definition: Definition) -> str:
     """When it starts, in a few words, with the time zone by which that counts."""
     zone = definition.as_json()["schedule"].get("tz")
@@ -126,7 +133,7 @@ def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
                     _when(each),
                     click.style("paused", fg="yellow") if each.paused else "on",
                     str(each.version),
-                    local(each.changed_at, zone, now)[:19],
+                    local(_whole(each.changed_at), zone, now),
                     plain(each.changed_by or None),
                 ]
                 for each in found
@@ -165,7 +172,7 @@ def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
             lines[field] = json.dumps(value, ensure_ascii=False, sort_keys=True)
     lines["next"] = "paused" if found.paused else local(coming, zone)
     lines["version"] = str(found.version)
-    lines["changed"] = local(found.changed_at, zone)[:19] + (f" by {found.changed_by}" if found.changed_by else "")
+    lines["changed"] = local(_whole(found.changed_at), zone) + (f" by {found.changed_by}" if found.changed_by else "")
     if found.note:
         lines["note"] = found.note
     for field, text in lines.items():
@@ -203,7 +210,7 @@ def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
         [
             [
                 str(each.version),
-                local(each.at, zone)[:19],
+                local(_whole(each.at), zone),
                 each.what,
                 plain(each.by or None),
                 "-" if each.definition is None else _when(each.definition),
@@ -325,25 +332,39 @@ def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool
 @schedules.command()
 @_names_argument
 @_words_options
+@json_option
 @click.pass_context
-def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str) -> None:
-    """Claim no further windows of NAME…; what is open goes on. Holds until resume, over restarts and deploys."""
+def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_: bool) -> None:  # noqa: FBT001
+    """Claim no further windows of NAME…; what is open goes on. Holds until resume, over restarts and deploys.
+
+    --json prints a list with an object for each NAME: name, paused.
+    """
     with _open(ctx) as desk:
         for name in names:
             desk.schedules.pause(name, by=by, note=note)
-            click.echo(f"{plain(name)}: paused")
+            if not json_:
+                click.echo(f"{plain(name)}: paused")
+    if json_:
+        print_json([{"name": name, "paused": True} for name in names])
 
 
 @schedules.command()
 @_names_argument
 @_words_options
+@json_option
 @click.pass_context
-def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str) -> None:
-    """Claim the windows of NAME… again. Those of the pause are caught up on as after an outage (catch_up)."""
+def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_: bool) -> None:  # noqa: FBT001
+    """Claim the windows of NAME… again. Those of the pause are caught up on as after an outage (catch_up).
+
+    --json prints a list with an object for each NAME: name, paused.
+    """
     with _open(ctx) as desk:
         for name in names:
             desk.schedules.resume(name, by=by, note=note)
-            click.echo(f"{plain(name)}: resumed")
+            if not json_:
+                click.echo(f"{plain(name)}: resumed")
+    if json_:
+        print_json([{"name": name, "paused": False} for name in names])
 
 
 # -- a file -----------------------------------------------------------------------------------------------------
@@ -432,3 +453,73 @@ def _fields_that_differ(edit: Edit) -> Iterator[tuple[str, str, str]]:
         values = [json.dumps(each.get(field), ensure_ascii=False, sort_keys=True) for each in (before, after)]
         if values[0] != values[1]:
             yield (field, *(plain("-" if value == "null" else value) for value in values))
+
+
+# -- from RedBeat -----------------------------------------------------------------------------------------------
+
+
+@schedules.command("import")
+@click.argument("source", type=click.Choice(["redbeat"]))
+@click.option("--url", help="RedBeat's Redis. Default: redbeat_redis_url, else the broker.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be set, also while RedBeat runs.")
+@click.option("--by", metavar="NAME", default=_login, help="Who does it. Default: your login name.")
+@json_option
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    source: str,  # noqa: ARG001  # there is one
+    url: str | None,
+    dry_run: bool,  # noqa: FBT001
+    by: str,
+    json_: bool,  # noqa: FBT001
+) -> None:
+    """Set RedBeat's entries here, each to go on where RedBeat stopped: no window runs twice or is left out.
+
+    All of RedBeat's beats have to be stopped. Its lock is taken, for good, so that none can work from then on; nothing
+    else of its keys is changed. Ask again at any time: what is here already stays.
+    Exits with 1 while a beat of RedBeat's works, and where an entry can't be carried over; the others are.
+    --json prints an object: imported, and entries, each with name, what, why, counts_from and definition.
+    """
+    with _open(ctx) as desk, closing(RedBeat.of_app(desk.project.app, url)) as redbeat:
+        if redbeat.is_empty():
+            fail(f"{redbeat.schedule_key} is empty: does redbeat_redis_url, or --url, name RedBeat's Redis?")
+        works = redbeat.held_by_beat() if dry_run else redbeat.hold()
+        if works is not None:
+            click.echo(
+                f"once: a beat of RedBeat's holds {redbeat.lock}: stop all of them; if one was killed, its lock ends "
+                f"within {works:.0f} s",
+                err=True,
+            )
+            if not dry_run:
+                ctx.exit(1)
+        moving = Import(desk.project, desk.schedules, by)
+        moves = [moving.plan(each) for each in redbeat.entries()]
+        if not dry_run:
+            moves = [moving.carry(move) for move in moves]
+        zone = desk.project.zone
+    if json_:
+        print_json({"imported": not dry_run, "entries": [move.as_json() for move in moves]})
+    else:
+        for move in moves:
+            _print_move(move, zone)
+        left_out = sum(move.what == LEFT_OUT for move in moves)
+        click.echo(f"{len(moves) - left_out} {'to import' if dry_run else 'imported'}, {left_out} left out.")
+        if not dry_run and redbeat.lock:
+            click.echo(f"Beats of RedBeat's wait until {redbeat.lock} is deleted.")
+    if redbeat.lock is None:
+        click.echo("once: RedBeat has no lock (redbeat_lock_key): see to it that none of its beats runs", err=True)
+    if any(move.what == LEFT_OUT for move in moves):
+        ctx.exit(1)
+
+
+def _print_move(move: Move, zone: tzinfo) -> None:
+    if move.what == LEFT_OUT:
+        click.secho(f"! {plain(move.name)}: left out: {plain(move.why)}", fg="red")
+        return
+    words = [] if move.definition is None else [plain(move.definition.task), _when(move.definition)]
+    words.append(
+        "paused" if move.paused else f"from {'now' if move.counts_from is None else local(move.counts_from, zone)}"
+    )
+    sign = _SIGNS.get(move.what, "=")
+    line = f"{sign} {plain(move.name)}: {', '.join(words)}" + (f" ({plain(move.why)})" if move.why else "")
+    click.secho(line, fg=_COLOURS.get(move.what))

@@ -110,6 +110,7 @@ from .model import (
     Unchanged,
     Unknown,
 )
+from .redbeat import RedBeat, RedBeatHash
 from .roundtrip import raised
 from .verbs import Store, store_of
 
@@ -148,6 +149,8 @@ __all__ = (
     "Past",
     "Paused",
     "Published",
+    "RedBeat",
+    "RedBeatHash",
     "Renewal",
     "Renewed",
     "Spent",

@@ -91,7 +91,7 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     assert listed[0].split() == ["NAME", "TASK", "SCHEDULE", "STATE", "VERSION", "CHANGED", "BY"]
     assert listed[1].split()[:7] == ["report", "proj.work", "every", "90", "s", "paused", "3"]
     assert run("show", "report").output.count("paused") == 1
-    run("resume", "report")
+    assert json.loads(run("resume", "report", "--json").output) == [{"name": "report", "paused": False}]
     (of_list,) = json.loads(run("list", "--prefix", "rep", "--json").output)
     assert (of_list["paused"], of_list["options"]) == (False, {"queue": "slow"})
     assert json.loads(run("list", "--prefix", "x", "--json").output) == []

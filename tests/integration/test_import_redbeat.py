@@ -1,0 +1,472 @@
+"""``celery once schedules import redbeat``: what celery-redbeat itself has stored, read from a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.bin.base import CLIContext
+from celery.schedules import crontab, schedule, solar
+from click.testing import CliRunner, Result
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedules import rrule
+from servers import RedisServer
+
+from celery_once_beat import Schedule, Schedules
+from celery_once_beat.cli import once as once_group
+from celery_once_beat.rules import spread_offset
+from celery_once_beat.store import LoadRequest
+from celery_once_beat.windows import next_start
+
+Import = Callable[..., Result]
+BERLIN = ZoneInfo("Europe/Berlin")
+LOCK = "redbeat::lock"
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.update(timezone="Europe/Berlin", redbeat_redis_url=redis_url, redbeat_redis_options={})
+    return app
+
+
+@pytest.fixture
+def raw(redis_server: RedisServer, redis_url: str) -> Iterator[redis.Redis]:
+    with redis_server.client(decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def schedules(app: Celery) -> Iterator[Schedules]:
+    with closing(Schedules(app)) as made:
+        yield made
+
+
+@pytest.fixture
+def import_(app: Celery) -> Import:
+    def run(*words: str, exit_code: int = 0) -> Result:
+        context = CLIContext(app=app, no_color=True, workdir=None)
+        done = CliRunner().invoke(once_group, ["schedules", "import", "redbeat", *words], obj=context)
+        assert done.exit_code == exit_code, done.output
+        return done
+
+    return run
+
+
+def save(app: Celery, name: str, when: Any, ago: timedelta | None = MINUTE, **more: Any) -> datetime | None:
+    """Have RedBeat store an entry that it ran so long ago, None: never; returns when."""
+    entry = RedBeatSchedulerEntry(name, more.pop("task", "proj.work"), when, app=app, **more)
+    entry.save()
+    if ago is not None:
+        entry.reschedule(datetime.now(timezone.utc) - ago)
+        return entry.last_run_at
+    client = redis.Redis.from_url(app.conf.redbeat_redis_url)
+    client.hset(entry.key, "meta", json.dumps({"last_run_at": None}))
+    client.close()
+    return None
+
+
+def told(result: Result) -> dict[str, dict[str, Any]]:
+    return {entry["name"]: entry for entry in json.loads(result.stdout)["entries"]}
+
+
+def counts_from(schedules: Schedules, name: str) -> datetime:
+    known = schedules._known(name)
+    assert known is not None
+    return known.since
+
+
+def anchor_of(found: Schedule) -> datetime | None:
+    return datetime.fromisoformat(found.once["anchor"]) if "anchor" in found.once else None
+
+
+# ----------------------------------------------------------------------------------------------- what is carried
+
+
+def test_what_redbeat_stores_goes_on(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """Task, arguments, options, crontab in the app's zone; it counts from RedBeat's last run of it."""
+    due = datetime(2027, 5, 1, 12, tzinfo=BERLIN)
+    last = save(
+        app, "at night", crontab(hour=2, minute="*/30", day_of_week=[1, 5]),
+        args=["bolts", due], kwargs={"kind": "daily"},
+        options={"queue": "slow", "expires": 60, "once": {"catch_up": "all"}},
+    )  # fmt: skip
+    said = import_("--by", "anna")
+    assert said.output.startswith("+ at night: proj.work, */30 2 * * [1, 5] Europe/Berlin, from 20")
+    assert said.output.endswith(f"1 imported, 0 left out.\nBeats of RedBeat's wait until {LOCK} is deleted.\n")
+    found = schedules.get("at night")
+    assert found is not None
+    assert found.schedule == crontab(hour=2, minute="*/30", day_of_week=[1, 5])
+    assert found.schedule.tz == BERLIN
+    assert (list(found.args), found.kwargs) == (["bolts", due], {"kind": "daily"})
+    assert (found.options, found.once) == ({"queue": "slow", "expires": 60}, {"catch_up": "all"})
+    assert (found.changed_by, found.note, found.paused) == ("anna", "imported from RedBeat", False)
+    assert counts_from(schedules, "at night") == last
+
+
+@pytest.mark.parametrize(
+    ("every", "relative", "ago"),
+    [(10.0, False, 3.0), (3600.0, False, 2000.0), (0.5, False, 0.2), (7200.0, True, 4000.0), (86400.0, False, 5000.0)],
+)
+def test_an_interval_keeps_its_own_grid(
+    app: Celery, import_: Import, schedules: Schedules, every: float, relative: bool, ago: float
+) -> None:
+    """The next window is when RedBeat would send it next, not the next of the epoch's grid."""
+    entry = RedBeatSchedulerEntry("tick", "proj.work", schedule(every, relative=relative, app=app), app=app).save()
+    entry.reschedule(datetime.now(timezone.utc) - timedelta(seconds=ago))
+    import_()
+    found = schedules.get("tick")
+    assert found is not None
+    assert found.schedule.run_every == timedelta(seconds=every)
+    due = entry.last_run_at + entry.schedule.remaining_estimate(entry.last_run_at) + (
+        app.now() - entry.last_run_at
+    )  # fmt: skip
+    start = next_start(found.schedule, counts_from(schedules, "tick"), anchor=anchor_of(found))
+    assert start is not None
+    assert abs((start - due).total_seconds()) < 0.1
+    assert start > entry.last_run_at
+
+
+def test_one_that_never_ran_is_due_at_once(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """As RedBeat would send it at once: its newest window is owed."""
+    save(app, "interval", schedule(3600.0), None)
+    save(app, "crontab", crontab(hour=2, minute=30), None)
+    before = datetime.now(timezone.utc)
+    import_()
+    for name in ("interval", "crontab"):
+        found = schedules.get(name)
+        assert found is not None
+        start = next_start(found.schedule, counts_from(schedules, name), anchor=anchor_of(found))
+        assert start is not None
+        assert start - counts_from(schedules, name) == timedelta(microseconds=1)
+        assert start <= datetime.now(timezone.utc)
+        following = next_start(found.schedule, start, anchor=anchor_of(found))
+        assert following is not None
+        assert following > before
+
+
+def test_one_that_is_disabled_is_paused(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """Its windows count from now: those of the time when it was disabled aren't owed."""
+    save(app, "off", schedule(10.0), timedelta(days=9), enabled=False)
+    assert import_().output.startswith("+ off: proj.work, every 10 s, paused\n")
+    found = schedules.get("off")
+    assert found is not None
+    assert found.paused
+    assert counts_from(schedules, "off") == found.changed_at
+
+
+def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """It stays in beat_schedule, and a beat that loads it goes on where RedBeat stopped; then once more."""
+    app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*")}}
+    last = save(app, "in the code", crontab(minute="*"), timedelta(minutes=3))
+    assert import_().output.startswith("= in the code: from 20")
+    assert schedules.get("in the code") is None
+    account = schedules._store.account("in the code")
+    assert account is not None
+    assert (account.cursor, account.since) == (last, last)
+    later = save(app, "in the code", crontab(minute="*"), timedelta(minutes=2))
+    import_()
+    account = schedules._store.account("in the code")
+    assert account is not None
+    assert account.cursor == later
+
+
+def test_a_beat_that_loads_an_entry_of_the_code_finds_its_cursor(
+    app: Celery, import_: Import, schedules: Schedules
+) -> None:
+    """The fingerprint is that of a beat of the same app: nothing counts as changed."""
+    app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*")}}
+    last = save(app, "in the code", crontab(minute="*"), timedelta(minutes=3))
+    import_()
+    fingerprint = schedules._store.account("in the code").fingerprint
+    limits = {"max_attempts": 3, "recover": True, "grace": None}
+    request = LoadRequest(entry="in the code", beat="b:1:c", fingerprint=fingerprint, ttl=9e4, **limits)
+    (loaded,) = schedules._store.load_many([request])
+    assert (loaded.cursor, loaded.news) == (last, "same")
+
+
+def test_what_starts_later_by_its_spread_isnt_sent_again(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """The window that RedBeat has sent without the spread counts as run; until it would start, nothing is set."""
+    spread = {"options": {"once": {"spread": 3600}}}
+    app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*"), **spread}}
+    last = {
+        name: save(app, name, crontab(minute="*"), timedelta(hours=2), **spread) for name in ("in the code", "tick")
+    }
+    offset = {name: spread_offset(name, 3600) for name in last}
+    import_()
+    assert counts_from(schedules, "tick") == last["tick"] + offset["tick"]
+    account = schedules._store.account("in the code")
+    assert account is not None
+    assert account.cursor == last["in the code"] + offset["in the code"]
+    for name in last:
+        save(app, name, crontab(minute="*"), timedelta(0), **spread)
+    for entry in told(import_("--json", exit_code=1)).values():
+        assert entry["why"].startswith("by its spread what RedBeat has sent would start until 20")
+
+
+# -------------------------------------------------------------------------------------------------- what isn't
+
+
+DEFINITION = {
+    "name": "odd", "task": "proj.work", "args": [], "kwargs": {}, "options": {}, "enabled": True,
+    "schedule": {"__type__": "interval", "every": 10.0, "relative": False},
+}  # fmt: skip
+RUN = {"last_run_at": {"__type__": "datetime", "year": 2026, "month": 11, "day": 1, "hour": 0, "minute": 0, "second": 0,
+                       "microsecond": 0, "timezone": "UTC"}}  # fmt: skip
+
+
+def odd(**changed: Any) -> str:
+    return json.dumps({**DEFINITION, **changed})
+
+
+@pytest.mark.parametrize(
+    ("definition", "meta", "why"),
+    [
+        (None, None, "it has no definition"),
+        ("{", None, "definition: its JSON can't be read"),
+        ("[]", None, "definition: found [], expected an object"),
+        pytest.param("[" * 9999, None, "definition: its JSON is nested too deeply", id="deep"),
+        pytest.param(" " * 99_999, None, "definition: found 99999 characters", id="long"),
+        (odd(name="even"), None, "name: found 'even', expected that of its key"),
+        (odd(more=1), None, "definition: found the field 'more'"),
+        (odd(task=7), None, "task: found 7, expected the name of a task"),
+        (odd(args=7), None, "args: found 7, expected a list"),
+        (odd(options=[7]), None, "options: found [7], expected an object"),
+        (odd(options={"expires": "soon"}), None, "beat entry 'odd', options['expires']"),
+        (odd(options={"once": {"grce": 1}}), None, "beat entry 'odd', option 'once': unknown key 'grce'"),
+        (odd(enabled="no"), None, "enabled: found 'no', expected true or false"),
+        (odd(args=[{"__type__": "interval", "every": 1, "relative": False}]), None, "args: found an object of type"),
+        (odd(kwargs={"a": {"__type__": "set", "__value__": [1]}}), None, "kwargs: "),
+        (odd(schedule=None), None, "schedule: found None, expected an interval or a crontab"),
+        (odd(schedule={"__type__": "solar", "event": "dawn"}), None, "schedule: found {'__type__': 'solar'"),
+        (odd(schedule={"__type__": "os.system", "command": "true"}), None, "schedule: found {'__type__': 'os.system'"),
+        (odd(schedule={"__type__": "crontab", "minute": "99"}), None, "crontab: "),
+        (odd(schedule={"__type__": "crontab", "nowfun": "eval"}), None, "crontab: found the field 'nowfun'"),
+        (odd(schedule={"__type__": "crontab", "minute": {"__type__": "datetime"}}), None, "crontab: "),
+        (odd(schedule={"__type__": "interval", "every": 0}), None, "interval: found 0, expected a number"),
+        (odd(schedule={"__type__": "interval", "every": 1e300}), None, "interval: found 1e+300"),
+        (odd(schedule={"__type__": "interval", "every": float("nan")}), None, "definition: its JSON can't be read"),
+        (odd(), "{", "meta: its JSON can't be read"),
+        (odd(), '{"last_run_at": 7}', "last_run_at: found 7, expected a datetime"),
+        (odd(), '{"last_run_at": {"__type__": "datetime", "year": "2026"}}', "last_run_at: found {"),
+        (odd(), json.dumps(RUN).replace("UTC", "../../etc/passwd"), "last_run_at: found {"),
+        (odd(), json.dumps(RUN).replace("2026", "2999"), "last_run_at: found 2999-11-01"),
+    ],
+)  # fmt: skip
+def test_what_cant_be_carried_over_is_named(
+    import_: Import,
+    app: Celery,
+    schedules: Schedules,
+    raw: redis.Redis,
+    definition: str | None,
+    meta: str | None,
+    why: str,
+) -> None:
+    """With why, and the command ends with 1; the others are carried over. Nothing is evaluated."""
+    save(app, "even", schedule(10.0))
+    fields = {"definition": definition, "meta": json.dumps(RUN) if meta is None else meta}
+    raw.hset("redbeat:odd", mapping={name: text for name, text in fields.items() if text is not None})
+    raw.zadd("redbeat::schedule", {"redbeat:odd": 1})
+    for words in (["--dry-run"], []):
+        said = import_(*words, exit_code=1)
+        (line,) = [line for line in said.output.splitlines() if line.startswith("!")]
+        assert line.startswith(f"! odd: left out: {why}"), line
+    assert [each.name for each in schedules.list()] == ["even"]
+
+
+def test_schedules_of_other_types(app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis) -> None:
+    """An rrule is named; of solar RedBeat itself stores nothing; a key that is no hash is named too."""
+    save(app, "rule", rrule("MINUTELY", dtstart=datetime(2026, 1, 1, tzinfo=timezone.utc), app=app))
+    with pytest.raises(TypeError):
+        save(app, "sun", solar("dawn_civil", 52, 13, app=app))
+    raw.set("redbeat:text", "x")
+    raw.zadd("redbeat::schedule", {"redbeat:text": 1})
+    raw.sadd("redbeat::statics", "gone")
+    save(app, "gone", schedule(10.0))
+    left = {name: entry["why"] for name, entry in told(import_("--json", exit_code=1)).items()}
+    assert left["rule"].startswith("its schedule is an rrule, for which there is no type here yet")
+    assert left["text"] == "its key holds no hash"
+    assert left["gone"].startswith("it was in beat_schedule, and has left that")
+    assert list(schedules.list()) == []
+
+
+def test_keys_that_arent_redbeats(import_: Import, raw: redis.Redis) -> None:
+    """One line, and the status of foreign keys."""
+    raw.set("redbeat::schedule", "mine")
+    assert import_(exit_code=65).output == "once: the keys redbeat::schedule and redbeat::statics aren't RedBeat's\n"
+
+
+def test_a_redis_that_isnt_redbeats(import_: Import, raw: redis.Redis) -> None:
+    """It gets no lock."""
+    said = import_(exit_code=2)
+    assert said.output == "once: redbeat::schedule is empty: does redbeat_redis_url, or --url, name RedBeat's Redis?\n"
+    assert raw.keys("redbeat*") == []
+
+
+def test_a_redis_that_isnt_there(app: Celery, import_: Import) -> None:
+    """One line, without the password; the same for what is no Redis."""
+    said = import_("--url", "redis://:geheim@127.0.0.1:1/0", exit_code=69)
+    assert said.output.startswith("once: Redis: ConnectionError")
+    assert "geheim" not in said.output
+    app.conf.redbeat_redis_url = "amqp://guest:geheim@localhost//"
+    said = import_(exit_code=78)
+    assert said.output.startswith(
+        "once: redbeat_redis_url: found amqp://guest:**@localhost//, expected RedBeat's Redis"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- who may work
+
+
+def test_while_a_redbeat_beat_works_nothing_is_imported(
+    app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis
+) -> None:
+    """What it will send isn't known yet. --dry-run shows what there is, and leaves the lock alone."""
+    save(app, "tick", schedule(10.0))
+    raw.set(LOCK, "token", px=100_000)
+    said = import_(exit_code=1)
+    assert said.output.startswith(
+        f"once: a beat of RedBeat's holds {LOCK}: stop all of them; if one was killed, its lock"
+    )
+    assert list(schedules.list()) == []
+    said = import_("--dry-run")
+    assert said.stderr.startswith(f"once: a beat of RedBeat's holds {LOCK}")
+    assert said.stdout.startswith("+ tick: proj.work, every 10 s, from 20")
+    assert said.stdout.endswith("\n1 to import, 0 left out.\n")
+    assert list(schedules.list()) == []
+    assert raw.get(LOCK) == "token"
+    raw.delete(LOCK)
+    import_("--dry-run")
+    assert raw.get(LOCK) is None
+    import_()
+    assert (raw.get(LOCK), raw.ttl(LOCK)) == ("celery once schedules import redbeat", -1)
+
+
+def test_nothing_but_the_lock_changes(app: Celery, import_: Import, raw: redis.Redis) -> None:
+    """RedBeat could go on from what it has, once somebody deletes its lock."""
+    for name in ("one", "two"):
+        save(app, name, schedule(10.0))
+    keys = raw.keys("redbeat*")
+    before = {key: raw.dump(key) for key in keys}
+    import_("--dry-run")
+    import_()
+    assert {key: raw.dump(key) for key in keys} == before
+    assert {*raw.keys("redbeat*")} == {*keys, LOCK}
+
+
+def test_the_rights_that_it_needs(
+    app: Celery, import_: Import, raw: redis.Redis, redis_server: RedisServer, schedules: Schedules
+) -> None:
+    """Those on RedBeat's keys that the page says, and no others."""
+    save(app, "tick", schedule(10.0))
+    page = (Path(__file__).resolve().parents[2] / "docs/moving/redbeat.md").read_text()
+    (line,) = re.findall(r"with limited rights needs (.*?) on them", page, re.DOTALL)
+    commands = [f"+{word.lower()}" for word in re.findall(r"`(\w+)`", line)]
+    raw.execute_command(
+        "ACL", "SETUSER", "mover", "on", ">secret", "resetkeys", "~redbeat*", "-@all", "+hello", *commands
+    )
+    import_("--url", f"redis://mover:secret@127.0.0.1:{redis_server.port}/0")
+    raw.execute_command("ACL", "DELUSER", "mover")
+    assert schedules.get("tick") is not None
+
+
+@pytest.mark.parametrize(("setting", "lock"), [("mine", "redbeat:mine"), ("redbeat:its", "redbeat:its")])
+def test_a_lock_of_another_name(app: Celery, import_: Import, raw: redis.Redis, setting: str, lock: str) -> None:
+    """As RedBeat names it; and without one it is said that nothing stops RedBeat."""
+    save(app, "tick", schedule(10.0))
+    app.conf.redbeat_lock_key = setting
+    import_()
+    assert raw.get(lock)
+    app.conf.redbeat_lock_key = None
+    assert "once: RedBeat has no lock (redbeat_lock_key)" in import_().stderr
+
+
+def test_a_prefix_of_its_own(app: Celery, import_: Import, schedules: Schedules) -> None:
+    app.conf.redbeat_key_prefix = "mine:"
+    save(app, "tick", schedule(10.0))
+    import_()
+    assert schedules.get("tick") is not None
+
+
+# ----------------------------------------------------------------------------------------------- once more
+
+
+def test_another_import_goes_on_where_redbeat_has_got_to(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """Its cursor follows RedBeat's runs, never back; nothing changes where nothing has run."""
+    first = save(app, "tick", crontab(minute="*"), timedelta(minutes=9))
+    import_()
+    assert counts_from(schedules, "tick") == first
+    assert told(import_("--json"))["tick"]["what"] == "same"
+    assert [change.version for change in schedules.changes("tick")] == [1]
+    later = save(app, "tick", crontab(minute="*"), timedelta(minutes=3))
+    assert told(import_("--json"))["tick"]["what"] == "same"
+    assert counts_from(schedules, "tick") == later
+    save(app, "tick", crontab(minute="*/2"), timedelta(minutes=6))
+    assert told(import_("--json"))["tick"]["what"] == "change"
+    assert counts_from(schedules, "tick") == later
+    found = schedules.get("tick")
+    assert found is not None
+    assert found.schedule == crontab(minute="*/2")
+
+
+def test_one_that_never_ran_is_due_once(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """Another import doesn't make it due again, nor is what is owed by then left out."""
+    save(app, "tick", schedule(3600.0), None)
+    import_()
+    since = counts_from(schedules, "tick")
+    assert told(import_("--json"))["tick"]["what"] == "same"
+    assert counts_from(schedules, "tick") == since
+    assert [change.version for change in schedules.changes("tick")] == [1]
+
+
+def test_one_that_was_deleted_here_comes_again(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """RedBeat still has it; what has been deleted here isn't owed."""
+    last = save(app, "tick", schedule(10.0))
+    import_()
+    schedules.delete("tick")
+    assert told(import_("--json"))["tick"]["what"] == "add"
+    assert counts_from(schedules, "tick") == last
+
+
+def test_one_that_cant_be_read_here_is_left_out(
+    app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis
+) -> None:
+    """It isn't overwritten, and its name is said."""
+    save(app, "tick", schedule(10.0))
+    import_()
+    raw.hset(schedules._store.keys.of_entry("def", "tick"), "text", '{"v":1}')
+    (line,) = [line for line in import_(exit_code=1).stdout.splitlines() if line.startswith("!")]
+    assert line.startswith("! tick: left out: schedule 'tick': task: found None")
+
+
+def test_what_was_changed_here_stays(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """And who changed it is still said. But what RedBeat has run since isn't owed."""
+    save(app, "tick", schedule(10.0), timedelta(minutes=9))
+    import_()
+    schedules.set("tick", task="proj.other", schedule=60, by="anna", note="slower")
+    since = counts_from(schedules, "tick")
+    moved = told(import_("--json"))["tick"]
+    assert (moved["what"], moved["why"]) == ("kept", "it was changed here by anna, and stays so")
+    assert counts_from(schedules, "tick") == since
+    later = save(app, "tick", schedule(10.0), timedelta(0))
+    import_()
+    found = schedules.get("tick")
+    assert found is not None
+    assert (found.task, found.changed_by, found.note) == ("proj.other", "anna", "slower")
+    assert counts_from(schedules, "tick") == later
+    schedules.pause("tick", by="bob")
+    save(app, "tick", schedule(10.0), timedelta(0))
+    import_()
+    found = schedules.get("tick")
+    assert found is not None
+    assert (found.paused, found.changed_by) == (True, "bob")
