@@ -39,7 +39,7 @@ demo: $(VENV)/.demo  ## two beats and two workers, one of each killed
 	$(PY) -m examples.ha_pair
 
 .PHONY: examples  # there is a folder of that name
-examples: $(VENV)/.examples  ## six ways to run a job on one of many nodes: how each goes wrong, and the same here
+examples: $(VENV)/.demo  ## six ways to run a job on one of many nodes: how each goes wrong, and the same here
 	$(PY) -m examples.ways
 
 recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
@@ -112,14 +112,13 @@ $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv "$(VENV)"
 
 $(VENV)/.demo: EXTRAS = demo
-$(VENV)/.examples: EXTRAS = demo,django
 $(VENV)/.unit: EXTRAS = test
 $(VENV)/.test: EXTRAS = test-all
 $(VENV)/.check: EXTRAS = check,test-all
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.docs: EXTRAS = docs
 $(VENV)/.matrix: EXTRAS = matrix
-$(VENV)/.demo $(VENV)/.examples $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.demo $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 
@@ -11,8 +12,13 @@ from examples.ways.verdict import Owed, windows_of
 
 from . import HALF_HOUR
 
-#: Each with the half hours from one mail to the next, and which one of them.
-USERS = [("ann", 1, 0), ("bob", 1, 0), ("carl", 2, 0), ("dora", 2, 1)]
+#: Each with the half hours from one mail to the next, which one of them, and where the user lives.
+USERS = [
+    ("ann", 1, 0, "Europe/Berlin"),
+    ("bob", 1, 0, "America/New_York"),
+    ("carl", 2, 0, "Asia/Kolkata"),
+    ("dora", 2, 1, "Europe/Berlin"),
+]
 #: Joins while the nodes run, for each half hour from that one of the story on.
 JOINS = Join(3, "erin")
 
@@ -20,7 +26,7 @@ JOINS = Join(3, "erin")
 def prepare(db: sqlite3.Connection) -> None:
     """The users, none of whom has got a mail yet."""
     db.execute("CREATE TABLE users (name, every, at, since DEFAULT 0, uuid DEFAULT '', sent DEFAULT 0)")
-    db.executemany("INSERT INTO users (name, every, at) VALUES (?, ?, ?)", USERS)
+    db.executemany("INSERT INTO users (name, every, at) VALUES (?, ?, ?)", [user[:3] for user in USERS])
 
 
 def owed(after: float, until: float) -> list[Owed]:
@@ -28,7 +34,7 @@ def owed(after: float, until: float) -> list[Owed]:
     return [
         *(
             window
-            for name, every, at in USERS
+            for name, every, at, _ in USERS
             for window in windows_of(name, HALF_HOUR, after, until)
             if window.start // HALF_HOUR % every == at
         ),
@@ -44,9 +50,9 @@ WAY = Way(
     windows=5,
     acts=[StandStill(0, seconds=2.0), Kill(1, after=0.4), JOINS],
     owed=owed,
-    scheduled=["half-hour"],
+    scheduled=[f"mails/{name}" for name, *_ in USERS],
     prepare=prepare,
-    first=["migrate"],
+    first=["sign-up", json.dumps({name: {"every": every, "at": at, "zone": zone} for name, every, at, zone in USERS})],
 )
 
 if __name__ == "__main__":

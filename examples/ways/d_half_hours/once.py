@@ -1,64 +1,55 @@
-"""One entry each half hour reads who chose it; each of them is a child task, sent once for the user and the window.
+"""Each user has schedules of their own. A web handler sets them, also while the nodes run."""
 
-A user may as well have a schedule of their own, a row of django-celery-beat's, made while beats run.
-"""
-
-import os
+import json
 import sys
 import time
-from contextlib import closing
-from datetime import datetime, timezone
+from threading import Thread
+from urllib.request import Request, urlopen
+from wsgiref.simple_server import make_server
 
 from celery import Celery
 
-from celery_once_beat.contrib.django import OnceTask
+from celery_once_beat import OnceTask
 from examples.ways import node
 
-from . import HALF_HOUR, choosers
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "examples.ways.d_half_hours.settings")
+from . import HALF_HOUR
 
 app = Celery("d_half_hours", broker=node.URL, task_cls=OnceTask)
-app.conf.update(
-    node.SETTINGS,
-    beat_scheduler="celery_once_beat.contrib.django:OnceDatabaseScheduler",
-    beat_schedule={"half-hour": {"task": f"{__package__}.once.half_hour", "schedule": HALF_HOUR}},
-)
+app.conf.update(node.SETTINGS)
 
 
-@app.task(bind=True, name=f"{__package__}.once.half_hour")
-def half_hour(self):
-    with closing(node.database()) as db, node.run("half-hour", self.window.start):
-        for user in choosers(db, self.window.start.timestamp()):
-            mail.apply_once((user,), key=user, window=self.window)
-            time.sleep(0.3)
-
-
-@app.task(bind=True, acks_late=True, name=f"{__package__}.once.mail")  # a child: nobody but the broker sends it again
+@app.task(bind=True, name=f"{__package__}.once.mail")
 def mail(self, user):
     with node.run(user, self.window.start):
         time.sleep(0.6)
 
 
-def join(user, start):
-    """What the admin would do: a row of the user's own, from ``start`` (Unix time) on."""
-    from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415  # once Django is set up
+@app.task(name=f"{__package__}.once.summary")
+def summary(user):
+    print(f"{user}'s summary")
 
-    PeriodicTask.objects.create(
-        name=f"{user}'s mail",
-        task=mail.name,
-        args=f'["{user}"]',
-        interval=IntervalSchedule.objects.get_or_create(every=HALF_HOUR, period="seconds")[0],
-        start_time=datetime.fromtimestamp(float(start), timezone.utc),
-    )
+
+def choose(users):
+    """What the users' browsers do."""
+    from .web import application  # noqa: PLC0415  # the nodes don't need it
+
+    with make_server("127.0.0.1", 0, application) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for user, chosen in users.items():
+            url = f"http://127.0.0.1:{server.server_port}/users/{user}"
+            with urlopen(Request(url, json.dumps(chosen).encode(), method="PUT")) as answer:
+                print(answer.read().decode())
+        server.shutdown()
+
+
+def join(user, start):
+    """Choose each half hour, in the one before ``start`` (Unix time): from the answer on it counts."""
+    time.sleep(max(float(start) - HALF_HOUR + 0.2 - time.time(), 0))
+    choose({user: {"every": 1, "at": 0, "zone": "Asia/Tokyo"}})
 
 
 if __name__ == "__main__":
-    import django
-    from django.core.management import call_command
-
-    django.setup()
-    if sys.argv[1:] == ["migrate"]:
-        call_command("migrate", verbosity=0)
+    if sys.argv[1] == "sign-up":
+        choose(json.loads(sys.argv[2]))
     else:
         join(*sys.argv[1:])
