@@ -7,10 +7,11 @@ JOBS ?= 8
 ARGS ?=
 # Which part of make matrix: SESSIONS='-s corners'.
 SESSIONS ?=
-# How long make chaos lasts, how many masters make failover kills of each kind, what seed their faults come from (a new
-# one each time if empty), where the report of the chaos goes; how many windows make leaks lets through; how often
-# make bench measures each thing, and which part alone: ONLY=workers.
+# How long make chaos lasts, how many edits make edits sends, how many masters make failover kills of each kind, what seed
+# their faults come from (a new one each time if empty), where the reports of chaos and edits go; how many windows make
+# leaks lets through; how often make bench measures each thing, and which part alone: ONLY=workers.
 MINUTES ?= 3
+EDITS ?= 10000
 KILLS ?= 50
 WINDOWS ?= 100000
 ROUNDS ?= 5
@@ -30,7 +31,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot unit test long bare matrix figures chaos failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot unit test long bare matrix figures chaos edits failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -70,6 +71,10 @@ figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what th
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
 	mkdir -p build
 	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 SEED=7: faults, failovers, conflicts
+	mkdir -p build
+	$(PY) -m pytest -s -m long tests/chaos/test_edits_under_faults.py --basetemp build/edits --edits $(EDITS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, KILLS=50 of each kind; writes a report
 	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))

@@ -23,7 +23,7 @@ from system import System
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("Cast", "Member")
+__all__ = ("Cast", "Company", "Member")
 
 
 @dataclass
@@ -32,8 +32,9 @@ class Member:
 
     kind: str
     name: str
-    store: Link
-    broker: Link
+    #: None: it reaches the server directly.
+    store: Link | None = None
+    broker: Link | None = None
     pool: str = "prefork"
     clock: bool = False
     proc: Proc | None = None
@@ -46,45 +47,23 @@ class Member:
         return self.proc is not None and self.proc.alive and not self.busy
 
 
-class Cast:
-    """The system with its two servers: two beats and two workers, one of each with a clock that may jump."""
+class Company:
+    """Beats and workers of a system, which are started again when they are gone."""
 
-    def __init__(
-        self, directory: Path, processes: Processes, ledger: Ledger, servers: Callable[[], RedisServer]
-    ) -> None:
+    #: The server that coordinates, if it is one alone: only then are there faults of it.
+    store: RedisServer
+
+    def __init__(self, system: System, ledger: Ledger, broker: RedisServer) -> None:
+        self.system = system
         self.ledger = ledger
-        self.store, self.broker = servers(), servers()
-        self.network = Network()
-        self.network.__enter__()
-        self.system = System(processes, ledger, self.store.url(), directory)
-        self.system.app = "chaos.app"
-        self.system.entries = {
-            entry: {"task": task, "every": every, "args": [seconds]}
-            for entry, (task, every, seconds) in ENTRIES.items()
-        }
-        jumps = find("libfaketime") is not None
-        self.members = [
-            self._member("beat", "beat1"),
-            self._member("beat", "beat2", clock=jumps),
-            self._member("worker", "worker1", clock=jumps),
-            self._member("worker", "worker2", pool="threads"),
-        ]
+        self.broker = broker
+        self.members: list[Member] = []
         #: Processes that ended, and nobody had told them to.
         self.ended_alone: list[str] = []
         #: Faults that last: when each is over, and what ends it.
         self.ending: list[tuple[float, Callable[[], None]]] = []
         self._rng = random.Random(0)
         self.ledger.write("clock", epoch=time.monotonic() - time.time())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.system.store.close()
-        self.network.__exit__()
-
-    def _member(self, kind: str, name: str, **more: Any) -> Member:
-        return Member(kind, name, self.network.link(self.store.port), self.network.link(self.broker.port), **more)
 
     def tend(self) -> None:
         """End faults whose time is over; start processes whose time has come."""
@@ -108,10 +87,8 @@ class Cast:
     def _start(self, member: Member) -> None:
         if member.proc is not None:
             member.proc.end()
-        env = {
-            "BROKER_URL": f"redis://127.0.0.1:{member.broker.port}/0",
-            "STORE_URL": f"redis://127.0.0.1:{member.store.port}/0",
-        }
+        links = {"BROKER_URL": member.broker, "STORE_URL": member.store}
+        env = {name: f"redis://127.0.0.1:{link.port}/0" for name, link in links.items() if link is not None}
         faketime = 0 if member.clock else None
         if member.kind == "beat":
             member.proc = self.system.beat(member.name, faketime, **env)
@@ -123,3 +100,37 @@ class Cast:
         """Its process has ended; it is started again in a while."""
         member.busy = False
         member.again_at = time.monotonic() + self._rng.uniform(0, 3)
+
+
+class Cast(Company):
+    """The system with its two servers: two beats and two workers, one of each with a clock that may jump."""
+
+    def __init__(
+        self, directory: Path, processes: Processes, ledger: Ledger, servers: Callable[[], RedisServer]
+    ) -> None:
+        self.store = servers()
+        super().__init__(System(processes, ledger, self.store.url(), directory), ledger, servers())
+        self.network = Network()
+        self.network.__enter__()
+        self.system.app = "chaos.app"
+        self.system.entries = {
+            entry: {"task": task, "every": every, "args": [seconds]}
+            for entry, (task, every, seconds) in ENTRIES.items()
+        }
+        jumps = find("libfaketime") is not None
+        self.members = [
+            self._member("beat", "beat1"),
+            self._member("beat", "beat2", clock=jumps),
+            self._member("worker", "worker1", clock=jumps),
+            self._member("worker", "worker2", pool="threads"),
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.system.store.close()
+        self.network.__exit__()
+
+    def _member(self, kind: str, name: str, **more: Any) -> Member:
+        return Member(kind, name, self.network.link(self.store.port), self.network.link(self.broker.port), **more)

@@ -13,7 +13,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ("LAST_LINE", "LOST_DATA", "OUT_OF_CONTACT", "UNTOLD", "Execution", "Verdict", "judge", "text_of")
+__all__ = (
+    "LAST_LINE",
+    "LOST_DATA",
+    "OUT_OF_CONTACT",
+    "UNTOLD",
+    "Execution",
+    "Faults",
+    "Verdict",
+    "executions_of",
+    "judge",
+    "judge_bodies",
+    "text_of",
+)
 
 #: Two faults so close together leave no time in between for a renewal. A process that was frozen between its begin and
 #: its body's first line writes that line within this after it woke.
@@ -34,6 +46,9 @@ class Execution:
     pid: int
     fence: int | None
     start: float
+    #: What it was told by its message, where the app notes that: which edit set its schedule, and the message's id.
+    edit: str | None = None
+    task_id: str | None = None
     end: float = math.inf
     finished: bool = False
     recorded: bool = False
@@ -74,8 +89,8 @@ def judge(
     """Judge all windows that ``grids`` (entry → seconds between windows, from the epoch) define in (begin, end]."""
     events = list(events)
     epoch = next(event["epoch"] for event in events if event["kind"] == "clock")
-    faults = _Faults([event for event in events if event["kind"] in ("fault", "over")], lease)
-    executions = _executions(events, faults)
+    faults = Faults(events, lease)
+    executions = executions_of(events, faults)
     verdict = Verdict(executions=sum(map(len, executions.values())))
     verdict.refused = sum(event["kind"] == "refused" for event in events)
     for entry, every in grids.items():
@@ -87,7 +102,7 @@ def judge(
             _judge_window(window, epoch + start, executions.pop(window, []), faults, verdict)
     # Beyond the edges nothing can be lost; all else holds there too.
     for window, bodies in executions.items():
-        _judge_bodies(window, epoch + _seconds(window[1]), bodies, faults, verdict)
+        judge_bodies(window, epoch + _seconds(window[1]), bodies, faults, verdict)
         if bodies[0].start < epoch + _seconds(window[1]):
             verdict.early.append(window)
     verdict.lateness.sort()
@@ -95,7 +110,7 @@ def judge(
 
 
 def _judge_window(
-    window: tuple[str, str], due: float, bodies: list[Execution], faults: _Faults, verdict: Verdict
+    window: tuple[str, str], due: float, bodies: list[Execution], faults: Faults, verdict: Verdict
 ) -> None:
     if bodies:
         verdict.lateness.append(bodies[0].start - due)
@@ -106,12 +121,13 @@ def _judge_window(
             verdict.excused[f"lost: {LOST_DATA}"] += 1
         else:
             verdict.lost.append(window)
-    _judge_bodies(window, due, bodies, faults, verdict)
+    judge_bodies(window, due, bodies, faults, verdict)
 
 
-def _judge_bodies(
-    window: tuple[str, str], due: float, bodies: list[Execution], faults: _Faults, verdict: Verdict
+def judge_bodies(
+    window: tuple[str, str], due: float, bodies: list[Execution], faults: Faults, verdict: Verdict
 ) -> None:
+    """Judge how often a window was brought to its end, and whether two bodies of it ran at the same time."""
     finished = [body for body in bodies if body.finished]
     if len(finished) > 1:
         excuses = [_excuse(body, faults) for body in finished if not body.recorded]
@@ -132,7 +148,7 @@ def _judge_bodies(
 
 
 def _judge_repetition(
-    what: str, window: tuple[str, str], due: float, bodies: list[Execution], faults: _Faults, verdict: Verdict
+    what: str, window: tuple[str, str], due: float, bodies: list[Execution], faults: Faults, verdict: Verdict
 ) -> None:
     """Of ``bodies`` one counts; each time that the store loses its data one more may come through."""
     if len(bodies) <= 1:
@@ -143,7 +159,7 @@ def _judge_repetition(
         (verdict.finished_twice if what == "finished twice" else verdict.recorded_twice).append(window)
 
 
-def _excuse(body: Execution, faults: _Faults) -> str | None:
+def _excuse(body: Execution, faults: Faults) -> str | None:
     """Why a body that came to its end and isn't recorded may have been followed by another."""
     if faults.out_of_contact(body, body.start - _BREATH, body.end):
         return OUT_OF_CONTACT
@@ -154,7 +170,7 @@ def _excuse(body: Execution, faults: _Faults) -> str | None:
     return None
 
 
-def _executions(events: list[Mapping[str, Any]], faults: _Faults) -> dict[tuple[str, str], list[Execution]]:
+def executions_of(events: Iterable[Mapping[str, Any]], faults: Faults) -> dict[tuple[str, str], list[Execution]]:
     """Bodies by window, in the order in which they began."""
     found: dict[tuple[str, str], list[Execution]] = defaultdict(list)
     open_bodies: dict[tuple[Any, ...], Execution] = {}
@@ -166,7 +182,8 @@ def _executions(events: list[Mapping[str, Any]], faults: _Faults) -> dict[tuple[
         window = (event["entry"], event["start"])
         key = (window, event["pid"], event.get("fence"))
         if kind == "start":
-            body = Execution(window, event["group"], event["pid"], event.get("fence"), event["mono"])
+            who = event["group"], event["pid"], event.get("fence")
+            body = Execution(window, *who, event["mono"], event.get("edit"), event.get("task_id"))
             found[window].append(body)
             open_bodies[key] = by_fence[window, event.get("fence")] = body
         elif kind == "recorded":
@@ -181,10 +198,11 @@ def _executions(events: list[Mapping[str, Any]], faults: _Faults) -> dict[tuple[
     return {window: sorted(bodies, key=lambda body: body.start) for window, bodies in found.items()}
 
 
-class _Faults:
+class Faults:
     """When which processes were killed or out of contact, and when the store lost its data."""
 
-    def __init__(self, events: list[Mapping[str, Any]], lease: float) -> None:
+    def __init__(self, events: Iterable[Mapping[str, Any]], lease: float) -> None:
+        events = [event for event in events if event["kind"] in ("fault", "over")]
         self._lease = lease
         self._flushes = [event["mono"] for event in events if event.get("effect") == "flush"]
         self._deaths = [(event["of"], event["mono"]) for event in events if event.get("effect") == "death"]
@@ -203,6 +221,10 @@ class _Faults:
         """When the body's process was killed, if it was."""
         times = [at for of, at in self._deaths if of in (body.group, body.pid) and at >= body.start]
         return min(times, default=None)
+
+    def away(self) -> list[tuple[float, float]]:
+        """When the store was out of reach for all."""
+        return [(left, back) for of, left, back in self._out if of is None]
 
     def killed(self, body: Execution, after: float) -> bool:
         """Whether its process was killed within a lease after ``after``."""

@@ -1,6 +1,6 @@
 """What is scheduled in the chaos runs."""
 
-__all__ = ("ENTRIES", "LEASE")
+__all__ = ("EDITED", "EDITS_LEASE", "ENTRIES", "LEASE", "PERIODS")
 
 #: Seconds: what is frozen for longer than that may come back too late.
 LEASE = 2.0
@@ -14,3 +14,9 @@ ENTRIES = {
     "retries": ("chaos.app.retrying", 2.0, 0.1),
     "odd grid": ("chaos.app.work", 1.7, 0.3),
 }
+
+#: Names of the schedules that are edited, and the seconds between windows that an edit may set.
+EDITED = [f"user-{number}" for number in range(30)]
+PERIODS = (1, 1.5, 2, 3)
+#: Longer, since a short run of them is played beside other tests: what gets no time for so long is out of contact.
+EDITS_LEASE = 6.0

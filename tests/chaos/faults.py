@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ("KINDS", "Fault", "plan")
@@ -45,10 +46,12 @@ KINDS = {
 }
 
 
-def plan(seed: int, seconds: float, every: float) -> list[Fault]:
+def plan(
+    seed: int, seconds: float, every: float, kinds: Mapping[str, tuple[float, float, float]] = KINDS
+) -> list[Fault]:
     """Faults for a run of ``seconds``, one every ``every`` seconds on average; each kind in turn comes first once."""
     rng = random.Random(seed)
-    names, weights = list(KINDS), [weight for weight, _, _ in KINDS.values()]
+    names, weights = list(kinds), [weight for weight, _, _ in kinds.values()]
     # Each kind at least once, if there is time: a short run misses none by chance.
     coming = rng.sample(names, len(names))
     faults, at = [], 0.0
@@ -57,5 +60,5 @@ def plan(seed: int, seconds: float, every: float) -> list[Fault]:
         if at > seconds:
             return faults
         kind = coming.pop() if coming else rng.choices(names, weights)[0]
-        _, least, most = KINDS[kind]
+        _, least, most = kinds[kind]
         faults.append(Fault(at, kind, rng.randrange(1_000_000), rng.uniform(least, most)))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from chaos.cast import Cast, Member
+from chaos.cast import Company, Member
 from chaos.faults import Fault
 from chaos.network import Link
 from servers import RedisServer
@@ -30,7 +30,7 @@ __all__ = ("Havoc",)
 class Havoc:
     """Carries out a plan of faults on a cast; ``counts`` says how many of each kind."""
 
-    def __init__(self, cast: Cast) -> None:
+    def __init__(self, cast: Company) -> None:
         self.cast = cast
         self.counts: Counter[str] = Counter()
         self._number = 0
@@ -38,12 +38,12 @@ class Havoc:
         self._seen: list[bytes] = []
         self._rng = random.Random(0)
 
-    def play(self, plan: list[Fault], seconds: float) -> None:
+    def play(self, plan: list[Fault], goes_on: Callable[[], bool]) -> None:
         """Do what is planned, in its time; start again what is gone."""
         begin = time.monotonic()
         coming = list(plan)
-        while (now := time.monotonic() - begin) < seconds:
-            while coming and coming[0].at <= now:
+        while goes_on():
+            while coming and coming[0].at <= time.monotonic() - begin:
                 self.befall(coming.pop(0))
             self.cast.tend()
             self._watch_messages()

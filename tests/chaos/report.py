@@ -8,15 +8,16 @@ from collections import Counter
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos.checker import Verdict
-from chaos.entries import LEASE
+from chaos.edited import EditVerdict
+from chaos.entries import EDITED, EDITS_LEASE, LEASE, PERIODS
 
 if TYPE_CHECKING:
     from chaos.cast import Cast
 
-__all__ = ("machine", "write_report")
+__all__ = ("machine", "write_edits_report", "write_report")
 
 
 def machine() -> str:
@@ -32,10 +33,20 @@ def write_report(
     folder: str | None, verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes: float
 ) -> None:
     """Print it; with ``folder`` it is written to ``chaos.md`` there."""
-    text = _text(verdict, cast, faults, seed, minutes)
+    _write(_text(verdict, cast, faults, seed, minutes), folder, "chaos.md")
+
+
+def write_edits_report(
+    folder: str | None, verdict: EditVerdict, faults: Counter[str], seed: int, edits: int, minutes: float
+) -> None:
+    """Print what a run with edits found; with ``folder`` it is written to ``edits.md`` there."""
+    _write(_edits_text(verdict, faults, seed, edits, minutes), folder, "edits.md")
+
+
+def _write(text: str, folder: str | None, name: str) -> None:
     print(text)
     if folder:
-        path = Path(folder, "chaos.md")
+        path = Path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
@@ -56,17 +67,46 @@ def _text(verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes
         ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
         ("lateness, the most", f"{verdict.late(1):.3f} s"),
     ]
-    kinds = [f"| {name} | {count} |" for name, count in sorted(faults.items())]
     about = (
         f"Two beats, two workers (prefork and threads), store and broker on {cast.store.binary.name}: "
         f"{faults.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
         "recovery_interval 0.3 s, start_timeout 5 s."
     )
+    return _page("Chaos", f"make chaos MINUTES={minutes:g} SEED={seed}", about, rows, faults)
+
+
+def _edits_text(verdict: EditVerdict, faults: Counter[str], seed: int, edits: int, minutes: float) -> str:
+    rows = [
+        ("edits sent", verdict.edits),
+        *((f"answered: {answer}", number) for answer, number in sorted(verdict.answers.items())),
+        ("windows that were owed", verdict.windows),
+        *((f"not run: {why}", number) for why, number in sorted(verdict.not_run.items())),
+        ("windows of which nobody knows whether they were owed", verdict.unsure),
+        ("windows run by order", verdict.orders),
+        ("executions that began", verdict.executions),
+        ("duplicates refused", verdict.refused),
+        *((f"**{what}**", len(found)) for what, found in verdict.faults().items()),
+        *((f"excused, {excuse}", count) for excuse, count in sorted(verdict.excused.items())),
+        ("lateness, p50", f"{verdict.late(0.5):.3f} s"),
+        ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
+        ("lateness, the most", f"{verdict.late(1):.3f} s"),
+    ]
+    periods = ", ".join(f"{period:g}" for period in PERIODS)
+    about = (
+        f"Eight processes set, change, pause, resume, delete and run {len(EDITED)} schedules with windows every "
+        f"{periods} s. Two beats, two workers (prefork and threads), a Sentinel with a replica, wait_replicas 1: "
+        f"{faults.total()} faults in {minutes:.1f} minutes. Lease {EDITS_LEASE:g} s, publish_timeout 1 s, "
+        "recovery_interval 0.3 s, start_timeout 10 s, tolerance 3 s."
+    )
+    return _page("Edits", f"make edits EDITS={edits} SEED={seed}", about, rows, faults)
+
+
+def _page(title: str, command: str, about: str, rows: list[tuple[str, Any]], faults: Counter[str]) -> str:
     return "\n".join(
         [
-            "# Chaos",
+            f"# {title}",
             "",
-            f"`make chaos MINUTES={minutes:g} SEED={seed}`, {machine()}.",
+            f"`{command}`, {machine()}.",
             "",
             about,
             "",
@@ -76,7 +116,7 @@ def _text(verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes
             "",
             "| fault | times |",
             "| --- | ---: |",
-            *kinds,
+            *(f"| {name} | {count} |" for name, count in sorted(faults.items())),
             "",
         ]
     )

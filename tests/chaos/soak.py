@@ -32,7 +32,7 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
         wait_until(lambda: {e["entry"] for e in ledger.read("finish")} == set(GRIDS), "all entries run", 60)
         begin = time.monotonic()
         havoc = Havoc(cast)
-        havoc.play(faults, seconds)
+        havoc.play(faults, lambda: time.monotonic() < begin + seconds)
         end = time.monotonic()
 
         def verdict():
