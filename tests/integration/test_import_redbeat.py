@@ -23,7 +23,7 @@ from servers import RedisServer
 
 from celery_once_beat import Schedule, Schedules
 from celery_once_beat.cli import once as once_group
-from celery_once_beat.rules import spread_offset
+from celery_once_beat.rules import Limits, spread_offset
 from celery_once_beat.store import LoadRequest
 from celery_once_beat.windows import next_start
 
@@ -189,8 +189,8 @@ def test_a_beat_that_loads_an_entry_of_the_code_finds_its_cursor(
     last = save(app, "in the code", crontab(minute="*"), timedelta(minutes=3))
     import_()
     fingerprint = schedules._store.account("in the code").fingerprint
-    limits = {"max_attempts": 3, "recover": True, "grace": None}
-    request = LoadRequest(entry="in the code", beat="b:1:c", fingerprint=fingerprint, ttl=9e4, **limits)
+    limits = Limits(max_attempts=3, recover=True, grace=None)
+    request = LoadRequest(entry="in the code", beat="b:1:c", fingerprint=fingerprint, ttl=9e4, limits=limits)
     (loaded,) = schedules._store.load_many([request])
     assert (loaded.cursor, loaded.news) == (last, "same")
 
