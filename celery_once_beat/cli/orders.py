@@ -44,10 +44,7 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
     """
     with open_project(ctx, scheduler) as project:
         tracked = _tracked(project, entry)
-        start = _newest(tracked, project) if window is None else project.instant(window, "--window")
-        if start not in tracked.starts(start - timedelta(microseconds=1), start):
-            there = start.astimezone(project.zone).isoformat()
-            fail(f"--window: {there} is no window of {entry!r}; see: once next --from {window} {entry}")
+        start = _newest(tracked, project) if window is None else _window_at(tracked, project, window)
         done, ids = _order(project, tracked, [start], _publisher(project))
     if json_:
         print_json(
@@ -124,6 +121,17 @@ def _newest(entry: BeatEntry, project: Project) -> datetime:
     start = newest_start(entry, project.store.look().now)
     if start is None:
         fail(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
+    return start
+
+
+def _window_at(entry: BeatEntry, project: Project, text: str) -> datetime:
+    """Return the start that ``--window`` names."""
+    start = project.instant(text, "--window")
+    there = start.astimezone(project.zone).isoformat()
+    if start > project.store.look().now:
+        fail(f"--window: {there} hasn't come yet")
+    if start not in entry.starts(start - timedelta(microseconds=1), start):
+        fail(f"--window: {there} is no window of {entry.name!r}; see: once next --from {text} {entry.name}")
     return start
 
 

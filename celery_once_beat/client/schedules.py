@@ -89,6 +89,8 @@ class Schedules:
         key_prefix: str | None = None,
         redis_options: Mapping[str, Any] | None = None,
     ) -> None:
+        if isinstance(app, str):
+            raise SettingError("Schedules: found a text as app; give a URL as url=")
         if (app is None) == (url is None):
             raise SettingError("Schedules: give app or url=, one of the two: where schedules are kept")
         #: Without an app nobody knows here which tasks and which static entries there are.
@@ -141,9 +143,14 @@ class Schedules:
         """
         check_name(name)
         words = check_words(by, note)
+        task_name = getattr(task, "name", task)
+        if not isinstance(task_name, str):
+            raise SettingError(f"task: found {shown(task)}, expected a task of Celery's or its name")
+        if paused is not None and not isinstance(paused, bool):
+            raise SettingError(f"paused: found {shown(paused)}, expected True, False or None")
         zone = find_zone(timezone) if timezone is not None else self._zone_of(schedule)
         definition = Definition.of(
-            task if isinstance(task, str) else task.name,
+            task_name,
             schedule,
             zone,
             args=args,
@@ -177,6 +184,8 @@ class Schedules:
         ``counts_from`` (aware, not in the future) is given where another scheduler has run it so far: windows up to
         there don't count, later ones are owed. None: it counts from now.
         """
+        if if_version is not None:
+            _check_number("if_version", if_version)
         reply = self._store.set_definition(
             name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
         )
@@ -210,6 +219,8 @@ class Schedules:
 
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. What is open goes on to its outcome."""
+        if if_version is not None:
+            _check_number("if_version", if_version)
         reply = self._store.delete_definition(check_name(name), check_words(by, note), if_version=if_version)
         if isinstance(reply, Conflict):
             raise self._conflict(name, reply, if_version)
@@ -279,8 +290,9 @@ class Schedules:
 
         They come after ``after``; None: after now.
         """
-        entry = self._entry(name)
-        return list(islice(coming_starts(entry, self._instant(after) or datetime.now(timezone.utc)), number))
+        entry, now = self._entry(name), datetime.now(timezone.utc)
+        since = now if after is None else self._instant(after)
+        return list(islice(coming_starts(entry, since), _check_number("number", number)))
 
     def run(self, name: str, start: datetime | None = None) -> OrderedWindow:
         """Run the window at ``start`` now, also one that ran before; None: the newest that has started.
@@ -288,11 +300,16 @@ class Schedules:
         A beat publishes it within one look, by the definition as it is then. Its outcome is counted apart.
         """
         entry, now = self._entry(name), self._store.look().now
-        at = self._instant(start) or newest_start(entry, now)
-        if at is None:
-            raise SettingError(f"schedule {name!r}: none of its windows has started yet")
-        if start is not None and [*entry.starts(at - timedelta(microseconds=1), at)] != [at]:
-            raise SettingError(f"schedule {name!r}: {format_instant(at)} is no window of it")
+        if start is None:
+            at = newest_start(entry, now)
+            if at is None:
+                raise SettingError(f"schedule {name!r}: none of its windows has started yet")
+        else:
+            at = self._instant(start)
+            if at > now:
+                raise SettingError(f"schedule {name!r}: found {format_instant(at)}, which hasn't come yet")
+            if [*entry.starts(at - timedelta(microseconds=1), at)] != [at]:
+                raise SettingError(f"schedule {name!r}: {format_instant(at)} is no window of it")
         return self._order(entry, [at])[0]
 
     def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
@@ -302,8 +319,6 @@ class Schedules:
         """
         entry, now = self._entry(name), self._store.look().now
         since, until = self._instant(start), self._instant(end)
-        assert since is not None
-        assert until is not None
         if until < since or since > now:
             raise SettingError(
                 f"schedule {name!r}: found {shown(start)} to {shown(end)}, expected times that have been"
@@ -331,7 +346,7 @@ class Schedules:
 
     def history(self, name: str, number: int = 20) -> Sequence[WindowStatus]:
         """Return the last windows, newest first; also of a beat's own entries, and of what was deleted of late."""
-        seen = self._lookup.entry(check_name(name), number)
+        seen = self._lookup.entry(check_name(name), _check_number("number", number))
         if seen.trouble:
             raise StoreDataError(seen.trouble)
         return [WindowStatus.of(window) for window in seen.windows[:number]]
@@ -352,9 +367,7 @@ class Schedules:
         zone: tzinfo = self._app.timezone
         return None if placed else zone
 
-    def _instant(self, when: datetime | None) -> datetime | None:
-        if when is None:
-            return None
+    def _instant(self, when: datetime) -> datetime:
         try:
             aware = when if when.utcoffset() is not None else when.replace(tzinfo=self._app.timezone)
             return aware.astimezone(timezone.utc)
@@ -400,6 +413,12 @@ class Schedules:
 
     def _unknown(self, name: str) -> UnknownScheduleError:
         return UnknownScheduleError(f"there is no schedule {name!r}")
+
+
+def _check_number(what: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise SettingError(f"{what}: found {shown(value)}, expected a whole number from 0")
 
 
 def _fields(definition: Definition) -> dict[str, Any]:

@@ -36,8 +36,17 @@ def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
 
 
 def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
-    """Return the newest start up to ``now`` (aware UTC); None where there is none."""
-    start = latest_start(entry.source.schedule, now - entry.offset, anchor=entry.policy.anchor)
+    """Return the newest start up to ``now`` (aware UTC), by the definition of its time; None where there is none."""
+    start = _newest_by(entry, now)
+    for old in reversed(entry.earlier):
+        if start is not None and start > old.until:
+            break
+        start = None if old.entry is None else _newest_by(old.entry, min(now, old.until))
+    return start
+
+
+def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
+    start = latest_start(entry.source.schedule, until - entry.offset, anchor=entry.policy.anchor)
     return None if start is None else start + entry.offset
 
 

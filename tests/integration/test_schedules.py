@@ -148,6 +148,8 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"name": ""},
         {"name": "a\nb"},
         {"task": ""},
+        {"task": None},
+        {"task": print},
         {"schedule": "daily"},
         {"schedule": -1},
         {"schedule": crontab(), "timezone": "Mars/Olympus"},
@@ -155,6 +157,9 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"args": [object()]},
         {"once": {"catchup": "all"}},
         {"options": {"countdown": "soon"}},
+        {"paused": "yes"},
+        {"if_version": "1"},
+        {"if_version": -1},
         {"by": "x" * 1000},
         {"note": "x" * 5000},
     ],
@@ -186,6 +191,25 @@ def test_what_isnt_there_is_said(schedules: Schedules) -> None:
     assert schedules.status("young").attention == ("no beat has loaded it yet",)
 
 
+def test_wrong_questions_are_one_line(schedules: Schedules) -> None:
+    """Of numbers and times as well."""
+    schedules.set("a", task="t", schedule=60)
+    now = datetime.now(timezone.utc)
+    wrong: list[Callable[[], Any]] = [
+        lambda: schedules.next("a", -1),
+        lambda: schedules.next("a", "two"),  # type: ignore[arg-type]
+        lambda: schedules.next("a", 1, "today"),  # type: ignore[arg-type]
+        lambda: schedules.history("a", -1),
+        lambda: schedules.backfill("a", None, now),  # type: ignore[arg-type]
+        lambda: schedules.run("a", now + timedelta(days=1)),
+        lambda: schedules.delete("a", if_version="1"),  # type: ignore[arg-type]
+    ]
+    for ask in wrong:
+        with pytest.raises(SettingError) as found:
+            ask()
+        assert "\n" not in str(found.value)
+
+
 def test_the_next_starts_are_the_definitions(schedules: Schedules) -> None:
     """No beat is asked, and naive times are in the client's time zone."""
     schedules.set("a", task="t", schedule=crontab(minute=0, hour=6), timezone="Europe/Berlin")
@@ -203,7 +227,8 @@ def test_the_next_starts_are_the_definitions(schedules: Schedules) -> None:
 
 def test_arguments_of_the_client_are_checked(redis_url: str) -> None:
     """An app or a URL, one of the two."""
-    for given in ({}, {"app": Celery(set_as_current=False), "url": redis_url}, {"url": "http://x"}):
+    app = Celery(set_as_current=False)
+    for given in ({}, {"app": app, "url": redis_url}, {"url": "http://x"}, {"app": redis_url}):
         with pytest.raises(SettingError):
             Schedules(**given)
     away = Schedules(url="redis://127.0.0.1:1", redis_options={"retry": None})
@@ -414,6 +439,26 @@ def test_an_order_is_published_by_a_beat(system: System, client: Schedules) -> N
     assert status.next == client.next("daily")[0]
     assert [window.state for window in client.history("daily")] == ["done"] * 3
     assert "overdue" not in beat.log
+
+
+def test_the_newest_window_is_that_of_the_definition_of_its_time(system: System, client: Schedules) -> None:
+    """The new definition has no window yet: an order runs the last one of the old. What is to come isn't ordered."""
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    now = datetime.now(timezone.utc)
+    old, new = (crontab(minute=(now - timedelta(minutes=ago)).minute) for ago in (20, 10))
+    client.set("report", task=WORK, schedule=old)
+    changed = client.set("report", task=WORK, schedule=new)
+    until(lambda: system.store.account("report"), "a beat has loaded it")
+    ordered = client.run("report")
+    assert ordered.start.minute in old.minute
+    assert changed.changed_at - timedelta(hours=1) < ordered.start < changed.changed_at
+    wait_executed(system, "report", 1)
+    until(lambda: not system.account("report").open, "its outcome is recorded")
+    assert system.once("run", "report").split()[0] == format_instant(ordered.start)
+    wait_executed(system, "report", 2)
+    coming = format_instant(client.next("report")[0])
+    assert system.once("run", "report", "--window", coming, exit_code=2).endswith("hasn't come yet\n")
 
 
 def test_beats_notice_that_the_store_lost_all(system: System, client: Schedules) -> None:
