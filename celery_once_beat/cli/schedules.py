@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, tzinfo
 from itertools import chain
@@ -19,7 +19,7 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.schedules import Definition, read_schedule
 from celery_once_beat.store import RedBeat
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import A_SPAN, did_you_mean, read_span
+from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
 
 from .context import Project, fail, json_option, open_project
 from .moving import LEFT_OUT, Import, Move
@@ -102,6 +102,13 @@ def _whole(instant: datetime) -> datetime:
     return instant.replace(microsecond=0)
 
 
+def _name_unknown_tasks(desk: _Desk, names: Iterable[str]) -> None:
+    """Say which tasks this app doesn't know: they may be a worker's, or misspelt."""
+    known = desk.project.app.tasks
+    for name in sorted(set(names) - known.keys()):
+        click.echo(f"once: this app doesn't know the task {shown(name)}{did_you_mean(name, known, repr)}", err=True)
+
+
 def _when(definition: Definition) -> str:
     """When it starts, in a few words, with the time zone by which that counts."""
     zone = definition.as_json()["schedule"].get("tz")
@@ -157,7 +164,10 @@ def _end_wrong(wrong: Sequence[OnceError]) -> None:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
-    """Show the schedule NAME: all of its fields, its next start, and who changed it last."""
+    """Show the schedule NAME.
+
+    All of its fields, its next start, and who changed it last.
+    """
     with _open(ctx) as desk:
         found = _found(desk, name)
         coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
@@ -184,7 +194,10 @@ def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 @json_option
 @click.pass_context
 def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
-    """Show who changed the schedule NAME when and why, newest first; also of one that was deleted of late."""
+    """Show who changed the schedule NAME, when and why.
+
+    Newest first; also of one that was deleted in the last 30 days.
+    """
     with _open(ctx) as desk:
         found = desk.schedules.changes(name)
         zone = desk.project.zone
@@ -242,7 +255,10 @@ def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 @json_option
 @click.pass_context
 def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any) -> None:  # noqa: FBT001
-    """Set the schedule NAME, which sends TASK: a new one, or another in its place. It counts from now."""
+    """Set the schedule NAME, which sends TASK.
+
+    A new one, or another in its place: all of it is replaced, also what isn't given. It counts from now.
+    """
     with _open(ctx) as desk:
         when = _read_when(desk.project, {key: given[key] for key in ("every", "cron", "at", "other")})
         found = desk.schedules.set(
@@ -256,6 +272,7 @@ def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any)
             timezone=given["tz"],
             **{key: given[key] for key in ("paused", "by", "note", "if_version")},
         )
+        _name_unknown_tasks(desk, [task])
         coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
         zone = desk.project.zone
     if json_:
@@ -313,7 +330,9 @@ def _read_json(name: str, text: str | None, kind: type) -> Any:
 @json_option
 @click.pass_context
 def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool, **given: Any) -> None:  # noqa: FBT001
-    """Delete the schedules NAME…; what is open goes on to its outcome.
+    """Delete the schedules NAME….
+
+    What is open goes on to its outcome; what isn't claimed doesn't run.
 
     --json asks on stderr, and prints a list with an object for each NAME: name, deleted.
     """
@@ -374,8 +393,9 @@ def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_
 @click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
 @click.pass_context
 def export(ctx: click.Context, prefix: str) -> None:
-    """Print the schedules as JSON for a file that apply reads: always in the same order, one field a line.
+    """Print the schedules as JSON, for a file that apply reads.
 
+    Always in the same order, one field a line.
     Ends with 65 where one of them can't be read; the others are printed.
     """
     wrong: list[OnceError] = []
@@ -397,12 +417,14 @@ def apply_(ctx: click.Context, /, source: Any, json_: bool, **given: Any) -> Non
 
     The changes are shown first, and asked about. A schedule that somebody else changes meanwhile stops it with 1, and
     what was set before is taken back; what can't be taken back is named.
+
     --json asks on stderr, and prints an object: applied, and changes, each with name, what, before and after.
     """
     with _open(ctx) as desk:
         edits = compare(desk.schedules, read_file(_read(source)), given["prune"])
         if not json_:
             _print_edits(edits)
+        _name_unknown_tasks(desk, (edit.after.definition.task for edit in edits if edit.after is not None))
         applied = bool(edits) and not given["dry_run"]
         if applied:
             if not given["yes"]:
@@ -473,11 +495,14 @@ def import_(
     by: str,
     json_: bool,  # noqa: FBT001
 ) -> None:
-    """Set RedBeat's entries here, each to go on where RedBeat stopped: no window runs twice or is left out.
+    """Set RedBeat's entries here, to go on where it stopped.
+
+    No window runs twice or is left out.
 
     All of RedBeat's beats have to be stopped. Its lock is taken, for good, so that none can work from then on; nothing
     else of its keys is changed. Ask again at any time: what is here already stays.
     Exits with 1 while a beat of RedBeat's works, and where an entry can't be carried over; the others are.
+
     --json prints an object: imported, and entries, each with name, what, why, counts_from and definition.
     """
     with _open(ctx) as desk, closing(RedBeat.of_app(desk.project.app, url)) as redbeat:
@@ -506,6 +531,7 @@ def import_(
         click.echo(f"{len(moves) - left_out} {'to import' if dry_run else 'imported'}, {left_out} left out.")
         if not dry_run and redbeat.lock:
             click.echo(f"Beats of RedBeat's wait until {redbeat.lock} is deleted.")
+    _name_unknown_tasks(desk, (move.definition.task for move in moves if move.definition is not None))
     if redbeat.lock is None:
         click.echo("once: RedBeat has no lock (redbeat_lock_key): see to it that none of its beats runs", err=True)
     if any(move.what == LEFT_OUT for move in moves):

@@ -156,7 +156,10 @@ def check_known(what: str, fields: Fields, known: tuple[str, ...] | None) -> Non
     """Raise NewerVersionError for a field that this version doesn't know."""
     for name in fields:
         if known is not None and name not in known:
-            raise NewerVersionError(f"{what}: a newer version wrote the field {name!r:.40}; upgrade this process")
+            hint = did_you_mean(name, known, repr)
+            raise NewerVersionError(
+                f"{what}: unknown field {name!r:.40}{hint}; if a newer version wrote it, upgrade this process"
+            )
 
 
 # -- time zones

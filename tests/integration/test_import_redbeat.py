@@ -103,7 +103,8 @@ def test_what_redbeat_stores_goes_on(app: Celery, import_: Import, schedules: Sc
     )  # fmt: skip
     said = import_("--by", "anna")
     assert said.output.startswith("+ at night: proj.work, */30 2 * * [1, 5] Europe/Berlin, from 20")
-    assert said.output.endswith(f"1 imported, 0 left out.\nBeats of RedBeat's wait until {LOCK} is deleted.\n")
+    assert said.stdout.endswith(f"1 imported, 0 left out.\nBeats of RedBeat's wait until {LOCK} is deleted.\n")
+    assert said.stderr == "once: this app doesn't know the task 'proj.work'\n"
     found = schedules.get("at night")
     assert found is not None
     assert found.schedule == crontab(hour=2, minute="*/30", day_of_week=[1, 5])

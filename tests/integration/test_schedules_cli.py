@@ -118,6 +118,19 @@ def test_each_command_has_its_help(run: Run) -> None:
         assert "\\b" not in shown
 
 
+def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules) -> None:
+    """It is set all the same; the output for programs stays as it is."""
+    said = run("set", "report", "proj.wrok", "--every", "1h", "--json")
+    assert json.loads(said.stdout)["task"] == "proj.wrok"
+    assert said.stderr == "once: this app doesn't know the task 'proj.wrok' (did you mean 'proj.work'?)\n"
+    exported = run("export").output
+    schedules.delete("report")
+    said = run("apply", "-f", "-", "--yes", typed=exported)
+    assert said.stdout.endswith("1 applied.\n")
+    assert said.stderr.startswith("once: this app doesn't know the task 'proj.wrok'")
+    assert run("set", "report", "proj.work", "--every", "1h").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
@@ -243,7 +256,10 @@ def test_a_diff_then_a_question_then_all(run: Run, schedules: Schedules) -> None
         ('{"v": 1, "schedules": {"a": []}}', "schedule 'a': found [], expected an object with task"),
         ('{"v": 1, "schedules": {"a": {"task": "t"}}}', "schedule 'a': schedule: found None"),
         ('{"v": 1, "schedules": {"a": {"task": "t", "paused": 1}}}', "schedule 'a', paused: found 1"),
-        ('{"v": 1, "schedules": {"a": {"tsk": "t"}}}', "schedule 'a': definition: a newer version wrote"),
+        (
+            '{"v": 1, "schedules": {"a": {"tsk": "t"}}}',
+            "schedule 'a': definition: unknown field 'tsk' (did you mean 'task'?)",
+        ),
         (
             '{"v": 1, "schedules": {"static": {"task": "t", "schedule": {"type": "interval", "seconds": 1}}}}',
             "schedule 'static': beat_schedule has an entry of that name",
