@@ -33,7 +33,7 @@ def _twin(
 
 
 class AsyncSchedules:
-    """As :class:`Schedules`, and made as that, for asyncio."""
+    """The methods of ``Schedules``, to be awaited; ``list`` by ``async for``. It is made in the same way."""
 
     def __init__(
         self,

@@ -315,7 +315,7 @@ class Schedules:
     def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
         """Run the windows from ``start`` to ``end``, both included; what is open or done is left out.
 
-        With ``again`` what is done runs once more. Else as :meth:`run`.
+        With ``again`` what is done runs once more. Else as ``run``.
         """
         entry, now = self._entry(name), self._store.look().now
         since, until = self._instant(start), self._instant(end)
