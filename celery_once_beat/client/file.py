@@ -70,6 +70,12 @@ class Edit:
         """The version with which the file was compared, 0: none."""
         return 0 if self.before is None else self.before.version
 
+    def stands(self, current: Schedule | None) -> bool:
+        """Whether ``current``, what is set now, is what this edit makes."""
+        if self.after is None or current is None:
+            return self.after is None and current is None
+        return self.after.is_set(current, self.before)
+
 
 def write_file(schedules: Sequence[Schedule]) -> str:
     """Return the file's text, the same for the same schedules."""
@@ -153,35 +159,34 @@ def apply(schedules: Schedules, edits: Sequence[Edit], by: str = "", note: str =
 
 
 def _take_back(schedules: Schedules, made: Sequence[Edit], by: str) -> list[str]:
-    """Undo what was made, the last first; returns what can't be undone, each name with why."""
+    """Undo what was made, the last first; returns what stays changed, each name with why."""
     kept = []
     for edit in reversed(made):
         try:
-            if not _undo(schedules, edit, by):
-                kept.append(f"{edit.name!r} (another has changed it since)")
+            undone = _undo(schedules, edit, by)
         except VersionConflictError:
-            kept.append(f"{edit.name!r} (another has changed it since)")
+            undone = False
         except OnceError as exc:
             kept.append(f"{edit.name!r} (perhaps: {exc})")
+            continue
+        if not undone:
+            kept.append(f"{edit.name!r} (another has changed it since)")
     return kept
 
 
 def _undo(schedules: Schedules, edit: Edit, by: str) -> bool:
-    """Undo one edit where it was made and nobody has changed anything since; returns False where somebody has."""
+    """Undo one edit; returns False, having done nothing, where somebody has changed the schedule since."""
     note = "taken back: not all could be applied"
-    before, current = edit.before, schedules.get(edit.name)
+    current = schedules.get(edit.name)
     version = 0 if current is None else current.version
     if version == edit.version:
         return True  # it wasn't made
-    if current is None or edit.after is None:
-        if current is not None or before is None:
-            return False
-    elif not edit.after.is_set(current, before):
+    if not edit.stands(current):
         return False
-    if before is None:
+    if edit.before is None:
         schedules.delete(edit.name, by=by, note=note, if_version=version)
     else:
-        schedules.put(edit.name, before, check_words(by, note), if_version=version, paused=before.paused)
+        schedules.put(edit.name, edit.before, check_words(by, note), if_version=version, paused=edit.before.paused)
     return True
 
 
