@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .codecs import find_zone, read_schedule, register_schedule_codec, write_schedule
-from .definition import MOST_TEXT, Change, Definition, Schedule, check_name, check_words
+from .definition import Change, Definition, Schedule, check_name, check_words
 from .one_off import OneOff
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
 
 __all__ = (
-    "MOST_TEXT",
     "Change",
     "Definition",
     "OneOff",

@@ -17,14 +17,13 @@ from celery_once_beat.rules import EntryPolicy, Timing
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
 
-from .codecs import check_known, finite, read_schedule, write_schedule
+from .codecs import check_known, read_schedule, write_schedule
+from .strict_json import MOST_TEXT, read_object
 
-__all__ = ("MOST_TEXT", "Change", "Definition", "Schedule", "check_name", "check_words")
+__all__ = ("Change", "Definition", "Schedule", "check_name", "check_words")
 
 #: Of the JSON.
 _VERSION = 1
-#: Most bytes of a definition's JSON.
-MOST_TEXT = 64 * 1024
 _MOST_NAME = 1024
 #: Most characters of who changed something, and of why.
 _MOST_BY, _MOST_NOTE = 200, 1000
@@ -82,16 +81,15 @@ class Definition:
             return _read(text)
         except NewerVersionError as exc:
             raise NewerVersionError(f"schedule {name!r}: {exc}") from exc
-        except (ValueError, RecursionError) as exc:
-            why = "it is nested too deeply" if isinstance(exc, RecursionError) else exc
-            raise StoreDataError(f"schedule {name!r}: {why}; set it again, or delete it") from exc
+        except ValueError as exc:
+            raise StoreDataError(f"schedule {name!r}: {exc}; set it again, or delete it") from exc
 
     @classmethod
     def from_json(cls, value: object) -> Definition:
         """Make a definition of what :meth:`as_json` returned; raises SettingError, or NewerVersionError."""
         try:
             return _read(_write(value))
-        except (ValueError, RecursionError) as exc:
+        except ValueError as exc:
             raise SettingError(str(exc)) from exc
 
     def text(self) -> str:
@@ -185,24 +183,9 @@ def _write(value: object) -> str:
     return text
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(f"found {constant}, expected a number")
-
-
 def _read(text: str) -> Definition:
-    """Read a definition strictly; raises ValueError, RecursionError or NewerVersionError."""
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"found {len(text)} characters of JSON, expected up to {MOST_TEXT}")
-    try:
-        text.encode()
-        # The schedule isn't the serializer's: its fields are plain.
-        found = json.loads(text, parse_constant=_refuse, parse_float=finite)
-        if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair can be written as an escape
-    except ValueError as exc:  # also text that isn't Unicode
-        raise ValueError(f"its JSON can't be read: {exc}") from exc
-    if not isinstance(found, dict):
-        raise ValueError(f"found {shown(found)}, expected an object with task and schedule")  # noqa: TRY004
+    """Read a definition strictly; raises ValueError or NewerVersionError."""
+    found = read_object(text)
     version = found.get("v")
     if type(version) is not int or version < 1:
         raise ValueError(f"v: found {shown(version)}, expected {_VERSION}")
@@ -236,8 +219,6 @@ def _restored(name: str, found: Mapping[str, Any], kind: type, *, typed: bool) -
         return value
     try:
         restored = celery_json.loads(json.dumps(value))
-    except RecursionError:
-        raise
     except Exception as exc:  # a date that is none, say
         raise ValueError(f"{name}: {shown(exc)}") from exc
     if not isinstance(restored, kind):

@@ -10,7 +10,6 @@ and every later one is owed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -23,8 +22,9 @@ from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import check_anchor, latest_start, spread_offset
 from celery_once_beat.wording import shown
 
-from .codecs import find_zone, finite
-from .definition import MOST_TEXT, Definition, check_name
+from .codecs import find_zone
+from .definition import Definition, check_name
+from .strict_json import read_object
 
 __all__ = ("RedBeatEntry", "last_run_of", "read_redbeat", "run_until")
 
@@ -135,21 +135,10 @@ def _before_newest(definition: Definition, now: datetime) -> datetime | None:
 def _read(text: str | None, what: str) -> dict[str, Any]:
     if text is None:
         raise ValueError(f"it has no {what}")
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"{what}: found {len(text)} characters, expected up to {MOST_TEXT}")
     try:
-        found = json.loads(text, parse_constant=_refuse, parse_float=finite)
-    except RecursionError:
-        raise ValueError(f"{what}: its JSON is nested too deeply") from None
+        return read_object(text)
     except ValueError as exc:
-        raise ValueError(f"{what}: its JSON can't be read: {exc}") from exc
-    if not isinstance(found, dict):
-        raise ValueError(f"{what}: found {shown(found)}, expected an object")  # noqa: TRY004
-    return found
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"found {constant}, expected a number")
+        raise ValueError(f"{what}: {exc}") from exc
 
 
 def _plain(what: str, value: Any) -> Any:

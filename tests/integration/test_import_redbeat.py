@@ -238,6 +238,7 @@ def odd(**changed: Any) -> str:
         ("[]", None, "definition: found [], expected an object"),
         pytest.param("[" * 9999, None, "definition: its JSON is nested too deeply", id="deep"),
         pytest.param(" " * 99_999, None, "definition: found 99999 characters", id="long"),
+        pytest.param(odd(args=json.loads("[" * 300 + "]" * 300)), None, "definition: its JSON is nested", id="nested"),
         (odd(name="even"), None, "name: found 'even', expected that of its key"),
         (odd(more=1), None, "definition: found the field 'more'"),
         (odd(task=7), None, "task: found 7, expected the name of a task"),

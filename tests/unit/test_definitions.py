@@ -134,6 +134,7 @@ def test_args_come_back_as_a_task_gets_them() -> None:
         ({"args": [float("nan")]}, "can't be written as JSON"),
         ({"args": ["\ud800"]}, "surrogate"),
         ({"args": ["x" * 70_000]}, "bytes"),
+        ({"args": json.loads("[" * 64 + "]" * 64)}, "nested too deeply"),
         ({"kwargs": [1]}, "kwargs"),
         ({"options": {"once": {}}}, "beside options"),
         ({"once": 5}, "once"),
@@ -185,6 +186,8 @@ _HOSTILE = (
     '{"v":1,"task":"t","schedule":' + '{"a":' * 9000 + "1" + "}" * 9000 + "}",
     '{"v":1,"task":"\\ud800","schedule":{"type":"interval","seconds":1}}',
     '{"v":true,"task":"t","schedule":{"type":"interval","seconds":1}}',
+    '{"v":1,"task":"t","schedule":{"type":"interval","seconds":1},"args":' + "[" * 64 + "]" * 64 + "}",
+    '{"v":1,"task":"t","schedule":{"type":"interval","seconds":1},"kwargs":' + '{"a":' * 64 + "1" + "}" * 65,
 )
 
 
