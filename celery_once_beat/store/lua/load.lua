@@ -81,11 +81,7 @@ else
     cursor = from > cursor and from or cursor
     since = cursor
     of_news = {'since', since}
-    for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
-      if string.sub(field, 1, 2) == 'c:' then
-        redis.call('HDEL', ENTRY, field)
-      end
-    end
+    forget_counts()
   end
 end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,

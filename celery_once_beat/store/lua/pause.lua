@@ -15,10 +15,7 @@ if not cursor and not set then
 end
 local number = set and before.paused ~= PAUSED and next_number()
 if cursor then
-  redis.call('HDEL', ENTRY, 'paused') -- first what needs no memory: a full server then allows the next write
-  if PAUSED then
-    redis.call('HSET', ENTRY, 'paused', '1')
-  end
+  write_paused(ENTRY, PAUSED)
 end
 if not set then
   return {'paused'}
@@ -26,11 +23,8 @@ end
 local version, at = before.version, before.at
 if number then
   version, at = version + 1, time_of_change(before)
-  redis.call('HDEL', DEF, 'paused')
+  write_paused(DEF, PAUSED)
   redis.call('HSET', DEF, 'version', int(version), 'at', at, 'words', WORDS)
-  if PAUSED then
-    redis.call('HSET', DEF, 'paused', '1')
-  end
   remember_change(version, at, PAUSED and 'pause' or 'resume', '')
   redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
 end

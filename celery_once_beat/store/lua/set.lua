@@ -50,10 +50,7 @@ end
 if not there or COUNTS_FROM ~= '' then
   redis.call('HSET', DEF, 'first', since)
 end
-redis.call('HDEL', DEF, 'paused')
-if paused then
-  redis.call('HSET', DEF, 'paused', '1')
-end
+write_paused(DEF, paused)
 remember_change(version, at, 'set', there and before.text or '')
 redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
 redis.call('ZREM', GONE, NAME)
@@ -66,9 +63,6 @@ if cursor and (was_set(in_force) or in_force == '-') then
     cursor = since
   end
   put_in_force(mark, cursor)
-  redis.call('HDEL', ENTRY, 'paused')
-  if paused then
-    redis.call('HSET', ENTRY, 'paused', '1')
-  end
+  write_paused(ENTRY, paused)
 end
 return {'done', int(version), at, paused and 1 or 0}

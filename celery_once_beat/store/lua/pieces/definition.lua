@@ -92,11 +92,7 @@ end
 -- From here on the entry's windows count by the definition with this mark, from `since` on.
 local function put_in_force(mark, since)
   redis.call('HSET', ENTRY, 'fingerprint', mark, 'since', since)
-  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
-    if string.sub(field, 1, 2) == 'c:' then
-      redis.call('HDEL', ENTRY, field)
-    end
-  end
+  forget_counts()
 end
 
 -- The answer to a caller that expects another version: what there is.

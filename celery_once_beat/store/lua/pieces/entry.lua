@@ -35,6 +35,23 @@ local function read_fields(...)
   return fields
 end
 
+-- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's.
+local function write_paused(key, paused)
+  redis.call('HDEL', key, 'paused')
+  if paused then
+    redis.call('HSET', key, 'paused', '1')
+  end
+end
+
+-- The definition in force is another one: no outcome of its windows is known yet.
+local function forget_counts()
+  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
+    if string.sub(field, 1, 2) == 'c:' then
+      redis.call('HDEL', ENTRY, field)
+    end
+  end
+end
+
 -- What any verb of a window looks at, as texts; false where there is none. `account` is the window's. `ttl` is how long the
 -- hash lives after this, ms.
 local function read_entry()
