@@ -324,11 +324,11 @@ class Store:
 
         ``words`` say who does it and why, JSON; they are kept where the entry was set at run time.
         """
-        return not isinstance(self._change(scripts.PAUSE, entry, None, words, paused=True), model.Unknown)
+        return not isinstance(self._change(scripts.PAUSE, entry, words, paused=True), model.Unknown)
 
     def resume(self, entry: str, words: str = "{}") -> bool:
         """Go on claiming the entry's windows; else as :meth:`pause`."""
-        return not isinstance(self._change(scripts.PAUSE, entry, None, words, paused=False), model.Unknown)
+        return not isinstance(self._change(scripts.PAUSE, entry, words, paused=False), model.Unknown)
 
     # -- definitions that people set at run time --------------------------------------------------------------
 
@@ -341,19 +341,15 @@ class Store:
         if_version: int | None = None,
         paused: bool | None = None,
         counts_from: datetime | None = None,
-        call: str | None = None,
     ) -> model.Changed | model.Conflict:
         """Set the definition of ``name`` to ``text``, JSON; it counts from now.
 
         ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` None leaves that as it is.
         ``counts_from`` (aware UTC): another scheduler has run its windows up to there, and later ones are owed.
-        ``call`` is an id of this call's own: a caller that sends it again, since it had no answer, changes nothing
-        twice. None: a new one.
         """
         reply = self._change(
             scripts.SET,
             name,
-            call,
             words,
             text=text,
             if_version=if_version,
@@ -363,16 +359,17 @@ class Store:
         assert not isinstance(reply, model.Unknown)
         return _named(reply, name)
 
-    def delete_definition(
-        self, name: str, words: str = "{}", *, if_version: int | None = None, call: str | None = None
-    ) -> model.ChangeReply:
+    def delete_definition(self, name: str, words: str = "{}", *, if_version: int | None = None) -> model.ChangeReply:
         """Delete the definition of ``name``; else as :meth:`set_definition`. What is open goes on to its outcome."""
-        return _named(self._change(scripts.DELETE, name, call, words, if_version=if_version), name)
+        return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
 
-    def _change(self, verb: Verb[T], name: str, call: str | None, words: str, **arguments: Any) -> T:
-        keys = self.keys.of_definition(name)
-        call = call or uuid4().hex[:_CALL_DIGITS]
-        return self._trip.one(verb.call(keys, name=name, call=call, words=words, **arguments))
+    def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:
+        call = verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
+        return self._trip.one(call)
+
+    def _new_call(self) -> str:
+        """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
+        return uuid4().hex[:_CALL_DIGITS]
 
     def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
         """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.

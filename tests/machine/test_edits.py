@@ -117,10 +117,7 @@ class DefinitionMachine(RuleBasedStateMachine):
         same = self.there and self.log[-1][1] == (period, note) and paused in (None, self.paused)
         if not self.there:
             self.paused = False
-        call = self.call()
-        reply, again = (
-            self.store.set_definition(NAME, text_of(period, note), call=call, paused=paused) for _ in range(2)
-        )
+        reply, again = self.twice(lambda: self.store.set_definition(NAME, text_of(period, note), paused=paused))
         assert reply.same == same
         self.acknowledged(reply, again, (period, note))
         self.paused = self.paused if paused is None else paused
@@ -129,12 +126,12 @@ class DefinitionMachine(RuleBasedStateMachine):
     @rule(off=st.integers(-2, 2), period=st.sampled_from(PERIODS))
     def compare_and_set(self, off: int, period: int) -> None:
         expected = max(self.version + off, 0)
-        call = self.call()
-        text = text_of(period, self.names + 100 + self.version)
-        reply, again = (self.store.set_definition(NAME, text, if_version=expected, call=call) for _ in range(2))
+        definition = period, self.names + 100 + self.version
+        text = text_of(*definition)
+        reply, again = self.twice(lambda: self.store.set_definition(NAME, text, if_version=expected))
         if expected == (self.version if self.there else 0):
             self.paused = self.paused and self.there
-            self.acknowledged(reply, again, (period, self.names + 100 + self.version))
+            self.acknowledged(reply, again, definition)
         else:
             assert isinstance(reply, Conflict)
             assert again == reply
@@ -154,8 +151,7 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     @rule()
     def delete(self) -> None:
-        call = self.call()
-        reply, again = (self.store.delete_definition(NAME, call=call) for _ in range(2))
+        reply, again = self.twice(lambda: self.store.delete_definition(NAME))
         if not self.there:
             assert reply == again == Unknown()
             return
@@ -165,9 +161,14 @@ class DefinitionMachine(RuleBasedStateMachine):
         self.paused = False
         self.pass_time(0.01)
 
-    def call(self) -> str:
+    def twice(self, send: Callable[[], Any]) -> tuple[Any, Any]:
+        """Send a change, and once more as if its answer had been lost."""
         self.names += 1
-        return f"call{self.names}"
+        call = f"call{self.names}"
+        self.store._new_call = lambda: call  # type: ignore[method-assign]
+        replies = send(), send()
+        del self.store._new_call
+        return replies
 
     # -- beats
 
