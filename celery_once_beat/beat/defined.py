@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.beat import ScheduleEntry
@@ -68,8 +69,10 @@ def make_defined(
         return entries.make(known.name, source, known.mark)
 
     def make_earlier(text: str) -> BeatEntry | None:
+        if not text:  # there was none
+            return None
         try:
-            return make(text) if text else None
+            return make(text)
         except Exception as exc:  # noqa: BLE001  # what it owed is its own trouble
             logger.error(
                 "once: schedule %r: an earlier version can't be read, its windows don't run: %s",
@@ -83,14 +86,9 @@ def make_defined(
     since = datetime.now(timezone.utc) - _OWED_FOR
     replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
     if replaced and not replaced[0].replaced:
-        del replaced[0]  # before that there was nothing
-    # The last one counts from when it was set, or from where another scheduler stopped.
-    until = [*(change.at for change in replaced[:-1]), known.since]
-    earlier = [
-        Earlier(at, lambda text=change.replaced: make_earlier(text))  # type: ignore[misc]
-        for at, change in zip(until, replaced, strict=False)
-    ]
-    entry.follows(earlier)
+        del replaced[0]  # the first one may count from before it was set: from where another scheduler stopped
+    # So may the present one: the others end there.
+    entry.follows([Earlier(min(change.at, known.since), partial(make_earlier, change.replaced)) for change in replaced])
     return entry
 
 

@@ -254,8 +254,9 @@ class Schedules:
             chunk = names[position : position + _PAGE]
             for known in self._store.definitions(chunk):
                 try:
-                    if raised(known) is not None and not known.deleted:  # type: ignore[union-attr]
-                        page.append(_schedule(known))  # type: ignore[arg-type]
+                    there = _undeleted(known)
+                    if there is not None:
+                        page.append(_schedule(there))
                 except StoreUnavailableError:
                     raise
                 except OnceError as exc:
@@ -375,8 +376,7 @@ class Schedules:
             raise SettingError(f"found {shown(when)}, expected a datetime") from None
 
     def _known(self, name: str) -> StoredDefinition | None:
-        known = raised(self._store.definitions([check_name(name)])[0])
-        return None if known is None or known.deleted else known
+        return _undeleted(self._store.definitions([check_name(name)])[0])
 
     def _entries(self) -> Entries:
         return Entries("", self._settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
@@ -419,6 +419,12 @@ def _check_number(what: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise SettingError(f"{what}: found {shown(value)}, expected a whole number from 0")
+
+
+def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:
+    """Return a definition that is there, else None; raises its error."""
+    found = raised(known)
+    return None if found is None or found.deleted else found
 
 
 def _fields(definition: Definition) -> dict[str, Any]:

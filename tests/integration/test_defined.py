@@ -175,3 +175,17 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
         assert not times[1] < start <= times[2]
     assert entry.count(times[0] - ago, now + ago) == len(starts)
     assert len(starts) == pytest.approx(20 + 0 + 100 / 7 + 100 / 5, abs=3)
+
+
+def test_windows_since_another_scheduler_stopped_belong_to_the_definition_that_says_so(reader: Reader) -> None:
+    """Also those of times at which an earlier one was in force here."""
+    stopped = reader.store.look().now - timedelta(seconds=100)
+    reader.set("a", 10)
+    reader.store.delete_definition("a")
+    reader.set("a", 5, counts_from=stopped)
+    reader.look()
+    entry = reader.entries.get("a")
+    assert entry is not None
+    starts = list(entry.starts(stopped, stopped + timedelta(seconds=100)))
+    assert len(starts) == 20
+    assert {entry.by(start) for start in starts} == {entry}
