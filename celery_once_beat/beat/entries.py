@@ -645,17 +645,14 @@ class Entries:
 
     def adopt(self, entry: BeatEntry, source: Any) -> bool:
         """Take ``source``, since a base may make a new one at each access; False if its definition is another."""
-        same = (
-            entry.stored
-            or source is entry.source
-            or (
-                source is not None
-                and (source.options or {}) == (entry.source.options or {})
-                and fingerprint(source.task, source.schedule, entry.policy.anchor, entry.policy.spread)
-                == entry.fingerprint
-            )
+        if entry.stored:
+            return True  # no base has it
+        same = source is entry.source or (
+            source is not None
+            and (source.options or {}) == (entry.source.options or {})
+            and fingerprint(source.task, source.schedule, entry.policy.anchor, entry.policy.spread) == entry.fingerprint
         )
-        if same and not entry.stored:
+        if same:
             entry.source = source
         return same
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +19,7 @@ from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
-from .output import plain, print_json
+from .output import plain, print_json, printing_json
 
 #: resume names so many of the newest windows that it passes over, since they may have run.
 _MOST_LISTED = 1000
@@ -217,7 +216,7 @@ def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # n
     --json prints a list with an object for each ENTRY: entry, paused.
     """
     paused: list[dict[str, Any]] = []
-    with open_project(ctx) as project, _printing(paused, json_):
+    with open_project(ctx) as project, printing_json(paused, json_):
         for name in entry:
             if not project.store.pause(name):
                 fail(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
@@ -244,7 +243,7 @@ def resume(
     --json prints a list with an object for each ENTRY: entry, paused, missed (how many windows were passed over).
     """
     resumed: list[dict[str, Any]] = []
-    with open_project(ctx, scheduler) as project, _printing(resumed, json_):
+    with open_project(ctx, scheduler) as project, printing_json(resumed, json_):
         for name in entry:
             passed = _pass_over(project, name) if from_now else 0
             if not project.store.resume(name):
@@ -252,16 +251,6 @@ def resume(
             resumed.append({"entry": name, "paused": False, "missed": passed})
             if not json_:
                 click.echo(f"{plain(name)}: resumed" + (f", {passed} windows missed" if from_now else ""))
-
-
-@contextmanager
-def _printing(results: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noqa: FBT001
-    """Print what was carried out as JSON, also where a later entry fails."""
-    try:
-        yield
-    finally:
-        if json_:
-            print_json(results)
 
 
 def _pass_over(project: Project, name: str) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -60,3 +61,13 @@ def local(instant: datetime | None, zone: tzinfo, now: datetime | None = None) -
 def print_json(value: Any) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def printing_json(results: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noqa: FBT001
+    """With ``json_`` print the ``results`` in the end, also where carrying out a later one fails."""
+    try:
+        yield
+    finally:
+        if json_:
+            print_json(results)

@@ -23,7 +23,7 @@ from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
 
 from .context import Project, fail, json_option, open_project
 from .moving import LEFT_OUT, Import, Move
-from .output import local, plain, print_json, print_table
+from .output import local, plain, print_json, print_table, printing_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -336,16 +336,15 @@ def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool
 
     --json asks on stderr, and prints a list with an object for each NAME: name, deleted.
     """
-    done = []
+    done: list[dict[str, Any]] = []
     with _open(ctx) as desk:
         if not yes:
             click.confirm(f"Delete {', '.join(map(plain, names))}?", abort=True, err=json_)
-        for name in names:
-            done.append({"name": name, "deleted": desk.schedules.delete(name, **given)})
-            if not json_:
-                click.echo(f"{plain(name)}: {'deleted' if done[-1]['deleted'] else 'there is none'}")
-    if json_:
-        print_json(done)
+        with printing_json(done, json_):
+            for name in names:
+                done.append({"name": name, "deleted": desk.schedules.delete(name, **given)})
+                if not json_:
+                    click.echo(f"{plain(name)}: {'deleted' if done[-1]['deleted'] else 'there is none'}")
 
 
 @schedules.command()
@@ -358,13 +357,13 @@ def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_:
 
     --json prints a list with an object for each NAME: name, paused.
     """
-    with _open(ctx) as desk:
+    done: list[dict[str, Any]] = []
+    with _open(ctx) as desk, printing_json(done, json_):
         for name in names:
             desk.schedules.pause(name, by=by, note=note)
+            done.append({"name": name, "paused": True})
             if not json_:
                 click.echo(f"{plain(name)}: paused")
-    if json_:
-        print_json([{"name": name, "paused": True} for name in names])
 
 
 @schedules.command()
@@ -377,13 +376,13 @@ def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_
 
     --json prints a list with an object for each NAME: name, paused.
     """
-    with _open(ctx) as desk:
+    done: list[dict[str, Any]] = []
+    with _open(ctx) as desk, printing_json(done, json_):
         for name in names:
             desk.schedules.resume(name, by=by, note=note)
+            done.append({"name": name, "paused": False})
             if not json_:
                 click.echo(f"{plain(name)}: resumed")
-    if json_:
-        print_json([{"name": name, "paused": False} for name in names])
 
 
 # -- a file -----------------------------------------------------------------------------------------------------

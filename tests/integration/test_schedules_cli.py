@@ -90,6 +90,8 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     listed = run("list").output.splitlines()
     assert listed[0].split() == ["NAME", "TASK", "SCHEDULE", "STATE", "VERSION", "CHANGED", "BY"]
     assert listed[1].split()[:7] == ["report", "proj.work", "every", "90", "s", "paused", "3"]
+    said = run("pause", "report", "none", "--json", exit_code=2)
+    assert json.loads(said.stdout) == [{"name": "report", "paused": True}], "what was done before it failed"
     assert run("show", "report").output.count("paused") == 1
     assert json.loads(run("resume", "report", "--json").output) == [{"name": "report", "paused": False}]
     (of_list,) = json.loads(run("list", "--prefix", "rep", "--json").output)
