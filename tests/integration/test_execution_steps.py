@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
@@ -607,11 +608,13 @@ def raised_into(first: str, position: int) -> Iterator[list[str]]:
                 where.append(f"{frame.f_code.co_filename}:{frame.f_lineno}, {event}")
                 raise RaisedError  # which ends the profiling too
 
+    gc.disable()  # what is raised into a callback of the collector goes nowhere either
     sys.setprofile(look)
     try:
         yield where
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 def raised_everywhere(worker: Worker, first: str, end: Callable[[], Any]) -> Iterator[tuple[str, Window]]:
