@@ -26,7 +26,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.rules import Step
 from celery_once_beat.store import (
-    CHANGED,
+    SET_ANEW,
     Claimed,
     ClaimRequest,
     Loaded,
@@ -256,7 +256,7 @@ class Claiming:
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
-        if reply.beat == CHANGED:
+        if reply.beat == SET_ANEW:
             reason = ""  # it was set anew: a look will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 

@@ -118,7 +118,7 @@ class Defined:
         return not self._to_read and min(self._anew_at) > -math.inf
 
     def asks(self) -> list[int]:
-        """Return for each shard since which change the next look asks; 0: for all."""
+        """Return for each shard the last change that is known: the next look asks for later ones. 0 asks for all."""
         now = steady()
         asked = [0 if now - anew > 2 * _ANEW else self._numbers[shard] for shard, anew in enumerate(self._anew_at)]
         oldest = min(range(SHARDS), key=self._anew_at.__getitem__)
@@ -127,7 +127,7 @@ class Defined:
         return asked
 
     def look(self) -> None:
-        """Read all that changed, for who is no beat; raises StoreUnavailableError."""
+        """Look and read all that has changed, as long as that takes; raises StoreUnavailableError. No beat does it."""
         asked = self.asks()
         found = self._store.changed_since(asked)
         self.see(asked, found)
@@ -145,9 +145,9 @@ class Defined:
             entries.wrong[name] = why
 
     def see(self, asked: Sequence[int], found: Sequence[dict[str, int] | OnceError]) -> None:
-        """Put in force what a look ``found`` that ``asked``; raises StoreUnavailableError.
+        """Put in force what a look found; ``asked`` is what :meth:`asks` said before it.
 
-        What there is no time for is left to the next call.
+        What there is no time for is left to the next call. Raises StoreUnavailableError.
         """
         readable: dict[int, dict[str, int]] = {}
         for shard, names in enumerate(found):

@@ -98,7 +98,7 @@ class Backlog:
 
 
 class Earlier:
-    """An earlier definition of an entry that was set at run time, in force up to ``until`` (aware UTC)."""
+    """An earlier definition of an entry that was set at run time. ``until`` (aware UTC) is its last instant."""
 
     __slots__ = ("_entry", "_make", "until")
 
@@ -109,7 +109,10 @@ class Earlier:
 
     @property
     def entry(self) -> BeatEntry | None:
-        """The entry by it; None: it had no windows. Made when it is first asked for: mostly nothing is owed by it."""
+        """The entry that it makes; None: there was none, or it can't be read.
+
+        Made when it is first asked for, since mostly nothing is owed by it.
+        """
         if self._make is not None:
             self._entry, self._make = self._make(), None
         return self._entry
@@ -173,7 +176,7 @@ class BeatEntry:
     claim_failed: bool = False
     #: It was set at run time: the store has its definition, and the fingerprint is that of the store.
     stored: bool = False
-    #: What it was before, oldest first: each up to an instant, that included. None: nothing.
+    #: Its earlier definitions, oldest first. Each has the windows up to its ``until``.
     earlier: Sequence[Earlier] = ()
     #: Its messages were found to lose their window's headers or task id.
     astray: bool = False
@@ -456,7 +459,7 @@ class Entries:
         #: How many are untracked.
         self.untracked = 0
         self._logged_untracked: set[str] = set()
-        #: Those that were set at run time, also behind one of the schedule that has their name.
+        #: Those that were set at run time; one of the schedule with the same name hides them.
         self._stored: dict[str, BeatEntry] = {}
         self._logged_hidden: set[str] = set()
         #: Entries that are left out, and why.
@@ -529,7 +532,7 @@ class Entries:
     # -- entries that were set at run time --------------------------------------------------------------------
 
     def put_in(self, entries: Sequence[BeatEntry]) -> None:
-        """Have entries that were set at run time, in the places of their old definitions."""
+        """Take in entries that were set at run time; each replaces that of its old definition."""
         for entry in entries:
             name = entry.name
             self._stored[name] = entry
@@ -550,7 +553,7 @@ class Entries:
         self._name_untracked(entries)
 
     def take_out(self, name: str) -> None:
-        """Have an entry no more that was set at run time."""
+        """Drop an entry that was set at run time."""
         self._stored.pop(name, None)
         old = self._entries.get(name)
         if old is not None and old.stored:

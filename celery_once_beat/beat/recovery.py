@@ -33,7 +33,7 @@ _MOST = 100
 _PUT_OFF = 3600.0
 #: What ``take`` says of a window that has begun before, where windows of its entry don't overlap.
 _WAITS = "another window of its entry runs"
-#: Of a window that was taken once, and not before: how often it counts as published.
+#: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first.
 _FIRST_TAKEN = 2
 
 

@@ -67,7 +67,7 @@ class Edit:
 
     @property
     def version(self) -> int:
-        """The version with which the file was compared, 0: none."""
+        """The version that was there when the file was compared; 0: there was none."""
         return 0 if self.before is None else self.before.version
 
     def stands(self, current: Schedule | None) -> bool:

@@ -72,13 +72,17 @@ class OrderedWindow(NamedTuple):
 
 
 class Schedules:
-    """The schedules of one app, or at ``url`` those of the app that uses ``key_prefix`` there. Thread-safe.
+    """The schedules of one app. Thread-safe.
 
-    A change is in force in every beat within one look (``once_beat_recovery_interval``); from its answer on, no window
-    is claimed by what was before. Instants are aware datetimes; naive ones are in the app's time zone, UTC with
-    ``url``. Wrong input raises SettingError before anything is written. Every method raises StoreUnavailableError where
-    Redis doesn't answer, and what it asked for may then have been carried out all the same; StoreDataError or
-    NewerVersionError where a schedule can't be read.
+    Give the app; in a process without it, ``url`` and ``key_prefix`` of the Redis that coordinates it.
+
+    Beats put a change in force within one look (``once_beat_recovery_interval``). From its answer on, no window is
+    claimed by the old definition. Instants are aware datetimes; a naive one is in the app's time zone, with ``url`` in
+    UTC.
+
+    Wrong input raises SettingError, before anything is written. A method that needs a schedule raises
+    UnknownScheduleError where there is none of that name. StoreUnavailableError says that Redis doesn't answer: a
+    change may have been made all the same. StoreDataError and NewerVersionError say that a schedule can't be read.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ def register_schedule_codec(
 
     ``write`` returns all that makes the schedule, as JSON can hold it, ``read`` makes it of that, and raises ValueError
     for what it can't read. Every process that sets or runs such a definition has to register it: put it where the app
-    is made. Registering a name again replaces its codec, unless it is one of this package.
+    is made. Registering a name again replaces its codec. Raises SettingError for a wrong name, or one of this package.
     """
     known = _BY_NAME.get(name)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", name):

@@ -13,7 +13,7 @@ __all__ = ("OneOff",)
 
 
 class OneOff(BaseSchedule):
-    """Starts at one instant (aware), as ``clocked`` of django-celery-beat does."""
+    """Starts once, at an aware datetime, as ``clocked`` of django-celery-beat does; ValueError for a naive one."""
 
     def __init__(self, at: datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)

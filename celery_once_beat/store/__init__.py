@@ -71,8 +71,8 @@ from .codec import read_app
 from .keys import SHARDS
 from .lookup import BeatSeen, EntrySeen, Lookup, Overview, WindowSeen
 from .model import (
-    CHANGED,
     RUNS_ALONE,
+    SET_ANEW,
     Again,
     BeatReport,
     Begun,
@@ -115,8 +115,8 @@ from .roundtrip import raised
 from .verbs import Store, store_of
 
 __all__ = (
-    "CHANGED",
     "RUNS_ALONE",
+    "SET_ANEW",
     "SHARDS",
     "Again",
     "BeatReport",

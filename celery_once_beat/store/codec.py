@@ -147,7 +147,7 @@ def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
         try:
             version, at, _, what, words, replaced = text.split("\n")
             by, note = _read_words(words)
-            records.append(model.ChangeRecord(int(version), parse_instant(at), _outcome(what), by, note, replaced))
+            records.append(model.ChangeRecord(int(version), parse_instant(at), _word(what), by, note, replaced))
         except ValueError as exc:
             return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
     return records
@@ -291,7 +291,7 @@ def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
 
 def _read_account(values: dict[str, str]) -> model.EntryAccount:
     def counted(prefix: str) -> dict[str, int]:
-        return {_outcome(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
+        return {_word(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
 
     return model.EntryAccount(
         cursor=parse_instant(values["cursor"]),
@@ -331,7 +331,7 @@ def read_past(text: str) -> model.Past:
     ran = outcome != "missed" and int(number) > 0
     return model.Past(
         start=parse_instant(f"{whole}.{fraction:0<6}Z"),
-        outcome=_outcome(outcome),
+        outcome=_word(outcome),
         claimed=claimed,
         begun=claimed + timedelta(milliseconds=int(begun_after)) if ran else None,
         closed=claimed + timedelta(milliseconds=int(closed_after)),
@@ -420,10 +420,10 @@ def _read_member(member: str) -> WindowKey | None:
         return None
 
 
-def _outcome(text: str) -> str:
-    """Return an outcome that may be shown: a foreign text could hold control characters."""
+def _word(text: str) -> str:
+    """Return an outcome, or what a change was, that may be shown: a foreign text could hold control characters."""
     if not (text.isascii() and text.isalpha()):
-        raise ValueError(f"found {text!r:.40}, expected an outcome")
+        raise ValueError(f"found {text!r:.40}, expected a word")
     return text
 
 

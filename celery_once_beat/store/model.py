@@ -120,13 +120,13 @@ class Spent:
     again: datetime | None = None
 
 
-#: In the place of a beat: the definition was set at run time, and has been set anew.
-CHANGED = "-"
+#: Stands for the beat where none superseded the definition: people have set it anew at run time.
+SET_ANEW = "-"
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """A living beat loaded another definition of the entry later; or see :data:`CHANGED`."""
+    """A living beat loaded another definition of the entry later; or see :data:`SET_ANEW`."""
 
     beat: str
     loaded_at: int | None = None
@@ -305,7 +305,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Another version is there; None: none."""
+    """There is another version than the caller expected; ``current`` is what there is, None: nothing."""
 
     current: StoredDefinition | None
 

@@ -1,4 +1,4 @@
-"""RedBeat's Redis, for who moves here: its entries are read, and its lock is held. Nothing else of it is changed."""
+"""RedBeat's Redis, for the move from there: its entries are read, its lock is taken, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RedBeat:
         return not self._readable(self._trip.read([("ZCARD", self.schedule_key)])[0])
 
     def held_by_beat(self) -> float | None:
-        """For how many seconds a RedBeat beat holds the lock, unless it extends that; None: none holds it."""
+        """Seconds until the lock of a RedBeat beat ends, unless the beat extends it; None: no beat holds it."""
         if self.lock is None:
             return None
         holder, left = map(raised, self._trip.read([("GET", self.lock), ("PTTL", self.lock)]))
