@@ -425,12 +425,6 @@ def _check_number(what: str, value: object) -> int:
     raise SettingError(f"{what}: found {shown(value)}, expected a whole number from 0")
 
 
-def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:
-    """Return a definition that is there, else None; raises its error."""
-    found = raised(known)
-    return None if found is None or found.deleted else found
-
-
 def _fields(definition: Definition) -> dict[str, Any]:
     return {field.name: getattr(definition, field.name) for field in fields(Definition)}
 
@@ -446,6 +440,12 @@ def _schedule(known: StoredDefinition) -> Schedule:
         note=known.note,
         paused=known.paused,
     )
+
+
+def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:
+    """Return a definition that is there, else None; raises its error."""
+    found = raised(known)
+    return None if found is None or found.deleted else found
 
 
 def _log_wrong(error: OnceError) -> None:
