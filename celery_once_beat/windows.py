@@ -120,6 +120,8 @@ class WindowKey:
 
     entry: str
     start: datetime
+    #: The task id of the message that names it; None: no message does.
+    sent_as: str | None = field(default=None, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,11 @@ class KeyedWindow(WindowKey):
     end: datetime | None = None
 
 
-def key_of(window: Window) -> WindowKey:
-    """Return the key by which the store knows ``window``."""
+def key_of(window: Window, sent_as: str | None = None) -> WindowKey:
+    """Return the key by which the store knows ``window``; ``sent_as`` is the task id of its message."""
     if window.keyed:
         return KeyedWindow(window.entry, window.start, window.end)
-    return WindowKey(window.entry, window.start)
+    return WindowKey(window.entry, window.start, sent_as=sent_as)
 
 
 # -- instants as text

@@ -242,6 +242,9 @@ _WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
 #: ``tracked`` is what the message's headers say.
 _OWNED = "owner fence tracked:flag"
+#: The message's retry number, and whether its task id is the one by which the schedule sends the window. A window that
+#: was ordered has an id of its own: this is then a copy of an earlier message.
+_MESSAGE = "retry:number by_schedule:flag"
 #: With ``now_only`` the verb counts while the server's time lies in the window; ``ends_at`` None: it has no end.
 _NOW_ONLY = "now_only:flag starts_at:time ends_at:time"
 
@@ -310,12 +313,12 @@ HEARTBEAT = Verb(
 BEGIN = Verb(
     "begin",
     "entry open history run refused",
-    f"{_ENDING} owner lease:life retry:number tracked:flag keyed:flag overlap {_NOW_ONLY}",
+    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
-RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} retry:number length:span", codec.read_receive)
+RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive)
 RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
@@ -334,7 +337,7 @@ FINISH = Verb(
 CLOSE = Verb(
     "close",
     "entry open history run",
-    f"{_ENDING} owner outcome retry:number publish_timeout:span by_result:flag",
+    f"{_ENDING} owner outcome {_MESSAGE} publish_timeout:span by_result:flag",
     codec.read_close,
 )
 DISCARDED = CLOSE.read_by(codec.read_discarded)

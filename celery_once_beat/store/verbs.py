@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
 from celery_once_beat.settings import BEAT_TTL, Settings
-from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
+from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
 from .keys import SHARDS, Keys, shard_of
@@ -597,7 +597,10 @@ class Store:
         """One call about a window. What follows from the window and the settings is given where the verb takes it."""
         start = format_instant(window.start)
         known = {"start": start, "member": f"{window.entry}@{start}", "starts_at": window.start}
-        given = {name: value for name, value in known.items() if name in verb.arguments}
+        given: dict[str, Any] = {name: value for name, value in known.items() if name in verb.arguments}
+        if "by_schedule" in verb.arguments:
+            sent_as, prefix = window.sent_as, self.settings.key_prefix
+            given["by_schedule"] = sent_as is not None and sent_as == task_id(prefix, window.entry, window.start)
         keys = self.keys.of_window(window, start)
         return verb.call(keys, more_keys, self._settled(verb, window), **given, **arguments)
 

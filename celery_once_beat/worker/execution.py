@@ -28,7 +28,7 @@ from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailab
 from celery_once_beat.identity import delivery_name, execution_name
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Ending, Stale, Store
-from celery_once_beat.windows import Window, check_retry, find_among
+from celery_once_beat.windows import Window, check_retry, find_among, key_of
 
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
@@ -48,6 +48,7 @@ class Execution(Turn):
     def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
         owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
         super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
+        self.key = key_of(window, request.id)
         self.task = task
         self.leases = leases_of(store)
         self.retry = check_retry(request.retries)

@@ -170,12 +170,9 @@ class _Delivery(NamedTuple):
     """What the store is told of a delivery. It is small, since many may wait."""
 
     window: Window
+    key: WindowKey
     owner: str
     retry: int
-
-    @property
-    def key(self) -> WindowKey:
-        return WindowKey(self.window.entry, self.window.start)
 
     def record(self, store: Store, outcome: str, *, killed: bool, again_after: float | None) -> bool:
         """Return whether it is recorded, and final."""
@@ -208,7 +205,8 @@ def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
     if window is None:
         return None
     owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
-    return _Delivery(window, owner, check_retry(request.get("retries")))
+    key = WindowKey(window.entry, window.start, sent_as=request.get("id"))
+    return _Delivery(window, key, owner, check_retry(request.get("retries")))
 
 
 def _log_unrecorded(window: Window | None, outcome: str, exc: OnceError) -> None:

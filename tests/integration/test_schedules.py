@@ -467,6 +467,27 @@ def test_the_newest_window_is_that_of_the_definition_of_its_time(system: System,
     assert system.once("run", "report", "--window", coming, exit_code=2).endswith("hasn't come yet\n")
 
 
+def test_a_redelivered_message_doesnt_carry_out_an_order(system: System, client: Schedules) -> None:
+    """The order runs by its own message, with what the schedule says by then; the earlier one's copy is refused."""
+    system.beat().wait_ready()
+    client.set("tick", task=WORK, schedule=1.0, args=(0.01,))
+    until(system.waiting, "a window is published")
+    client.pause("tick")
+    copy = system.queued()[0]
+    worker = system.worker().wait_ready()
+    until(lambda: (account := system.account()).counts and not account.open, "what is open is done")
+    (start, *_) = executed(system, "tick")
+    worker.stop()
+    system.put(copy)
+    client.set("tick", task=WORK, schedule=1.0, args=(0.02,))
+    ordered = client.run("tick", parse_instant(start))
+    until(lambda: system.waiting() == 2, "the order's message is there too")
+    system.worker("later").wait_ready()
+    until(lambda: system.account().apart.get("done") == 1, "the order is carried out")
+    assert system.ledger.read("finish", entry="tick")[-1]["seconds"] == 0.02
+    assert [event["start"] for event in system.refused()] == [format_instant(ordered.start)]
+
+
 def test_beats_notice_that_the_store_lost_all(system: System, client: Schedules) -> None:
     """What isn't there any more isn't run; what is set again is."""
     system.worker().wait_ready()

@@ -72,7 +72,7 @@ from celery_once_beat.store.model import (
     Unchanged,
     Unknown,
 )
-from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant
+from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 
 @pytest.fixture
@@ -2289,6 +2289,37 @@ def test_a_window_that_was_opened_by_order_has_no_result(stage: Stage) -> None:
     stage.reach("closed")
     assert isinstance(stage.backfill(), Claimed)
     assert stage.store.close_by_result(stage.window, "beat-2", "done") == Unchanged()
+
+
+def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) -> None:
+    """Its task id isn't the order's: it neither runs the window, nor closes it, nor puts it off."""
+    stage.reach("closed")
+    ordered = stage.backfill()
+    assert isinstance(ordered, Claimed)
+    prefix = stage.store.settings.key_prefix
+    copy = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start))
+    deadline = stage.deadline()
+    assert stage.store.receive_many([(copy, 0, LEASE)]) == [Unchanged()]
+    assert stage.store.close_window(copy, "P", "revoked", 0) == Unchanged()
+    assert stage.store.discarded(copy, 0) == Unchanged()
+    assert stage.deadline() == deadline
+    assert stage.store.begin(copy, "A", LEASE) == Closed("")
+    message = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start, ordered.ordered))
+    assert stage.store.receive_many([(message, 0, LEASE)]) == [Confirmed()]
+    assert isinstance(stage.store.begin(message, "B", LEASE), Begun)
+    assert stage.finish("B") == Finished()
+    assert stage.apart() == {"done": 1}
+
+
+def test_a_retry_of_the_schedules_message_is_no_retry_of_an_orders(stage: Stage) -> None:
+    """It comes late, and the order waits for a retry of the same number."""
+    stage.reach("closed")
+    assert isinstance(stage.backfill(), Claimed)
+    assert isinstance(stage.begin("A"), Begun)
+    assert stage.hand_over("A", 1) == HandedOver()
+    copy = replace(stage.window, sent_as=task_id(stage.store.settings.key_prefix, ENTRY, stage.start))
+    assert stage.store.begin(copy, "B", LEASE, 1) == Closed("")
+    assert isinstance(stage.begin("C", 1), Begun)
 
 
 def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worker_failed(stage: Stage) -> None:

@@ -13,7 +13,7 @@
 --         {'busy', 'runs alone'}   it runs, and nobody recovers it: its run key alone decides. This copy comes again,
 --                               since the other may be dead; it isn't counted
 --         {'closed', outcome}   this begin closed it: a limit was reached, or it is skipped
---         {'closed', ''}        it was closed before; this copy is refused, and counted
+--         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
 local NOW = server_time()
@@ -57,7 +57,7 @@ end
 if kind == 'done' and owner == OWNER and LIMITS[number] then
   return {'closed', number} -- the reply to the begin that closed it was lost
 end
-if kind == 'done' then
+if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap

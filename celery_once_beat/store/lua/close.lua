@@ -5,7 +5,7 @@
 --
 -- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
---                         it died, which is for recovery; or it is closed already
+--                         it died, which is for recovery; or it is closed already, and perhaps ordered since
 --         {'sooner'}      the task is unknown: it stays open, and is overdue soon, in doubling steps up to
 --                         PUBLISH_TIMEOUT; the next copy may meet a worker that knows its task
 
@@ -16,6 +16,9 @@ if not is_open() then
   return kind == 'done' and owner == OWNER and {'closed', OUTCOME} or {'unchanged'}
 end
 local window = read_window()
+if BY_SCHEDULE and window.backfill == 1 then
+  return {'unchanged'}
+end
 if OUTCOME == 'unknown' then
   -- No message is out for a window that runs, died, or is to run again later: a late copy was discarded.
   if kind == 'run' or window.publishes == 0 or window.retry ~= RETRY then

@@ -2,7 +2,8 @@
 -- over. Once its worker is dead the window is overdue. It counts no attempt and gives no right to execute.
 --
 -- returns {'received'}    it is overdue in LENGTH
---         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed: this copy would be refused
+--         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed, and perhaps ordered
+--                         since: this copy would be refused
 
 local NOW = server_time()
 local entry = read_entry()
@@ -11,7 +12,7 @@ if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and number
   return {'unchanged'}
 end
 local window = read_window()
-if RETRY < window.retry or window.released == TO_RUN_AGAIN then
+if RETRY < window.retry or window.released == TO_RUN_AGAIN or BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
 touch_entry()
