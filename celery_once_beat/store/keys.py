@@ -58,7 +58,7 @@ _TYPES = {
 
 def shard_of(entry: str) -> int:
     """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
-    return zlib.crc32(entry.encode()) % SHARDS
+    return zlib.crc32(entry.encode(errors="surrogateescape")) % SHARDS
 
 
 def newer(key: str, version: object) -> NewerVersionError:

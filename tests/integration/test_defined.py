@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
+from celery_once_beat import Schedules
 from celery_once_beat.beat import defined as module
 from celery_once_beat.beat.defined import Defined, make_defined
 from celery_once_beat.beat.entries import Entries
@@ -26,6 +28,7 @@ class Reader:
     """A beat's entries, and what reads them."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self.store = Store(Settings(redis_url=url))
         self.raw = redis.Redis.from_url(url, decode_responses=True)
         self.entries = Entries("beat-1", self.store.settings, {})
@@ -150,6 +153,17 @@ def test_a_broken_shard_is_named_once(reader: Reader, caplog: pytest.LogCaptureF
     reader.set("a", 20)
     reader.look()
     assert reader.look() == {"a": 20, "b": 30}
+
+
+def test_a_name_that_is_no_text_is_nobodys(reader: Reader) -> None:
+    """A foreign name stops neither a look nor a list."""
+    for name in "abcd":
+        reader.set(name)
+    for shard in range(SHARDS):
+        reader.raw.zadd(reader.store.keys.of_shard("defs", shard), {b"\xff\xfe": 7, "\x1b[31m\n": 8})
+    assert reader.look().keys() == {*"abcd"}
+    with closing(Schedules(url=reader.url)) as client:
+        assert [each.name for each in client.list()] == [*"abcd"]
 
 
 def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
