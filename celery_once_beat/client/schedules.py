@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from celery import Celery
+from celery import Celery, Task
 from celery.schedules import BaseSchedule
 from celery.utils.log import get_logger
 
@@ -48,9 +48,6 @@ from celery_once_beat.store import (
 )
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import shown
-
-if TYPE_CHECKING:
-    from celery import Task
 
 __all__ = ("OrderedWindow", "Schedules")
 
@@ -147,14 +144,9 @@ class Schedules:
         """
         check_name(name)
         words = check_words(by, note)
-        task_name = getattr(task, "name", task)
-        if not isinstance(task_name, str):
-            raise SettingError(f"task: found {shown(task)}, expected a task of Celery's or its name")
-        if paused is not None and not isinstance(paused, bool):
-            raise SettingError(f"paused: found {shown(paused)}, expected True, False or None")
         zone = find_zone(timezone) if timezone is not None else self._zone_of(schedule)
         definition = Definition.of(
-            task_name,
+            task.name if isinstance(task, Task) else task,
             schedule,
             zone,
             args=args,
@@ -170,7 +162,9 @@ class Schedules:
         check_name(name)
         if self._knows_app and name in (self._app.conf.beat_schedule or {}):
             raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
-        definition.check(name, self._settings, self._app.tasks.get(definition.task))
+        # Naive times in options are in the time zone of the beats' app.
+        zone = self._app.timezone if self._knows_app else None
+        definition.check(name, self._settings, self._app.tasks.get(definition.task), zone)
         self._refuse_the_past(name, definition)
 
     def put(
@@ -188,8 +182,9 @@ class Schedules:
         ``counts_from`` (aware, not in the future) is given where another scheduler has run it so far: windows up to
         there don't count, later ones are owed. None: it counts from now.
         """
-        if if_version is not None:
-            _check_number("if_version", if_version)
+        _check_version(name, if_version)
+        if paused is not None and not isinstance(paused, bool):
+            raise SettingError(f"schedule {name!r}, paused: found {shown(paused)}, expected True, False or None")
         reply = self._store.set_definition(
             name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
         )
@@ -223,9 +218,8 @@ class Schedules:
 
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. What is open goes on to its outcome."""
-        if if_version is not None:
-            _check_number("if_version", if_version)
-        reply = self._store.delete_definition(check_name(name), check_words(by, note), if_version=if_version)
+        _check_version(check_name(name), if_version)
+        reply = self._store.delete_definition(name, check_words(by, note), if_version=if_version)
         if isinstance(reply, Conflict):
             raise self._conflict(name, reply, if_version)
         return isinstance(reply, Changed)
@@ -423,6 +417,13 @@ def _check_number(what: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise SettingError(f"{what}: found {shown(value)}, expected a whole number from 0")
+
+
+def _check_version(name: str, version: object) -> None:
+    if version is not None and (type(version) is not int or version < 0):
+        raise SettingError(
+            f"schedule {name!r}, if_version: found {shown(version)}, expected the version of a schedule, 0 or None"
+        )
 
 
 def _fields(definition: Definition) -> dict[str, Any]:

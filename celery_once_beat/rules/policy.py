@@ -206,7 +206,8 @@ def _instant(name: str, value: Any, zone: tzinfo | None) -> datetime | None:
         aware: datetime = found if found.utcoffset() is not None else found.replace(tzinfo=zone)
         _until(aware, _EPOCH)  # an exotic zone may refuse what is asked of it later
     except Exception as exc:  # whatever a user's time zone raises
-        raise _wrong(name, value, "a datetime, or its text in ISO 8601") from exc
+        kind = "a datetime" if zone is not None else "a datetime with a time zone"
+        raise _wrong(name, value, f"{kind}, or its text in ISO 8601") from exc
     return aware
 
 

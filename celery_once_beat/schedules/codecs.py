@@ -33,8 +33,8 @@ Fields = Mapping[str, Any]
 _DAY = timedelta(days=1)
 #: Of one crontab field, characters or numbers.
 _MOST_FIELD = 256
-#: Seconds of an interval.
-_MOST_INTERVAL = 1e9
+#: Seconds of an interval. A beat runs nothing that starts again sooner.
+_LEAST_INTERVAL, _MOST_INTERVAL = 1e-3, 1e9
 _ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
 _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
@@ -215,8 +215,8 @@ def _number(fields: Fields, name: str, least: float, most: float) -> Any:
 
 def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
     seconds = interval.run_every.total_seconds()
-    if not 0 < seconds <= _MOST_INTERVAL:
-        raise SettingError(f"schedule: found an interval of {seconds:g} s, expected more than 0, up to 30 years")
+    if not _LEAST_INTERVAL <= seconds <= _MOST_INTERVAL:
+        raise SettingError(f"schedule: found an interval of {seconds:g} s, expected 1 ms to 30 years")
     fields: dict[str, Any] = {"seconds": int(seconds) if seconds == int(seconds) else seconds}
     if interval.relative:
         fields["relative"] = True
@@ -226,7 +226,7 @@ def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_interval(fields: Fields) -> BaseSchedule:
-    seconds = _number(fields, "seconds", 1e-6, _MOST_INTERVAL)
+    seconds = _number(fields, "seconds", _LEAST_INTERVAL, _MOST_INTERVAL)
     relative = fields.get("relative", False)
     if not isinstance(relative, bool):
         raise ValueError(f"relative: found {shown(relative)}, expected true or false")  # noqa: TRY004

@@ -106,13 +106,14 @@ class Definition:
         found: dict[str, Any] = json.loads(self.text())
         return found
 
-    def check(self, name: str, settings: Settings, task: object = None) -> None:
+    def check(self, name: str, settings: Settings, task: object = None, zone: tzinfo | None = None) -> None:
         """Check the options as a beat does that loads the entry ``name``; raises SettingError.
 
-        ``task`` is the task that it sends, or None if this process doesn't know it.
+        ``task`` is the task that it sends, or None if this process doesn't know it; ``zone`` is that of naive
+        datetimes, None: they are refused.
         """
         EntryPolicy.of(name, dict(self.once), task, settings)
-        Timing.of(name, dict(self.options), task, None)
+        Timing.of(name, dict(self.options), task, zone)
 
 
 @dataclass(frozen=True, kw_only=True)

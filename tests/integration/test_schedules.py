@@ -134,7 +134,7 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
     with closing(Schedules(app)) as schedules:
         with pytest.raises(SettingError, match="beat_schedule"):
             schedules.set("nightly", task="proj.known", schedule=60)
-        one = schedules.set("a", task=known, schedule=crontab(hour=6))
+        one = schedules.set("a", task=known, schedule=crontab(hour=6), options={"expires": datetime(2031, 1, 1)})
         assert (one.task, one.schedule.tz) == ("proj.known", BERLIN)
         for name in ("b", "c"):
             schedules.set(name, task="proj.later", schedule=60)
@@ -155,6 +155,15 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"schedule": crontab(), "timezone": "Mars/Olympus"},
         {"schedule": datetime(2001, 1, 1, tzinfo=timezone.utc)},
         {"args": [object()]},
+        {"schedule": 0.0001},
+        {"task": Celery(set_as_current=False).signature("t", args=(42,))},
+        {"task": 5},
+        {"paused": "no"},
+        {"if_version": "1"},
+        {"if_version": 1.5},
+        {"if_version": True},
+        {"if_version": -1},
+        {"options": {"expires": datetime(2031, 1, 1)}},
         {"once": {"catchup": "all"}},
         {"options": {"countdown": "soon"}},
         {"paused": "yes"},
@@ -172,6 +181,8 @@ def test_wrong_input_is_one_line_before_anything_is_written(
     with pytest.raises(SettingError) as found:
         schedules.set(given.pop("name"), **given)
     assert "\n" not in str(found.value)
+    with pytest.raises(SettingError, match="if_version"):
+        schedules.delete("a", if_version="1")  # type: ignore[arg-type]
     with redis_server.client() as client:
         assert not [*client.scan_iter("once:*def*")]
 
