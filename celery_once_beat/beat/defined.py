@@ -9,6 +9,7 @@ What a beat doesn't know yet can do no harm: the store refuses its loads, claims
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -41,6 +42,8 @@ _CHUNK = 500
 _READING = 1.0
 #: Seconds after which a shard is read anew.
 _ANEW = 300.0
+#: Most names in one line.
+_MOST_NAMED = 10
 #: An entry is forgotten after so long: by then no window is owed by an earlier definition.
 _OWED_FOR = timedelta(days=30)
 
@@ -164,17 +167,22 @@ class Defined:
         moved = {shard: asked[shard] for shard, names in found.items() if 0 < asked[shard] < names.get("", 0)}
         # Asked after the names: what is deleted in between is seen here, and once more at the next look.
         gone = dict(zip(moved, self._store.deleted_since(moved) if moved else (), strict=True))
+        missing = [self._known[shard].keys() - names.keys() for shard, names in found.items() if not asked[shard]]
+        lost = self._without_trace([*itertools.chain.from_iterable(missing)])
         now = steady()
         for shard, names in found.items():
             last, deleted = names.get("", 0), gone.get(shard, {})
             if isinstance(deleted, OnceError):
                 continue  # asked again at the next look
-            if last < asked[shard]:  # the store has lost what this beat knows
-                self._numbers[shard], self._anew_at[shard] = 0, -math.inf
-                continue
             known = self._known[shard]
+            if last < asked[shard]:
+                if known:
+                    self._begin_anew()
+                    return
+                self._numbers[shard], self._anew_at[shard] = 0, -math.inf  # it expires once no name is left
+                continue
             for name in deleted if asked[shard] else known.keys() - names.keys():
-                self._drop(name, known)
+                self._drop(name, known, lost=name in lost)
             for name, number in names.items():
                 if name and known.get(name) != number:
                     known[name] = number
@@ -182,14 +190,42 @@ class Defined:
             self._numbers[shard] = last
             if not asked[shard]:
                 self._anew_at[shard] = now
+        self._log_lost(lost)
 
-    def _drop(self, name: str, known: dict[str, int]) -> None:
+    def _begin_anew(self) -> None:
+        """The store has lost what this beat knows, of this shard and perhaps of others: read all of them anew."""
+        self._numbers, self._anew_at = [0] * SHARDS, [-math.inf] * SHARDS
+        logger.warning(
+            "once: Redis has lost changes of schedules that this beat knows, by a failover or without its data: all "
+            "schedules are read anew",
+            extra=about("schedules_lost"),
+        )
+
+    def _without_trace(self, names: Sequence[str]) -> set[str]:
+        """Return those of which the store has no definition, not even a deleted one; raises StoreUnavailableError."""
+        found = self._store.definitions(names) if names else ()
+        return {name for name, each in zip(names, found, strict=True) if each is None}
+
+    def _log_lost(self, names: Collection[str]) -> None:
+        if names:
+            named = sorted(names)[:_MOST_NAMED]
+            logger.error(
+                "once: Redis has lost %d of the schedules that were set at run time: %s%s. They don't run until they "
+                "are set again",
+                len(names),
+                ", ".join(map(repr, named)),
+                ", …" if len(named) < len(names) else "",
+                extra=about("schedules_lost", entries=named),
+            )
+
+    def _drop(self, name: str, known: dict[str, int], *, lost: bool) -> None:
         if known.pop(name, None) is None:
             return
         self._to_read.pop(name, None)
         self._readable(name)
         self._entries.take_out(name)
-        logger.info("once: schedule %r is deleted", name, extra=about("schedule_deleted", entry=name))
+        if not lost:
+            logger.info("once: schedule %r is deleted", name, extra=about("schedule_deleted", entry=name))
 
     def read(self) -> None:
         """Read what has changed, for a while; raises StoreUnavailableError."""
@@ -210,12 +246,15 @@ class Defined:
         found = self._store.definitions(names)
         changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
         changes = dict(zip(changed, self._store.changes(changed) if changed else (), strict=True))
-        made = []
+        made, lost = [], []
         away: StoreUnavailableError | None = None
         for name, known in zip(names, found, strict=True):
             del self._to_read[name]
             try:
-                if known is None or (isinstance(known, StoredDefinition) and known.deleted):
+                if known is None:
+                    self._entries.take_out(name)
+                    lost.append(name)
+                elif isinstance(known, StoredDefinition) and known.deleted:
                     self._entries.take_out(name)  # a look will say so
                 else:
                     made.append(self._make(raised(known), raised(changes.get(name, []))))
@@ -225,6 +264,7 @@ class Defined:
                 self._entries.take_out(name)
                 self._log_wrong(name, exc)
         self._entries.put_in(made)
+        self._log_lost(lost)
         return away
 
     def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> BeatEntry:

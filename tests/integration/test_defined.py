@@ -124,16 +124,54 @@ def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.Monke
     assert reader.look() == {"a": 60}
 
 
-def test_a_store_that_lost_all_is_read_anew(reader: Reader) -> None:
-    """At once: the number that the beat knows isn't there."""
-    reader.set("a")
-    reader.set("b")
+def test_a_store_that_lost_all_is_read_anew(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    """At once: the number that the beat knows isn't there. One line names what is lost, and none calls it deleted."""
+    caplog.set_level("INFO")
+    names = [f"entry-{number:02}" for number in range(40)]
+    for name in names:
+        reader.set(name)
     reader.look()
     reader.raw.flushall()
+    reader.set(names[0], 30)
+    reader.set("new")
     reader.look()
-    assert reader.look() == {}
+    assert reader.look() == {names[0]: 30, "new": 60}
+    lines = [record for record in caplog.records if getattr(record, "action", "") == "schedules_lost"]
+    assert [record.levelname for record in lines] == ["WARNING", "ERROR"]
+    assert lines[1].entries == names[1:11]
+    assert "39 of the schedules" in lines[1].getMessage()
+    assert "is deleted" not in caplog.text
+    reader.look()
+    assert caplog.text.count("Redis has lost") == 2
     reader.set("a", 30)
-    assert reader.look() == {"a": 30}
+    assert reader.look()["a"] == 30
+
+
+def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(
+    reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number of its last change expires then."""
+    reader.set("a")
+    reader.look()
+    reader.store.delete_definition("a")
+    reader.look()
+    keys = reader.store.keys.of_definition("a")
+    assert reader.raw.delete(keys["defs"], keys["gone"]) == 2
+    for _ in range(3):
+        assert reader.look() == {}
+    assert "lost" not in caplog.text
+    reader.set("a")
+    assert reader.look() == {"a": 60}
+
+
+def test_a_definition_that_is_lost_alone_is_named(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    """Evicted, say, while its name is still listed."""
+    reader.set("a")
+    reader.set("b")
+    reader.raw.delete(reader.store.keys.of_entry("def", "a"))
+    for _ in range(2):
+        assert reader.look() == {"b": 60}
+    assert caplog.text.count("Redis has lost 1 of the schedules that were set at run time: 'a'.") == 1
 
 
 def test_a_broken_shard_is_named_once(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
