@@ -206,15 +206,25 @@ class Schedules:
             paused=reply.paused,
         )
 
-    def pause(self, name: str, *, by: str = "", note: str = "") -> None:
-        """Claim no further windows; what is open goes on. As ``celery once pause``, also for a beat's own entries."""
-        if not self._store.pause(check_name(name), check_words(by, note)):
-            raise self._unknown(name)
+    def pause(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
+        """Claim no further windows; what is open goes on. As ``celery once pause``, also for a beat's own entries.
 
-    def resume(self, name: str, *, by: str = "", note: str = "") -> None:
-        """Claim windows again. Those of the pause are caught up on as after an outage (``catch_up``)."""
-        if not self._store.resume(check_name(name), check_words(by, note)):
+        Returns the schedule as it is from then on; None: it is a beat's own entry, or :meth:`get` can't read it.
+        """
+        return self._set_paused(name, check_words(by, note), paused=True)
+
+    def resume(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
+        """Claim windows again; else as :meth:`pause`. Those of the pause are caught up on as after an outage."""
+        return self._set_paused(name, check_words(by, note), paused=False)
+
+    def _set_paused(self, name: str, words: str, *, paused: bool) -> Schedule | None:
+        reply = self._store.set_paused(check_name(name), words, paused=paused)
+        if isinstance(reply, Unknown):
             raise self._unknown(name)
+        try:
+            return _schedule(reply) if isinstance(reply, StoredDefinition) else None
+        except OnceError:
+            return None
 
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. What is open goes on to its outcome."""

@@ -83,8 +83,13 @@ def read_change(reply: list[Any]) -> model.ChangeReply:
     return model.Unknown()
 
 
-def read_pause(reply: list[Any]) -> model.ChangeReply | model.Confirmed:
-    return model.Confirmed() if reply[0] == "paused" else read_change(reply)
+def read_pause(reply: list[Any]) -> model.StoredDefinition | model.Confirmed | model.Unknown:
+    if reply[0] == "unknown":
+        return model.Unknown()
+    try:
+        return _definition("", as_mapping(reply[1:]))
+    except (ValueError, KeyError):  # it wasn't set at run time, or can't be read
+        return model.Confirmed()
 
 
 def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition | OnceError | None:

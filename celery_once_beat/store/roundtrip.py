@@ -56,6 +56,7 @@ _ACTED_ON = (
     model.Finished,
     model.Again,
     model.Changed,
+    model.StoredDefinition,
 )
 
 

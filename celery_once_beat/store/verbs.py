@@ -324,11 +324,21 @@ class Store:
 
         ``words`` say who does it and why, JSON; they are kept where the entry was set at run time.
         """
-        return not isinstance(self._change(scripts.PAUSE, entry, words, paused=True), model.Unknown)
+        return not isinstance(self.set_paused(entry, words, paused=True), model.Unknown)
 
     def resume(self, entry: str, words: str = "{}") -> bool:
         """Go on claiming the entry's windows; else as :meth:`pause`."""
-        return not isinstance(self._change(scripts.PAUSE, entry, words, paused=False), model.Unknown)
+        return not isinstance(self.set_paused(entry, words, paused=False), model.Unknown)
+
+    def set_paused(
+        self, entry: str, words: str = "{}", *, paused: bool
+    ) -> model.StoredDefinition | model.Confirmed | model.Unknown:
+        """Pause or resume; returns the definition as it is from then on.
+
+        Returns Confirmed where the entry has none that can be read.
+        """
+        reply = self._change(scripts.PAUSE, entry, words, paused=paused)
+        return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
 
     # -- definitions that people set at run time --------------------------------------------------------------
 

@@ -66,11 +66,14 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     with pytest.raises(VersionConflictError) as conflict:
         schedules.set("another", task="proj.report", schedule=30, if_version=2)
     assert conflict.value.current is None
-    schedules.pause("tenant-42/report", by="bob", note="too loud")
-    known = schedules.get("tenant-42/report")
+    known = schedules.pause("tenant-42/report", by="bob", note="too loud")
+    assert known == schedules.get("tenant-42/report")
     assert known is not None
     assert (known.paused, known.changed_by, known.version) == (True, "bob", 3)
-    schedules.resume("tenant-42/report")
+    assert schedules.pause("tenant-42/report", by="carl") == known, "it is paused already"
+    resumed = schedules.resume("tenant-42/report")
+    assert resumed is not None
+    assert (resumed.paused, resumed.version) == (False, 4)
     with pytest.raises(VersionConflictError):
         schedules.delete("tenant-42/report", if_version=3)
     assert schedules.delete("tenant-42/report", by="anna", if_version=4)
@@ -118,7 +121,9 @@ def test_one_that_cant_be_read_is_named_alone(schedules: Schedules, redis_server
     assert "'b'" in str(wrong[0])
     with pytest.raises(StoreDataError, match="'b'"):
         schedules.get("b")
-    assert schedules.set("b", task="t", schedule=60).version == 2
+    assert schedules.pause("b") is None
+    assert schedules.resume("b") is None
+    assert schedules.set("b", task="t", schedule=60).version == 4
     assert schedules.delete("c")
 
 

@@ -133,6 +133,8 @@ assert_type(one, Schedule)
 assert_type(one.version, int)
 assert_type(one.changed_at, datetime)
 assert_type(schedules.get("tenant-42/report"), Schedule | None)
+assert_type(schedules.pause("tenant-42/report"), Schedule | None)
+assert_type(schedules.resume("tenant-42/report"), Schedule | None)
 assert_type(schedules.delete("tenant-42/report", if_version=one.version), bool)
 assert_type([each.name for each in schedules.list("tenant-")], list[str])
 schedules.set("tenant-42/report", task="proj.report", schedule=timedelta(hours=1), if_version="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -3,7 +3,7 @@
 -- Of a definition that was set at run time it is a change: counted, remembered, and kept with the definition, also where no
 -- beat has loaded the entry yet. The entry's own field is what claims look at.
 --
--- returns {'done', version, time}   it is as asked, now or before
+-- returns {'done', field, value...}   it is as asked, now or before: what there is from then on
 --         {'paused'}    the same, of an entry that wasn't set at run time
 --         {'unknown'}   there is no such entry
 
@@ -20,13 +20,12 @@ end
 if not set then
   return {'paused'}
 end
-local version, at = before.version, before.at
 if number then
-  version, at = version + 1, time_of_change(before)
+  local version, at = before.version + 1, time_of_change(before)
   write_paused(DEF, PAUSED)
   redis.call('HSET', DEF, 'version', int(version), 'at', at, 'words', WORDS)
   remember_change(version, at, PAUSED and 'pause' or 'resume', '')
   redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
 end
 touch_definition()
-return {'done', int(version), at}
+return {'done', unpack(redis.call('HGETALL', DEF))}
