@@ -64,13 +64,24 @@ def register_schedule_codec(
     for what it can't read. Every process that sets or runs such a definition has to register it: put it where the app
     is made. Registering a name again replaces its codec. Raises SettingError for a wrong name, or one of this package.
     """
-    known = _BY_NAME.get(name)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", name):
         raise SettingError(f"schedule codec: found the name {shown(name)}, expected one like 'acme-tides'")
-    if known is not None and known.fields is not None:
+    if _is_ours(_BY_NAME.get(name)):
         raise SettingError(f"schedule codec: found the name {name!r}, expected one that this package doesn't use")
+    if not isinstance(cls, type) or not issubclass(cls, BaseSchedule) or _is_ours(_BY_TYPE.get(cls)):
+        raise SettingError(
+            f"schedule codec {name!r}: found the class {shown(cls)}, expected a subclass of "
+            "celery.schedules.BaseSchedule that this package doesn't store itself"
+        )
+    for what, function in (("write", write), ("read", read)):
+        if not callable(function):
+            raise SettingError(f"schedule codec {name!r}: found {what}={shown(function)}, expected a function")
     _register(_Codec(name, lambda when, _zone: write(when), read), cls)
     _made.cache_clear()
+
+
+def _is_ours(codec: _Codec | None) -> bool:
+    return codec is not None and codec.fields is not None
 
 
 def _register(codec: _Codec, *types: type) -> None:
@@ -95,11 +106,14 @@ def write_schedule(when: object, zone: tzinfo | None = None) -> dict[str, Any]:
     if getattr(when, "nowfun", None) is not None:
         raise SettingError(f"schedule: {shown(when)} has a nowfun, which can't be stored")
     try:
-        return {"type": codec.name, **codec.write(when, zone)}
+        fields = dict(codec.write(when, zone))
     except SettingError:
         raise
     except Exception as exc:  # whatever a user's codec raises
         raise SettingError(f"schedule: {shown(when)} can't be stored: {shown(exc)}") from exc
+    if "type" in fields:
+        raise SettingError(f"schedule: the codec {codec.name!r} writes a field 'type', which names the codec")
+    return {"type": codec.name, **fields}
 
 
 def _one_off(at: datetime, zone: tzinfo | None) -> OneOff:
@@ -144,11 +158,14 @@ def _made(text: str) -> BaseSchedule:
         )
     check_known(f"schedule of type {name}", fields, codec.fields)
     try:
-        return codec.read(fields)
+        made = codec.read(fields)
     except (ValueError, NewerVersionError):
         raise
     except Exception as exc:  # whatever a user's codec raises
         raise ValueError(f"schedule of type {name}: {shown(exc)}") from exc
+    if not isinstance(made, BaseSchedule):
+        raise ValueError(f"schedule of type {name}: its codec made {shown(made)}, expected a schedule")  # noqa: TRY004
+    return made
 
 
 def check_known(what: str, fields: Fields, known: tuple[str, ...] | None) -> None:

@@ -104,6 +104,44 @@ def test_a_type_of_ones_own_is_stored_once_it_is_registered() -> None:
         register_schedule_codec("crontab", Tide, lambda _: {}, lambda _: Tide(""))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"name": ["tide"]}, "name"),
+        ({"cls": crontab}, "this package"),
+        ({"cls": "Tide"}, "found the class 'Tide'"),
+        ({"cls": dict}, "BaseSchedule"),
+        ({"write": None}, "write=None"),
+        ({"read": "f"}, "read='f'"),
+    ],
+)
+def test_a_codec_is_checked_when_it_is_registered(wrong: dict[str, Any], words: str) -> None:
+    """It takes no type's place that this package stores itself."""
+    given = {"name": "tide", "cls": Tide, "write": lambda _: {}, "read": lambda _: Tide(""), **wrong}
+    with pytest.raises(SettingError, match=words):
+        register_schedule_codec(**given)
+    assert write_schedule(crontab(minute=5), timezone.utc)["type"] == "crontab"
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "words"),
+    [
+        (lambda _: {}, lambda _: 5, "its codec made 5"),
+        (lambda _: {}, lambda _: None, "its codec made None"),
+        (lambda _: {"type": "interval", "seconds": 5}, lambda _: Tide(""), "writes a field 'type'"),
+        (lambda _: 5, lambda _: Tide(""), "can't be stored"),
+    ],
+)
+def test_what_a_codec_answers_is_checked(write: Any, read: Any, words: str) -> None:
+    """Nothing but a schedule comes of it, and none of another type."""
+    try:
+        register_schedule_codec("tide", Tide, write, read)
+        with pytest.raises(SettingError, match=words):
+            Definition.of("t", Tide("Hamburg"))
+    finally:
+        del codecs._BY_NAME["tide"], codecs._BY_TYPE[Tide]
+
+
 def test_args_come_back_as_a_task_gets_them() -> None:
     """What Celery's JSON serializer can write is stored, and comes back as the same types."""
     args = [1, NOW, Decimal("1.5"), UUID(int=7), b"x", None, "\u00e4"]
