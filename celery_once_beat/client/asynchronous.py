@@ -33,7 +33,10 @@ def _twin(
 
 
 class AsyncSchedules:
-    """The methods of ``Schedules``, to be awaited; ``list`` by ``async for``. It is made in the same way."""
+    """The methods of ``Schedules``, to be awaited; ``list`` by ``async for``. It is made in the same way.
+
+    A call that is cancelled may have been carried out all the same.
+    """
 
     def __init__(
         self,
