@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .beat import OnceScheduler, OnceSchedulerMixin
     from .client import AsyncSchedules, Schedules
-    from .schedules import OneOff, Schedule, register_schedule_codec
+    from .schedules import OneOff, RRule, Schedule, register_schedule_codec
     from .windows import Window
     from .worker import OnceTask, current_window, once
 
@@ -41,6 +41,7 @@ __all__ = (
     "OnceSchedulerMixin",
     "OnceTask",
     "OneOff",
+    "RRule",
     "Schedule",
     "Schedules",
     "Window",
@@ -56,6 +57,7 @@ if not TYPE_CHECKING:  # a type checker would believe that any name is here
         "OnceSchedulerMixin": "beat",
         "OnceTask": "worker",
         "OneOff": "schedules",
+        "RRule": "schedules",
         "Schedule": "schedules",
         "Schedules": "client",
         "Window": "windows",

@@ -370,10 +370,13 @@ def _own_start(own: Any, after: datetime, asked: datetime) -> datetime | None:
     one_off = hasattr(own, "clocked_time")  # as django-celery-beat's
     if remaining <= is_due:
         try:
-            start: datetime = after + _ask(own, "remaining_estimate", after, after)
+            remaining_time = _ask(own, "remaining_estimate", after, after)
         except NotImplementedError:
             pass
         else:
+            if remaining_time is None and getattr(own, "may_end", False):
+                return None
+            start: datetime = after + remaining_time
             return None if one_off and start <= after else start
     now = asked
     for _ in range(_MAX_PROBES):

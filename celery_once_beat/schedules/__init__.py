@@ -6,11 +6,13 @@ from .codecs import find_zone, read_schedule, register_schedule_codec, write_sch
 from .definition import Change, Definition, Schedule, check_name, check_words
 from .one_off import OneOff
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
+from .rrule import RRule
 
 __all__ = (
     "Change",
     "Definition",
     "OneOff",
+    "RRule",
     "RedBeatEntry",
     "Schedule",
     "check_name",

@@ -23,6 +23,7 @@ from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
 from .one_off import OneOff
+from .rrule import RULE_FIELDS, RRule
 
 __all__ = ("find_zone", "read_schedule", "register_schedule_codec", "write_schedule")
 
@@ -308,7 +309,12 @@ def _read_one_off(fields: Fields) -> BaseSchedule:
     return OneOff(parse_instant(fields.get("at")))  # type: ignore[arg-type]  # it refuses what is no text
 
 
+def _read_rrule(fields: Fields) -> BaseSchedule:
+    return RRule(**{"freq": None, "dtstart": None, **fields})
+
+
 _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)
 _register(_Codec("crontab", _write_crontab, _read_crontab, (*_CRONTAB, "tz")), crontab)
 _register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar)
 _register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
+_register(_Codec("rrule", lambda when, _zone: when.fields, _read_rrule, RULE_FIELDS), RRule)

@@ -24,6 +24,7 @@ from celery_once_beat.wording import shown
 
 from .codecs import find_zone
 from .definition import Definition, check_name
+from .rrule import RULE_FIELDS, RRule
 from .strict_json import read_object
 
 __all__ = ("RedBeatEntry", "last_run_of", "read_redbeat", "run_until")
@@ -190,8 +191,33 @@ def _read_schedule(found: Any, last: datetime | None, zone: tzinfo) -> tuple[Bas
             due = delta_resolution(due, every).replace(microsecond=0)
         return schedule(every, relative=relative), None if due is None else due.astimezone(timezone.utc)
     if kind == "rrule":
-        raise ValueError("its schedule is an rrule, for which there is no type here yet: set it anew as crontabs")
-    raise ValueError(f"schedule: found {shown(found)}, expected an interval or a crontab")
+        return _rrule(found), None
+    raise ValueError(f"schedule: found {shown(found)}, expected an interval, a crontab or an rrule")
+
+
+def _rrule(found: Mapping[str, Any]) -> RRule:
+    """Its instants are seconds since 1970, each with the minutes of its offset from UTC."""
+    _check_fields(found, (*RULE_FIELDS, "dtstart_tz", "until_tz"))
+    rule = {name: _weekdays(found[name]) for name in RULE_FIELDS if name in found}
+    for name in ("dtstart", "until"):
+        seconds, minutes = rule.get(name), found.get(f"{name}_tz", 0)
+        if seconds is None:
+            continue
+        try:
+            rule[name] = datetime.fromtimestamp(seconds, timezone(timedelta(minutes=minutes)))
+        except (TypeError, ValueError, OverflowError, OSError):
+            raise ValueError(
+                f"rrule: found {name} {shown(seconds)}, {name}_tz {shown(minutes)}, expected seconds and minutes"
+            ) from None
+    return RRule(**{"freq": None, "dtstart": None, **rule})
+
+
+def _weekdays(value: Any) -> Any:
+    """Return a field with the numbers of RedBeat's weekdays: of ``MO(2)`` it stores ``MO``."""
+    if isinstance(value, list):
+        return [_weekdays(each) for each in value]
+    is_weekday = isinstance(value, dict) and value.keys() == {"__type__", "wkday"} and value["__type__"] == "weekday"
+    return value["wkday"] if is_weekday else value
 
 
 def _check_fields(found: Mapping[str, Any], known: tuple[str, ...]) -> None:

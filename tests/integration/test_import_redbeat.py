@@ -17,6 +17,7 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from celery.schedules import crontab, schedule, solar
 from click.testing import CliRunner, Result
+from dateutil.rrule import MO, SU, TU, WE
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 from servers import RedisServer
@@ -31,6 +32,7 @@ Import = Callable[..., Result]
 BERLIN = ZoneInfo("Europe/Berlin")
 LOCK = "redbeat::lock"
 MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -136,13 +138,47 @@ def test_an_interval_keeps_its_own_grid(
     assert start == due
 
 
+BERLIN_WINTER = timezone(timedelta(hours=1))
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=BERLIN_WINTER)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"freq": "MINUTELY", "dtstart": BEGIN, "interval": 7},
+        {"freq": "WEEKLY", "dtstart": BEGIN, "interval": 2, "wkst": SU, "byweekday": [MO, SU], "byhour": [9, 17]},
+        {"freq": "MONTHLY", "dtstart": BEGIN, "byweekday": (MO, TU, WE), "bysetpos": -1},
+        {"freq": "YEARLY", "dtstart": BEGIN, "bymonth": [2, 3, 12], "bymonthday": -1, "until": BEGIN + 900 * DAY},
+        {"freq": "DAILY", "dtstart": BEGIN, "count": 1000, "byweekday": 4},
+        {"freq": "DAILY", "dtstart": BEGIN, "count": 3},
+    ],
+    ids=lambda rule: rule["freq"],
+)
+def test_an_rrule_goes_on(app: Celery, import_: Import, schedules: Schedules, rule: dict[str, Any]) -> None:
+    """Its next starts are those of RedBeat's own entry; one that has ended has none. It is stored and read again."""
+    save(app, "rule", rrule(**rule, app=app))
+    assert import_().output.startswith(f"+ rule: proj.work, RRule('{rule['freq']}', '2026-01-05T09:00:00+01:00'")
+    theirs = RedBeatSchedulerEntry.from_key("redbeat:rule", app=app)
+    found = schedules.get("rule")
+    assert found is not None
+    after, expected = counts_from(schedules, "rule"), theirs.last_run_at
+    assert after == expected
+    for _ in range(4):
+        after, expected = next_start(found.schedule, after), theirs.schedule.rrule.after(expected)
+        assert after == expected
+        if after is None:
+            break
+    assert told(import_("--json"))["rule"]["what"] == "same"
+
+
 def test_one_that_never_ran_is_due_at_once(app: Celery, import_: Import, schedules: Schedules) -> None:
     """As RedBeat would send it at once: its newest window is owed."""
     save(app, "interval", schedule(3600.0), None)
     save(app, "crontab", crontab(hour=2, minute=30), None)
+    save(app, "rrule", rrule("HOURLY", dtstart=datetime(2026, 1, 1, tzinfo=timezone.utc), app=app), None)
     before = datetime.now(timezone.utc)
     import_()
-    for name in ("interval", "crontab"):
+    for name in ("interval", "crontab", "rrule"):
         found = schedules.get(name)
         assert found is not None
         start = next_start(found.schedule, counts_from(schedules, name), anchor=anchor_of(found))
@@ -224,6 +260,9 @@ RUN = {"last_run_at": {"__type__": "datetime", "year": 2026, "month": 11, "day":
                        "microsecond": 0, "timezone": "UTC"}}  # fmt: skip
 
 
+RULE = {"__type__": "rrule", "freq": 3, "dtstart": 1767225600, "dtstart_tz": 60.0}
+
+
 def odd(**changed: Any) -> str:
     return json.dumps({**DEFINITION, **changed})
 
@@ -247,7 +286,7 @@ def odd(**changed: Any) -> str:
         (odd(enabled="no"), None, "enabled: found 'no', expected true or false"),
         (odd(args=[{"__type__": "interval", "every": 1, "relative": False}]), None, "args: found an object of type"),
         (odd(kwargs={"a": {"__type__": "set", "__value__": [1]}}), None, "kwargs: "),
-        (odd(schedule=None), None, "schedule: found None, expected an interval or a crontab"),
+        (odd(schedule=None), None, "schedule: found None, expected an interval, a crontab or an rrule"),
         (odd(schedule={"__type__": "solar", "event": "dawn"}), None, "schedule: found {'__type__': 'solar'"),
         (odd(schedule={"__type__": "os.system", "command": "true"}), None, "schedule: found {'__type__': 'os.system'"),
         (odd(schedule={"__type__": "crontab", "minute": "99"}), None, "crontab: "),
@@ -256,6 +295,15 @@ def odd(**changed: Any) -> str:
         (odd(schedule={"__type__": "interval", "every": 0}), None, "interval: found 0, expected a number"),
         (odd(schedule={"__type__": "interval", "every": 1e300}), None, "interval: found 1e+300"),
         (odd(schedule={"__type__": "interval", "every": float("nan")}), None, "definition: its JSON can't be read"),
+        (odd(schedule={"__type__": "rrule", "freq": 3}), None, "dtstart: found None, expected a datetime"),
+        (odd(schedule={**RULE, "dtstart": "now"}), None, "rrule: found dtstart 'now', dtstart_tz 60.0, expected"),
+        (odd(schedule={**RULE, "dtstart_tz": 9999}), None, "rrule: found dtstart 1767225600, dtstart_tz 9999"),
+        (odd(schedule={**RULE, "until": 1e300}), None, "rrule: found until 1e+300"),
+        (odd(schedule={**RULE, "byday": 1}), None, "rrule: found the field 'byday'"),
+        (odd(schedule={**RULE, "interval": 0}), None, "interval: found 0"),
+        (odd(schedule={**RULE, "byweekday": {"__type__": "weekday", "wkday": 9}}), None, "byweekday: found 9"),
+        (odd(schedule={**RULE, "byweekday": [{"__type__": "os.system"}]}), None, "byweekday: found [{'__type__'"),
+        (odd(schedule={**RULE, "count": 10**9}), None, "count: found 1000000000, expected a whole number"),
         (odd(), "{", "meta: its JSON can't be read"),
         (odd(), '{"last_run_at": 7}', "last_run_at: found 7, expected a datetime"),
         (odd(), '{"last_run_at": {"__type__": "datetime", "year": "2026"}}', "last_run_at: found {"),
@@ -285,8 +333,7 @@ def test_what_cant_be_carried_over_is_named(
 
 
 def test_schedules_of_other_types(app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis) -> None:
-    """An rrule is named; of solar RedBeat itself stores nothing; a key that is no hash is named too."""
-    save(app, "rule", rrule("MINUTELY", dtstart=datetime(2026, 1, 1, tzinfo=timezone.utc), app=app))
+    """Of solar RedBeat itself stores nothing; a key that is no hash is named."""
     with pytest.raises(TypeError):
         save(app, "sun", solar("dawn_civil", 52, 13, app=app))
     raw.set("redbeat:text", "x")
@@ -294,7 +341,6 @@ def test_schedules_of_other_types(app: Celery, import_: Import, schedules: Sched
     raw.sadd("redbeat::statics", "gone")
     save(app, "gone", schedule(10.0))
     left = {name: entry["why"] for name, entry in told(import_("--json", exit_code=1)).items()}
-    assert left["rule"].startswith("its schedule is an rrule, for which there is no type here yet")
     assert left["text"] == "its key holds no hash"
     assert left["gone"].startswith("it was in beat_schedule, and has left that")
     assert list(schedules.list()) == []

@@ -19,6 +19,7 @@ from celery_once_beat.rules import next_start
 from celery_once_beat.schedules import (
     Definition,
     OneOff,
+    RRule,
     check_name,
     check_words,
     codecs,
@@ -64,6 +65,7 @@ class Tide(BaseSchedule):
             },
         ),
         (solar("sunrise", 52.5, 13), {"type": "solar", "event": "sunrise", "lat": 52.5, "lon": 13}),
+        (RRule("DAILY", NOW), {"type": "rrule", "freq": "DAILY", "dtstart": "2026-11-22T17:30:00+00:00"}),
         (NOW, {"type": "one-off", "at": "2026-11-22T17:30:00.000000Z"}),
         (datetime(2026, 11, 22, 18, 30), {"type": "one-off", "at": "2026-11-22T17:30:00.000000Z"}),
     ],
