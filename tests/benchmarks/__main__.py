@@ -90,6 +90,7 @@ def beats() -> Iterator[tuple[str, Run, bool]]:
     yield "history", lambda bench: bench.alone("history", windows=50), False
     for windows in (100, 1000, BIG):
         yield f"open {windows}", lambda bench, n=windows: bench.alone("backlog", windows=n), False  # type: ignore[misc]
+    yield "stored", lambda bench: bench.alone("stored", count=100_000, changes=20), False
     yield "million", lambda bench: bench.alone("many", count=1_000_000, seconds=20), False
     yield "takeover", lambda bench: bench.takeover(8, report.LEASE), False
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import redis
 from benchmarks.app import BROKER, QUEUE, STORE, app
 from benchmarks.claimed import ClaimedWindows
-from benchmarks.subjects import SUBJECTS, every, once, tick_until_idle
+from benchmarks.subjects import HOUR, SUBJECTS, every, name, once, tick_until_idle
 
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Store
@@ -124,6 +124,28 @@ def many(count: int, seconds: float) -> dict[str, Any]:
         **found, "memory": memory, "own": memory - celery_s, "core": (time.process_time() - cpu) / seconds,
         "server": redis.Redis.from_url(STORE).info("memory")["used_memory"],
     }  # fmt: skip
+
+
+def stored(count: int, changes: int) -> dict[str, Any]:
+    """Until so many schedules are loaded that people have set; then CPU that each of some changes costs the beat."""
+    from celery_once_beat import Schedules
+    from celery_once_beat.beat.scheduler import OnceScheduler
+
+    with closing(Schedules(app)) as schedules:
+        for number in range(count):
+            schedules.set(name(number), task="bench.once", schedule=HOUR, args=(number,))
+        clocks = Clocks()
+        scheduler = OnceScheduler(app)
+        while len(scheduler.entries) < count or scheduler.entries.unloaded():
+            time.sleep(min(scheduler.tick(), 0.1))
+        found, cpu = clocks.read(), 0.0
+        for number in range(changes):
+            schedules.set(name(number), task="bench.once", schedule=2 * HOUR, args=(number,))
+            began = time.process_time()
+            while scheduler.entries.get(name(number)).source.schedule.run_every == HOUR:
+                time.sleep(min(scheduler.tick(), 0.1))
+            cpu += time.process_time() - began
+    return {**found, "change": cpu / changes}
 
 
 def _memory() -> int:
@@ -277,7 +299,8 @@ def _cpu(client: Any) -> float:
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    measure.__name__: measure for measure in (burst, share, start, many, idle, late, traffic, backlog, history, calls)
+    measure.__name__: measure
+    for measure in (burst, share, start, many, stored, idle, late, traffic, backlog, history, calls)
 }
 
 

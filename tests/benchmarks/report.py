@@ -136,6 +136,8 @@ GOALS: list[tuple[str, Value, dict[str, Any]]] = [
     ("idle, 10,000 entries: a tick", _one("idle once", "tick", 1e3), {"most": 0.2, "unit": " ms"}),
     ("… of a core", _one("idle once", "core", 100), {"most": 1, "unit": " %"}),
     ("first start with 10,000 entries", _one("start once", "seconds"), {"most": 0.4, "unit": " s"}),
+    ("100,000 schedules that people have set: until all are loaded", _one("stored", "seconds"), {"unit": " s"}),
+    ("… a change of one: CPU of the beat", _one("stored", "change", 1000), {"unit": " ms"}),
     ("1,000,000 entries: until all are loaded", _one("million", "seconds"), {"most": 60, "unit": " s"}),
     (
         "… memory beside Celery's entries and the configuration",
