@@ -209,12 +209,12 @@ class Schedules:
     def pause(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
         """Claim no further windows; what is open goes on. As ``celery once pause``, also for a beat's own entries.
 
-        Returns the schedule as it is from then on; None: it is a beat's own entry, or :meth:`get` can't read it.
+        Returns the schedule as it is from then on; None: it is a beat's own entry, or ``get`` can't read it.
         """
         return self._set_paused(name, check_words(by, note), paused=True)
 
     def resume(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
-        """Claim windows again; else as :meth:`pause`. Those of the pause are caught up on as after an outage."""
+        """Claim windows again; else as ``pause``. Those of the pause are caught up on as after an outage."""
         return self._set_paused(name, check_words(by, note), paused=False)
 
     def _set_paused(self, name: str, words: str, *, paused: bool) -> Schedule | None:

@@ -74,9 +74,9 @@ class Editor:
         else:
             send = lambda: getattr(self.schedules, kind)(name, **words)  # noqa: E731
         self.ledger.write("edit", edit=edit, entry=name, **fields)
-        return self._answer(edit, name, **self._ask(send))
+        return self._answer(edit, name, **self._ask(send, edit))
 
-    def _ask(self, send: Callable[[], Any]) -> dict[str, Any]:
+    def _ask(self, send: Callable[[], Any], edit: str) -> dict[str, Any]:
         try:
             answer = send()
         except VersionConflictError as exc:
@@ -86,7 +86,7 @@ class Editor:
         except StoreUnavailableError as exc:
             return {"result": "unknown", "why": str(exc)}
         found: dict[str, Any] = {"result": "none" if answer is False else "done"}
-        if isinstance(answer, Schedule):
+        if isinstance(answer, Schedule) and answer.note == edit:  # else it was so before, by another's edit
             found |= {"version": answer.version, "server": format_instant(answer.changed_at)}
         elif isinstance(answer, OrderedWindow):
             found |= {"start": format_instant(answer.start), "task_id": answer.task_id}
