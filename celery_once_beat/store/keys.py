@@ -82,19 +82,14 @@ class Keys:
         }
 
     def of_entry(self, what: str, entry: str) -> str:
-        """Name a key of an entry: its ``entry``, ``history`` or ``refused``."""
+        """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``def`` or ``changes``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
     def of_definition(self, entry: str) -> dict[str, str]:
         """Name the keys that a verb of a definition may have."""
-        shard = f"{self._prefix}{{{shard_of(entry)}}}:"
-        return {
-            "entry": f"{shard}entry:{entry}",
-            "def": f"{shard}def:{entry}",
-            "changes": f"{shard}changes:{entry}",
-            "defs": f"{shard}defs",
-            "gone": f"{shard}gone",
-        }
+        shard = shard_of(entry)
+        of_entry = {what: self.of_entry(what, entry) for what in ("entry", "def", "changes")}
+        return of_entry | {what: self.of_shard(what, shard) for what in ("defs", "gone")}
 
     def open(self, shard: int) -> str:
         """Name the zset of a shard's open windows."""
