@@ -357,13 +357,7 @@ def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_:
 
     --json prints a list with an object for each NAME: name, paused.
     """
-    done: list[dict[str, Any]] = []
-    with _open(ctx) as desk, printing_json(done, json_):
-        for name in names:
-            desk.schedules.pause(name, by=by, note=note)
-            done.append({"name": name, "paused": True})
-            if not json_:
-                click.echo(f"{plain(name)}: paused")
+    _set_paused(ctx, names, by, note, json_, paused=True)
 
 
 @schedules.command()
@@ -376,13 +370,26 @@ def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_
 
     --json prints a list with an object for each NAME: name, paused.
     """
+    _set_paused(ctx, names, by, note, json_, paused=False)
+
+
+def _set_paused(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    by: str,
+    note: str,
+    json_: bool,  # noqa: FBT001
+    *,
+    paused: bool,
+) -> None:
     done: list[dict[str, Any]] = []
     with _open(ctx) as desk, printing_json(done, json_):
+        change = desk.schedules.pause if paused else desk.schedules.resume
         for name in names:
-            desk.schedules.resume(name, by=by, note=note)
-            done.append({"name": name, "paused": False})
+            change(name, by=by, note=note)
+            done.append({"name": name, "paused": paused})
             if not json_:
-                click.echo(f"{plain(name)}: resumed")
+                click.echo(f"{plain(name)}: {'paused' if paused else 'resumed'}")
 
 
 # -- a file -----------------------------------------------------------------------------------------------------
