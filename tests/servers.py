@@ -366,8 +366,8 @@ class RedisServer(_Server):
 
     @contextlib.contextmanager
     def client(self, db: int = 0, **options: object) -> Iterator[redis.Redis]:
-        """A client that is closed at the end of the block; it gives up after 5 s if the server is paused."""
-        options = {"socket_timeout": 5, "decode_responses": True, **options}
+        """A client that is closed at the end of the block; it gives up after 30 s if the server is paused."""
+        options = {"socket_timeout": 30, "decode_responses": True, **options}
         client = redis.Redis(host="127.0.0.1", port=self.port, db=db, **options)
         try:
             yield client

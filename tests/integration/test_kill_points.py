@@ -28,7 +28,7 @@ ENDS = {
     "worker.before_finish": {},
     "worker.finished": {},
     "worker.end_waits": {},
-    "worker.draining": {"WITHIN": "2", "settings": {"worker_max_tasks_per_child": 3}},
+    "worker.draining": {"WITHIN": "1", "settings": {"worker_max_tasks_per_child": 3}},
 }
 RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]
 
@@ -96,7 +96,7 @@ def test_a_worker_at_each_gap(system: System, point: str, action: str) -> None:
 def test_a_worker_at_each_gap_of_an_end_that_waits(system: System, point: str, action: str) -> None:
     """A worker that dies or freezes between its body's last line and the record of its end: the window runs again."""
     system.app = "apps.drain_app"
-    if point == "worker.draining":  # a child lasts for three of them
+    if point == "worker.draining":  # a child lasts for three of them, and only the last one's end still waits
         system.entries = {"tick": {"task": "apps.once_app.work", "every": 2.0}}
     goes_on(system, point, action, env=ENDS[point])
     system.check_each_once(body_again=1)

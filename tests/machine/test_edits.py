@@ -59,7 +59,7 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.client = redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=5)
+        self.client = redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=60)
         self.time = BEGINNING
         self.server.clock.stand(self.time)
         self.client.flushall()

@@ -91,7 +91,7 @@ class World:
         self.server = server
         #: The server's time: it stands still between steps, so that the same run is the same in all.
         self.time = _BEGINNING
-        self.client = redis.Redis(host="127.0.0.1", port=server.port, decode_responses=True, socket_timeout=5)
+        self.client = redis.Redis(host="127.0.0.1", port=server.port, decode_responses=True, socket_timeout=60)
         settings = Settings(
             redis_url=server.url(), lease=LEASE, retention=RETENTION, history_size=3,
             claim_lease=10.0 + OFF, publish_timeout=10.0 + OFF, marker_ttl=600.0 + OFF,
@@ -136,7 +136,7 @@ class World:
 
     def save(self) -> None:
         """Remember all keys as a replica has them that gets no more from now on."""
-        with redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=5) as client:
+        with redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=60) as client:
             self.saved = {}
             for key in client.scan_iter(count=1000):
                 expires_at, value = client.pexpiretime(key), client.dump(key)
@@ -147,7 +147,7 @@ class World:
         """Go on with what was saved: every write since is lost."""
         assert self.saved is not None
         now = int(self.time.timestamp() * 1000)
-        with redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=5) as client:
+        with redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=60) as client:
             client.flushall()
             for key, (value, expires_at) in self.saved.items():
                 if expires_at > now:
