@@ -57,7 +57,7 @@ OUTCOMES = {
         ),
         Outcome(
             "abandoned",
-            "too many of its executions died",
+            "too many of its executions died, or somebody gave it up",
             "red",
             "bad",
             "--shape: polygon(30% 0, 70% 0, 100% 30%, 100% 70%, 70% 100%, 30% 100%, 0 70%, 0 30%)",

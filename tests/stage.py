@@ -164,6 +164,9 @@ class Stage:
             self.turn = reply.turn
         return reply
 
+    def abandon(self, order: str = "cli", *, running: bool = False) -> Any:
+        return self.store.abandon_many([(self.window, order)], running=running)[0]
+
     def reach(self, state: str) -> None:
         """Bring the window into one of the :data:`STATES`."""
         STATES[state](self)
@@ -388,6 +391,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
     "done by result": lambda s: s.store.close_by_result(s.window, "beat-2", "done"),
     "backfill": lambda s: s.backfill(),
+    "abandon": lambda s: s.abandon(),
+    "abandon running": lambda s: s.abandon(running=True),
 }
 
 

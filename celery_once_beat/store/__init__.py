@@ -27,6 +27,7 @@ States of a window; beside each arrow stands the verb::
     published ◀── finish, where it is to run again
     closed    ◀── a limit, at take or at begin; close: its message expired or was revoked, or it has a result from a
                   worker that doesn't know windows; confirm, where no worker will know the window
+    closed    ◀── abandon, by order
     claimed   ◀── backfill, of a closed one, by order
 
 claimed and published differ in the deadline only: ``claim_lease``, which a beat renews while it publishes, and

@@ -209,6 +209,15 @@ def read_backfill(reply: list[Any]) -> model.Claimed | model.Open | model.Unknow
     return model.Unknown()
 
 
+def read_abandon(reply: list[Any]) -> model.Finished | model.Busy | model.Unchanged:
+    match reply[0]:
+        case "finished":
+            return model.Finished()
+        case "busy":
+            return model.Busy(reply[1])
+    return model.Unchanged()
+
+
 def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
     return model.Elsewhen(_instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
 

@@ -305,6 +305,7 @@ BACKFILL = Verb(
     codec.read_backfill,
     waits=True,
 )
+ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb(
     "heartbeat", "beats reports apps", "beat beat_ttl:span what words report", codec.read_heartbeat, waits=True

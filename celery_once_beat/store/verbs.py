@@ -319,6 +319,18 @@ class Store:
             raise reply
         return reply
 
+    def abandon_many(
+        self, orders: Iterable[tuple[WindowKey, str]], *, running: bool = False
+    ) -> list[model.Finished | model.Busy | model.Unchanged | OnceError]:
+        """Give open windows up, each by order of a name that is used for this order alone: they end as abandoned.
+
+        Returns for each :class:`Busy` where it runs and ``running`` isn't said, and :class:`Unchanged` where it owes no
+        outcome. An execution that goes on isn't stopped; its end isn't recorded.
+        """
+        return self._trip.run(
+            [self._of_window(scripts.ABANDON, window, owner=order, running=running) for window, order in orders]
+        )
+
     def pause(self, entry: str, words: str = "{}") -> bool:
         """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry.
 

@@ -118,6 +118,8 @@ TABLE = """
   unseen      | backfill         | Claimed turn=1              | open       | 10
   unseen      | unknown, n=0     | Unchanged                   | unseen     | -
   unseen      | receive, n=0     | Unchanged                   | unseen     | -
+  unseen      | abandon          | Unchanged                   | unseen     | -
+  unseen      | abandon running  | Unchanged                   | unseen     | -
 
   claimed     | claim            | Claimed turn=1              | open       | same
   claimed     | claim, beat-2    | Moved                       | open       | same
@@ -140,6 +142,8 @@ TABLE = """
   claimed     | unknown, n=0     | Confirmed                   | open       | 1
   claimed     | unknown, n=1     | Unchanged                   | open       | same
   claimed     | receive, n=0     | Confirmed                   | open       | 31
+  claimed     | abandon          | Finished                    | closed     | -
+  claimed     | abandon running  | Finished                    | closed     | -
 
   published   | claim            | Claimed turn=1              | open       | same
   published   | claim, beat-2    | Moved                       | open       | same
@@ -162,6 +166,8 @@ TABLE = """
   published   | unknown, n=1     | Unchanged                   | open       | same
   published   | receive, n=0     | Confirmed                   | open       | 31
   published   | receive, n=1     | Confirmed                   | open       | 31
+  published   | abandon          | Finished                    | closed     | -
+  published   | abandon running  | Finished                    | closed     | -
 
   running     | claim            | Moved                       | running A  | same
   running     | claim, beat-2    | Moved                       | running A  | same
@@ -188,6 +194,8 @@ TABLE = """
   running     | backfill         | Open                        | running A  | same
   running     | unknown, n=0     | Unchanged                   | running A  | same
   running     | receive, n=0     | Unchanged                   | running A  | same
+  running     | abandon          | Busy                        | running A  | same
+  running     | abandon running  | Finished                    | closed     | -
 
   died        | claim            | Moved                       | open       | same
   died        | claim, beat-2    | Moved                       | open       | same
@@ -212,6 +220,8 @@ TABLE = """
   died        | backfill         | Open                        | open       | same
   died        | unknown, n=0     | Unchanged                   | open       | same
   died        | receive, n=0     | Confirmed                   | open       | 31
+  died        | abandon          | Finished                    | closed     | -
+  died        | abandon running  | Finished                    | closed     | -
 
   taken       | claim            | Moved                       | open       | same
   taken       | claim, beat-2    | Moved                       | open       | same
@@ -232,6 +242,8 @@ TABLE = """
   taken       | backfill         | Open                        | open       | same
   taken       | unknown, n=0     | Confirmed                   | open       | 1
   taken       | receive, n=0     | Confirmed                   | open       | 31
+  taken       | abandon          | Finished                    | closed     | -
+  taken       | abandon running  | Finished                    | closed     | -
 
   followed    | begin A          | Busy                        | running B  | same
   followed    | begin B          | Begun attempt=2             | running B  | 31
@@ -243,6 +255,8 @@ TABLE = """
   followed    | finish B         | Finished                    | closed     | -
   followed    | unknown, n=0     | Unchanged                   | running B  | same
   followed    | receive, n=0     | Unchanged                   | running B  | same
+  followed    | abandon          | Busy                        | running B  | same
+  followed    | abandon running  | Finished                    | closed     | -
 
   waiting     | claim            | Moved                       | waiting 1  | same
   waiting     | claim, beat-2    | Moved                       | waiting 1  | same
@@ -273,6 +287,8 @@ TABLE = """
   waiting     | unknown, n=1     | Confirmed                   | waiting 1  | 62
   waiting     | receive, n=0     | Unchanged                   | waiting 1  | same
   waiting     | receive, n=1     | Confirmed                   | waiting 1  | 62
+  waiting     | abandon          | Finished                    | closed     | -
+  waiting     | abandon running  | Finished                    | closed     | -
 
   due again   | claim            | Moved                       | open       | same
   due again   | confirm          | Unchanged                   | open       | same
@@ -292,6 +308,8 @@ TABLE = """
   due again   | unknown, n=1     | Confirmed                   | open       | 1
   due again   | receive, n=0     | Unchanged                   | open       | same
   due again   | receive, n=1     | Confirmed                   | open       | 31
+  due again   | abandon          | Finished                    | closed     | -
+  due again   | abandon running  | Finished                    | closed     | -
 
   again       | claim            | Moved                       | open       | same
   again       | confirm          | Unchanged                   | open       | same
@@ -306,6 +324,8 @@ TABLE = """
   again       | backfill         | Open                        | open       | same
   again       | unknown, n=0     | Unchanged                   | open       | same
   again       | receive, n=0     | Unchanged                   | open       | same
+  again       | abandon          | Finished                    | closed     | -
+  again       | abandon running  | Finished                    | closed     | -
 
   again, taken | confirm         | Confirmed                   | open       | 600
   again, taken | take            | Taken retry=0 attempts=1    | open       | same
@@ -317,6 +337,8 @@ TABLE = """
   again, taken | expired, n=0    | Unchanged                   | open       | same
   again, taken| unknown, n=0     | Confirmed                   | open       | 1
   again, taken | receive, n=0    | Confirmed                   | open       | 31
+  again, taken | abandon         | Finished                    | closed     | -
+  again, taken | abandon running | Finished                    | closed     | -
 
   closed      | claim            | Moved                       | closed     | -
   closed      | claim, beat-2    | Moved                       | closed     | -
@@ -339,6 +361,8 @@ TABLE = """
   closed      | backfill         | Claimed turn=1              | open       | 10
   closed      | unknown, n=0     | Unchanged                   | closed     | -
   closed      | receive, n=0     | Unchanged                   | closed     | -
+  closed      | abandon          | Unchanged                   | closed     | -
+  closed      | abandon running  | Unchanged                   | closed     | -
 
   long closed | claim            | Moved                       | closed     | -
   long closed | confirm          | Unchanged                   | closed     | -
@@ -352,6 +376,8 @@ TABLE = """
   long closed | backfill         | Claimed turn=1              | open       | 10
   long closed | unknown, n=0     | Unchanged                   | closed     | -
   long closed | receive, n=0     | Unchanged                   | closed     | -
+  long closed | abandon          | Unchanged                   | closed     | -
+  long closed | abandon running  | Unchanged                   | closed     | -
 
   ahead       | claim            | Moved                       | running A  | 31
   ahead       | claim, beat-2    | Moved                       | running A  | 31
@@ -369,6 +395,8 @@ TABLE = """
   ahead       | backfill         | Open                        | running A  | -
   ahead       | unknown, n=0     | Unchanged                   | running A  | -
   ahead       | receive, n=0     | Unchanged                   | running A  | -
+  ahead       | abandon          | Unchanged                   | running A  | -
+  ahead       | abandon running  | Unchanged                   | running A  | -
 
   before      | claim            | StoreDataError              | unseen     | -
   before      | confirm          | Unchanged                   | unseen     | -
@@ -379,6 +407,8 @@ TABLE = """
   before      | backfill         | Claimed turn=1              | open       | 10
   before      | unknown, n=0     | Unchanged                   | unseen     | -
   before      | receive, n=0     | Unchanged                   | unseen     | -
+  before      | abandon          | Unchanged                   | unseen     | -
+  before      | abandon running  | Unchanged                   | unseen     | -
 
   lost        | claim            | Unknown                     | unknown    | -
   lost        | confirm          | Unchanged                   | unknown    | -
@@ -392,6 +422,8 @@ TABLE = """
   lost        | backfill         | Unknown                     | unknown    | -
   lost        | unknown, n=0     | Unchanged                   | unknown    | -
   lost        | receive, n=0     | Unchanged                   | unknown    | -
+  lost        | abandon          | Unchanged                   | unknown    | -
+  lost        | abandon running  | Unchanged                   | unknown    | -
 
   met done    | confirm          | Unchanged                   | closed     | -
   met done    | take overdue     | Unchanged                   | closed     | -
@@ -401,6 +433,8 @@ TABLE = """
   met done    | expired, n=0     | Unchanged                   | closed     | -
   met done    | unknown, n=0     | Unchanged                   | closed     | -
   met done    | receive, n=0     | Unchanged                   | open, done | same
+  met done    | abandon          | Unchanged                   | closed     | -
+  met done    | abandon running  | Unchanged                   | closed     | -
 """
 ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
 
@@ -1414,6 +1448,51 @@ def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules
     assert stage.even()
 
 
+# --------------------------------------------------------------------------------------------------- abandon
+
+
+def test_an_abandoned_window_is_counted_and_told_as_such(stage: Stage) -> None:
+    """Its outcome counts by the law; the history says which worker had it last, not who gave it up."""
+    stage.reach("published")
+    stage.begin("celery@host-b:1:delivery/1")
+    assert stage.abandon("anna:1:order-1", running=True) == Finished()
+    assert stage.counts() == {"abandoned": 1}
+    assert stage.even()
+    (record,) = (read_past(text) for text in stage.raw.lrange(stage.history_key, 0, -1))
+    assert (record.outcome, record.attempts, record.worker) == ("abandoned", 1, "celery@host-b")
+
+
+def test_an_execution_of_an_abandoned_window_is_stale(stage: Stage) -> None:
+    """It goes on, and neither keeps its lease nor records its end; a message that is out is refused."""
+    stage.reach("running")
+    assert stage.abandon(running=True) == Finished()
+    assert stage.renew("A") == Stale()
+    assert stage.hand_over("A") == Stale()
+    assert stage.finish("A") == Stale()
+    assert stage.begin("B") == Closed("")
+    assert stage.counts() == {"abandoned": 1}
+
+
+def test_an_abandoned_backfill_is_counted_apart(stage: Stage) -> None:
+    """As every outcome of an order."""
+    stage.reach("closed")
+    stage.backfill()
+    assert stage.abandon() == Finished()
+    assert (stage.counts(), stage.apart()) == ({"done": 1}, {"abandoned": 1})
+    assert stage.even()
+
+
+def test_without_overlap_the_next_window_runs_once_one_is_abandoned(new_stage: Callable[..., Stage]) -> None:
+    """A hung execution that renews its lease for ever holds nobody up any more."""
+    stage = new_stage()
+    stage.load(overlap="skip")
+    stage.reach("running")
+    assert stage.abandon(running=True) == Finished()
+    stage.start = nth(2)
+    assert isinstance(stage.claim(since=nth(1)), Claimed)
+    assert isinstance(stage.begin("B"), Begun)
+
+
 # ---------------------------------------------------------------------------------------------------- history
 
 
@@ -1513,17 +1592,17 @@ def test_a_field_that_is_no_number_is_named(stage: Stage, verb: str, field: str)
             ("entry_key", verb)
             for verb in ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A"]
         ),
-        *(("entry_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
+        *(("entry_key", verb) for verb in ["finish A", "expired, n=0", "backfill", "abandon"]),
         *(
             ("open_key", verb)
             for verb in ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A"]
         ),
-        *(("open_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
+        *(("open_key", verb) for verb in ["finish A", "expired, n=0", "backfill", "abandon"]),
         *(
             ("run_key", verb)
             for verb in ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A"]
         ),
-        *(("run_key", verb) for verb in ["finish A", "expired, n=0", "backfill"]),
+        *(("run_key", verb) for verb in ["finish A", "expired, n=0", "backfill", "abandon"]),
         ("history_key", "expired, n=0"),
     ],
 )
@@ -2045,6 +2124,7 @@ _ACTED_ON: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]]] = {
     "finish": (STATES["running"], lambda stage: stage.finish()),
     "finish, to run again": (STATES["running"], lambda stage: stage.finish(again_after=60.0)),
     "backfill": (STATES["closed"], lambda stage: stage.backfill()),
+    "abandon": (STATES["published"], lambda stage: stage.abandon()),
 }
 
 
@@ -2151,6 +2231,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("finish"), _WINDOW, st.integers(0, 5), st.sampled_from(["done", "done", "failed", "again"])),
     st.tuples(st.just("discard"), _WINDOW, st.sampled_from(["expired", "revoked"]), _RETRY),
     st.tuples(st.just("backfill"), _WINDOW),
+    st.tuples(st.just("abandon"), _WINDOW, st.booleans()),
 )
 
 
@@ -2235,6 +2316,9 @@ class Chance:
         if isinstance(reply, Claimed):
             self.done.pop(number, None)
             self.turns[number] = reply.turn
+
+    def _abandon(self, number: int, running: bool) -> None:
+        self.store.abandon_many([(self.key(number), f"cli-{next(self.numbers)}")], running=running)
 
 
 _numbers = itertools.count()

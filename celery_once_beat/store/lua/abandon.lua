@@ -1,0 +1,27 @@
+-- abandon: somebody gives a window up. Its outcome is abandoned, and it isn't published again. A message that is out for it
+-- is refused; so is the end of an execution that goes on.
+--
+-- What runs is left alone, unless RUNNING: nothing here stops its execution, and the next window of an entry without overlap
+-- no longer waits for it.
+--
+-- returns {'finished'}          the outcome is recorded, now or when this order was sent before
+--         {'busy', 'running'}   it runs, and is left alone
+--         {'unchanged'}         it owes no outcome
+
+local NOW = server_time()
+local entry = read_entry()
+local kind, owner = settle()
+if not is_open() then
+  if kind ~= 'done' or owner ~= OWNER then
+    return {'unchanged'}
+  end
+  redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
+  return {'finished'}
+end
+if kind == 'run' and not RUNNING then
+  return {'busy', 'running'}
+end
+local window = read_window()
+close_window(window, 'abandoned', window.owner)
+mark_done(OWNER, 'abandoned', not passed()) -- the history says who ran it last, the marker who gave it up
+return {'finished'}
