@@ -251,7 +251,9 @@ def _worries(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[
 
 def _worries_of(account: EntryAccount, entry: BeatEntry, now: datetime) -> Iterator[_Worry]:
     if account.paused:
-        yield _Worry(1, "paused")
+        by = f" by {account.paused_by}" if account.paused_by else ""
+        why = f": {account.paused_for}" if account.paused_for else ""
+        yield _Worry(1, f"paused{by}{why}")
     elif account.fingerprint not in (None, entry.fingerprint):
         yield _Worry(2, "the beats that live have another definition of it", setup=True)
     elif account.cursor > now + CURSOR_AHEAD:

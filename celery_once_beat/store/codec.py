@@ -158,6 +158,33 @@ def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
     return records
 
 
+def write_order(order: model.Order) -> str:
+    """Write what somebody ordered, as JSON."""
+    return json.dumps({name: value[:_LONGEST_WORDS] for name, value in asdict(order).items()})
+
+
+def read_orders(key: str, reply: Any) -> list[model.OrderRecord] | OnceError:
+    """Read the log of orders, ``key``, newest first."""
+    if isinstance(reply, OnceError):
+        return reply
+    records = []
+    for text in reply:
+        try:
+            at, _, words = text.split(" ", 2)
+            said = json.loads(words)
+            known = {field.name: _text(said[field.name]) for field in fields(model.Order)}
+            records.append(model.OrderRecord(_instant(at), model.Order(**known)))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as exc:
+            return StoreDataError(f"the key {key!r} holds what is no order: {shown(exc)}; delete it")
+    return records
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"found {shown(value)}, expected a text")
+    return value[:_LONGEST_WORDS]
+
+
 def read_numbers(key: str, reply: Any) -> dict[str, int] | OnceError:
     """Read names with the numbers of their last changes, of the zset ``key``."""
     if isinstance(reply, OnceError):
@@ -304,6 +331,8 @@ def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
 
 
 def _read_account(values: dict[str, str]) -> model.EntryAccount:
+    by, note = _read_words(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
+
     def counted(prefix: str) -> dict[str, int]:
         return {_word(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
 
@@ -319,6 +348,8 @@ def _read_account(values: dict[str, str]) -> model.EntryAccount:
         apart=counted("x:"),
         open={parse_instant(name[2:]): _read_open(text) for name, text in values.items() if name.startswith("w:")},
         fingerprint=values.get("fingerprint"),
+        paused_by=by,
+        paused_for=note,
     )
 
 

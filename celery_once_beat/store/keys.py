@@ -18,6 +18,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
                                 is longer
+    orders                      who ordered what of late, for people: the last 200, 30 days
     beats                       live beats → last seen, server ms; BEAT_TTL
     {once:beats}:reports        live beats → what each says of itself, for people; BEAT_TTL
     {once:beats}:apps           live beats → the same and of which app each is, JSON, for people; BEAT_TTL
@@ -50,6 +51,7 @@ _TYPES = {
     "changes": "list",
     "defs": "zset",
     "gone": "zset",
+    "orders": "list",
     "beats": "zset",
     "reports": "hash",
     "apps": "hash",
@@ -74,6 +76,8 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         beats = f"{prefix}beats"
+        #: The log of orders.
+        self.orders = f"{prefix}orders"
         #: In one slot of a cluster.
         self.of_beats = {
             "beats": beats,

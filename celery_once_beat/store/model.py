@@ -324,6 +324,28 @@ class ChangeRecord:
 
 
 @dataclass(frozen=True)
+class Order:
+    """What somebody ordered, for people."""
+
+    #: ``run``, ``backfill``, ``pause``, ``resume``, ``abandon`` or ``edit``.
+    what: str
+    entry: str
+    by: str
+    note: str = ""
+    #: Which windows, say.
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class OrderRecord:
+    """One record of the log of orders."""
+
+    #: By the server, aware UTC.
+    at: datetime
+    order: Order
+
+
+@dataclass(frozen=True)
 class Open:
     """The window still owes its outcome."""
 
@@ -389,6 +411,9 @@ class EntryAccount:
     open: dict[datetime, OpenWindow] = field(default_factory=dict)
     #: Of the definition in force; None: as another version wrote it.
     fingerprint: str | None = None
+    #: Who paused it, and why; '' where that isn't known.
+    paused_by: str = ""
+    paused_for: str = ""
 
     @property
     def owed(self) -> int:

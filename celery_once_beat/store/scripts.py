@@ -306,6 +306,7 @@ BACKFILL = Verb(
     waits=True,
 )
 ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
+NOTE = Verb("note", "orders", "call words", codec.read_word)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb(
     "heartbeat", "beats reports apps", "beat beat_ttl:span what words report", codec.read_heartbeat, waits=True

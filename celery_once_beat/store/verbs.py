@@ -334,7 +334,7 @@ class Store:
     def pause(self, entry: str, words: str = "{}") -> bool:
         """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry.
 
-        ``words`` say who does it and why, JSON; they are kept where the entry was set at run time.
+        ``words`` say who does it and why, JSON; they are kept until it is resumed.
         """
         return not isinstance(self.set_paused(entry, words, paused=True), model.Unknown)
 
@@ -351,6 +351,16 @@ class Store:
         """
         reply = self._change(scripts.PAUSE, entry, words, paused=paused)
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
+
+    def note(self, order: model.Order) -> None:
+        """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down."""
+        keys = {"orders": self.keys.orders}
+        self._trip.one(scripts.NOTE.call(keys, call=_new_call(), words=codec.write_order(order)))
+
+    def orders(self) -> list[model.OrderRecord]:
+        """Return who ordered what of late, newest first."""
+        (reply,) = self._trip.read([("LRANGE", self.keys.orders, 0, -1)])
+        return raised(codec.read_orders(self.keys.orders, reply))
 
     # -- definitions that people set at run time --------------------------------------------------------------
 
@@ -386,12 +396,8 @@ class Store:
         return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
 
     def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:
-        call = verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
+        call = verb.call(self.keys.of_definition(name), name=name, call=_new_call(), words=words, **arguments)
         return self._trip.one(call)
-
-    def _new_call(self) -> str:
-        """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
-        return uuid4().hex[:_CALL_DIGITS]
 
     def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
         """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
@@ -656,6 +662,10 @@ class Store:
                 }
             )
         return found
+
+
+def _new_call() -> str:
+    return uuid4().hex[:_CALL_DIGITS]
 
 
 def _named(reply: R, name: str) -> R:

@@ -45,6 +45,7 @@ from celery_once_beat.errors import (
 )
 from celery_once_beat.rules import Limits
 from celery_once_beat.rules.balance import balance
+from celery_once_beat.store import scripts
 from celery_once_beat.store.codec import read_past
 from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.store.lookup import Lookup
@@ -63,6 +64,7 @@ from celery_once_beat.store.model import (
     LoadRequest,
     Moved,
     Open,
+    Order,
     Paused,
     Renewed,
     Spent,
@@ -1446,6 +1448,49 @@ def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules
     assert stage.finish() == Finished()
     assert (stage.counts(), stage.apart()) == ({"done": 1}, {})
     assert stage.even()
+
+
+# ------------------------------------------------------------------------------------------------ who ordered what
+
+
+def test_the_log_of_orders_keeps_the_last_ones(stage: Stage) -> None:
+    """Newest first, by the server's clock; older ones make room, and it expires."""
+    for number in range(205):
+        stage.store.note(Order("run", f"entry-{number}", "anna", "why", "about"))
+    found = stage.store.orders()
+    assert [record.order.entry for record in found] == [f"entry-{number}" for number in range(204, 4, -1)]
+    assert found[0].order == Order("run", "entry-204", "anna", "why", "about")
+    assert abs(in_ms(found[0].at) - stage.now()) < 60_000
+    assert stage.raw.pttl(stage.store.keys.orders) > 0
+
+
+def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
+    """Since redis-py repeats a command whose reply was lost."""
+    call = scripts.NOTE.call({"orders": stage.store.keys.orders}, call="0123", words='{"what": "run"}')
+    for _ in range(2):
+        stage.store._trip.one(call)
+    assert stage.raw.llen(stage.store.keys.orders) == 1
+
+
+@pytest.mark.parametrize("text", ["", "1 2", "x 2 {}", "1 2 {}", "1 2 []", '1 2 {"what": 7}', "1 2 " + "[" * 9999])
+def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
+    """The error says which key; nothing else is shown of it."""
+    stage.raw.lpush(stage.store.keys.orders, text)
+    stage.raw.expire(stage.store.keys.orders, 60)
+    with pytest.raises(StoreDataError, match=r"once:orders"):
+        stage.store.orders()
+
+
+def test_who_paused_an_entry_is_known_until_it_is_resumed(stage: Stage) -> None:
+    """Also of an entry of a beat's own schedule; a foreign text is nobody."""
+    assert stage.store.pause(ENTRY, '{"by": "anna", "note": "the database moves"}')
+    account = stage.store.account(ENTRY)
+    assert (account.paused_by, account.paused_for) == ("anna", "the database moves")
+    stage.raw.hset(stage.entry_key, "paused_words", "[7]")
+    assert stage.store.account(ENTRY).paused_by == ""
+    assert stage.store.resume(ENTRY)
+    assert stage.store.account(ENTRY).paused_by == ""
+    assert not stage.raw.hexists(stage.entry_key, "paused_words")
 
 
 # --------------------------------------------------------------------------------------------------- abandon

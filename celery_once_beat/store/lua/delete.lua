@@ -40,7 +40,7 @@ redis.call('PEXPIRE', DEF, DELETED_TTL)
 redis.call('PEXPIRE', CHANGES, DELETED_TTL)
 if cursor and was_set(in_force) then
   put_in_force(mark, cursor)
-  redis.call('HDEL', ENTRY, 'paused')
+  redis.call('HDEL', ENTRY, 'paused', 'paused_words')
   redis.call('HSET', ENTRY, 'ttl', DELETED_TTL)
   redis.call('PEXPIRE', ENTRY, DELETED_TTL)
 end

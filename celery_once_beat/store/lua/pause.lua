@@ -15,7 +15,7 @@ if not cursor and not set then
 end
 local number = set and before.paused ~= PAUSED and next_number()
 if cursor then
-  write_paused(ENTRY, PAUSED)
+  write_paused(ENTRY, PAUSED, WORDS)
 end
 if not set then
   return {'paused'}

@@ -8,7 +8,7 @@
 --   last_done     start of the latest window that was done; absent: none
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
---   paused        1; absent: not paused
+--   paused        1; absent: not paused   paused_words: who paused it and why, JSON, for people
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
@@ -35,10 +35,15 @@ local function read_fields(...)
   return fields
 end
 
--- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's.
-local function write_paused(key, paused)
+-- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's; without
+-- `words` what was said of a pause stays.
+local function write_paused(key, paused, words)
   redis.call('HDEL', key, 'paused')
-  if paused then
+  if not paused then
+    redis.call('HDEL', key, 'paused_words')
+  elseif words then
+    redis.call('HSET', key, 'paused', '1', 'paused_words', words)
+  else
     redis.call('HSET', key, 'paused', '1')
   end
 end
