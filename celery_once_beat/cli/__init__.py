@@ -37,6 +37,8 @@ _COMMANDS = {
     "backfill": "orders",
     "pause": "orders",
     "resume": "orders",
+    "abandon": "orders",
+    "orders": "orders",
     "schedules": "schedules",
     "dashboard": "serve",
     "metrics": "serve",

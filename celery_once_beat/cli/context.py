@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,6 +141,22 @@ def scheduler_option(command: F) -> F:
 def json_option(command: F) -> F:
     """``--json``."""
     return click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def login_name() -> str:
+    """Name who uses the command; '' where the system doesn't know."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        return ""
+
+
+def words_options(command: F) -> F:
+    """``--by`` and ``--note``, which stand in the log of what people order and change."""
+    command = click.option("--note", metavar="TEXT", default="", help="Why; it stands in the log.")(command)
+    return click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")(
+        command
+    )
 
 
 def entry_argument(**options: Any) -> Callable[[F], F]:

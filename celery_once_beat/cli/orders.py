@@ -1,11 +1,11 @@
-"""The commands that order something: ``run``, ``backfill``, ``pause``, ``resume``."""
+"""The commands that order something: ``run``, ``backfill``, ``pause``, ``resume``, ``abandon``; and ``orders``."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,12 +14,13 @@ import click
 from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
-from celery_once_beat.status import newest_start, starts_to_run
-from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
+from celery_once_beat.schedules import check_words
+from celery_once_beat.status import about_windows, as_json, newest_start, starts_to_run
+from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Order, Published, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
-from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
-from .output import plain, print_json, printing_json
+from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option, words_options
+from .output import local, plain, print_json, print_table, printing_json
 
 #: resume names so many of the newest windows that it passes over, since they may have run.
 _MOST_LISTED = 1000
@@ -31,20 +32,23 @@ _MOST_LISTED = 1000
 @click.command()
 @entry_argument()
 @click.option("--window", metavar="TIME", help="The window that starts then; default: the newest that has started.")
+@words_options
 @scheduler_option
 @json_option
 @click.pass_context
-def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
+def run(ctx: click.Context, /, entry: str, window: str | None, json_: bool, **given: Any) -> None:  # noqa: FBT001
     """Run a window of ENTRY now, also one that ran before. Prints its start and its task's id.
 
     It is a backfill of one window: its outcome is counted apart. One that still owes its outcome is left alone.
     --json prints an object: entry, start, task_id (null if the window is left alone), and published, open, unpublished
     and unpublishable, of which one is 1.
     """
-    with open_project(ctx, scheduler) as project:
+    with open_project(ctx, given["scheduler"]) as project:
         tracked = _tracked(project, entry)
         start = _newest(tracked, project) if window is None else _window_at(tracked, project, window)
-        done, ids = _order(project, tracked, [start], _publisher(project))
+        publisher = _publisher(project)
+        _note(project, "run", entry, given, format_instant(start))
+        done, ids = _order(project, tracked, [start], publisher)
     if json_:
         print_json(
             {"entry": entry, "start": format_instant(start), "task_id": ids[0] if ids else None, **_numbers(done)}
@@ -64,20 +68,11 @@ def run(ctx: click.Context, entry: str, window: str | None, scheduler: str | Non
 @click.option("--dry-run", is_flag=True, help="Only show how many.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @click.option("--again", is_flag=True, help="Also windows that are done.")
+@words_options
 @scheduler_option
 @json_option
 @click.pass_context
-def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
-    ctx: click.Context,
-    entry: str,
-    since: str,
-    until: str,
-    dry_run: bool,  # noqa: FBT001
-    yes: bool,  # noqa: FBT001
-    again: bool,  # noqa: FBT001
-    scheduler: str | None,
-    json_: bool,  # noqa: FBT001
-) -> None:
+def backfill(ctx: click.Context, /, entry: str, since: str, until: str, json_: bool, **given: Any) -> None:  # noqa: FBT001
     """Run the windows of ENTRY that start from FROM up to TO, both included, once more or for the first time.
 
     What is open or done is skipped. Outcomes are counted apart. Nobody knows the outcome of windows that are older than
@@ -85,24 +80,33 @@ def backfill(  # noqa: PLR0913, PLR0917  # a command's arguments and options
     --json asks on stderr, and prints an object: entry, to_run, skipped (how many are open, how many done), and how many
     became published, open, unpublished and unpublishable.
     """
-    with open_project(ctx, scheduler) as project:
+    with open_project(ctx, given["scheduler"]) as project:
         tracked = _tracked(project, entry)
         first, last = project.instant(since, "FROM"), project.instant(until, "TO")
-        starts, skipped = _to_backfill(project, tracked, first, last, again=again)
+        starts, skipped = _to_backfill(project, tracked, first, last, again=given["again"])
         for state, number in skipped.items():
             click.echo(f"{number:>8} {state}, skipped", err=json_)
         click.echo(f"{len(starts):>8} to run", err=json_)
         done: Counter[str] = Counter()
-        if starts and not dry_run:
-            if not yes:
+        if starts and not given["dry_run"]:
+            if not given["yes"]:
                 click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True, err=json_)
+            publisher = _publisher(project)
+            _note(project, "backfill", entry, given, about_windows(starts))
             with click.progressbar(length=len(starts), label=plain(entry), file=sys.stderr if json_ else None) as bar:
-                done, _ = _order(project, tracked, starts, _publisher(project), bar.update)
+                done, _ = _order(project, tracked, starts, publisher, bar.update)
     if json_:
         print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **_numbers(done)})
     elif done:
         click.echo(f"{done['published']} published" + (f", {done['open']} open meanwhile" if done["open"] else ""))
     _end_unpublished(ctx, done)
+
+
+def _note(project: Project, what: str, entry: str, given: Mapping[str, Any], about: str = "") -> str:
+    """Write down what is about to be ordered; returns who does it and why, as the store keeps that."""
+    words = check_words(given["by"], given["note"])
+    project.store.note(Order(what, entry, given["by"], given["note"], about))
+    return words
 
 
 def _tracked(project: Project, name: str) -> BeatEntry:
@@ -208,9 +212,10 @@ def _numbers(done: Counter[str]) -> dict[str, int]:
 
 @click.command()
 @entry_argument(nargs=-1, required=True)
+@words_options
 @json_option
 @click.pass_context
-def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # noqa: FBT001
+def pause(ctx: click.Context, /, entry: tuple[str, ...], json_: bool, **given: Any) -> None:  # noqa: FBT001
     """Claim no further windows of ENTRY…; what is open goes on. Holds until resume, over restarts and deploys.
 
     --json prints a list with an object for each ENTRY: entry, paused.
@@ -218,7 +223,8 @@ def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # n
     paused: list[dict[str, Any]] = []
     with open_project(ctx) as project, printing_json(paused, json_):
         for name in entry:
-            if not project.store.pause(name):
+            words = _note(project, "pause", name, given)
+            if not project.store.pause(name, words):
                 fail(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
             paused.append({"entry": name, "paused": True})
             if not json_:
@@ -228,25 +234,22 @@ def pause(ctx: click.Context, entry: tuple[str, ...], json_: bool) -> None:  # n
 @click.command()
 @entry_argument(nargs=-1, required=True)
 @click.option("--from-now", is_flag=True, help="Record the windows of the pause as missed, instead of catching up.")
+@words_options
 @scheduler_option
 @json_option
 @click.pass_context
-def resume(
-    ctx: click.Context,
-    entry: tuple[str, ...],
-    from_now: bool,  # noqa: FBT001
-    scheduler: str | None,
-    json_: bool,  # noqa: FBT001
-) -> None:
+def resume(ctx: click.Context, /, entry: tuple[str, ...], json_: bool, **given: Any) -> None:  # noqa: FBT001
     """Claim the windows of ENTRY… again. Those of the pause are caught up on as after an outage (catch_up).
 
     --json prints a list with an object for each ENTRY: entry, paused, missed (how many windows were passed over).
     """
     resumed: list[dict[str, Any]] = []
-    with open_project(ctx, scheduler) as project, printing_json(resumed, json_):
+    from_now = given["from_now"]
+    with open_project(ctx, given["scheduler"]) as project, printing_json(resumed, json_):
         for name in entry:
+            words = _note(project, "resume", name, given, "from now on" if from_now else "")
             passed = _pass_over(project, name) if from_now else 0
-            if not project.store.resume(name):
+            if not project.store.resume(name, words):
                 fail(f"the store has no entry {name!r}")
             resumed.append({"entry": name, "paused": False, "missed": passed})
             if not json_:
@@ -277,3 +280,90 @@ def _pass_over(project: Project, name: str) -> int:
     if not isinstance(reply, Claimed):
         fail(f"{name!r} changed meanwhile ({type(reply).__name__.lower()}): ask again")
     return reply.missed  # not those that ran all the same, by order
+
+
+# -- abandon ----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@entry_argument()
+@click.option("--window", metavar="TIME", help="Only the window that starts then.")
+@click.option("--running", is_flag=True, help="Also windows that run; their executions go on.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@words_options
+@json_option
+@click.pass_context
+def abandon(ctx: click.Context, /, entry: str, window: str | None, json_: bool, **given: Any) -> None:  # noqa: FBT001
+    """Give up the open windows of ENTRY: their outcome is abandoned, and they aren't published again.
+
+    What runs is left alone, unless --running. Nothing stops an execution: revoke its task for that. Its end isn't
+    recorded any more. Exits with 1 where a window is left since it runs.
+    --json asks on stderr, and prints an object: entry, abandoned and running (lists of starts).
+    """
+    with open_project(ctx) as project:
+        starts = _open_starts(project, entry, window)
+        if starts and not given["yes"]:
+            click.confirm(f"Give up {len(starts)} open windows of {plain(entry)}?", abort=True, err=json_)
+        gone, left = _abandon(project, entry, starts, given) if starts else ([], [])
+    if json_:
+        print_json({"entry": entry, "abandoned": as_json(gone), "running": as_json(left)})
+    else:
+        click.echo(f"{plain(entry)}: {len(gone)} abandoned")
+    if left:
+        click.echo(f"once: {len(left)} left, since they run; see --running", err=True)
+        ctx.exit(1)
+
+
+def _open_starts(project: Project, name: str, window: str | None) -> list[datetime]:
+    account = project.store.account(name)
+    if account is None:
+        fail(f"the store has no entry {name!r}")
+    if window is None:
+        return sorted(account.open)
+    start = project.instant(window, "--window")
+    if start not in account.open:
+        fail(f"--window: no window of {name!r} that starts then is open; see: once history {name}")
+    return [start]
+
+
+def _abandon(
+    project: Project, name: str, starts: Sequence[datetime], given: Mapping[str, Any]
+) -> tuple[list[datetime], list[datetime]]:
+    """Return the starts of the windows that were given up, and of those that are left since they run."""
+    _note(project, "abandon", name, given, about_windows(starts))
+    orders = [(WindowKey(name, start), order_name()) for start in starts]
+    replies = list(map(raised, project.store.abandon_many(orders, running=given["running"])))
+    gone = [start for start, reply in zip(starts, replies, strict=True) if isinstance(reply, Finished)]
+    left = [start for start, reply in zip(starts, replies, strict=True) if isinstance(reply, Busy)]
+    return gone, left
+
+
+# -- the log ----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@json_option
+@click.pass_context
+def orders(ctx: click.Context, json_: bool) -> None:  # noqa: FBT001
+    """Show who ordered what of late, newest first: by a command, or on the board.
+
+    --json prints a list with an object for each order: at, what, entry, about, by, note.
+    """
+    with open_project(ctx) as project:
+        found, zone = project.store.orders(), project.zone
+    if json_:
+        print_json([{"at": format_instant(each.at), **as_json(each.order)} for each in found])
+    elif found:
+        print_table(
+            ["AT", "ORDER", "ENTRY", "WINDOWS", "BY", "NOTE"],
+            [
+                [local(each.at.replace(microsecond=0), zone), *(plain(text or None) for text in _cells(each.order))]
+                for each in found
+            ],
+        )
+    else:
+        click.echo("Nobody has ordered anything in the last 30 days.")
+
+
+def _cells(order: Order) -> tuple[str, ...]:
+    return order.what, order.entry, order.about, order.by, order.note

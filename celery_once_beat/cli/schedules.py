@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -21,7 +20,7 @@ from celery_once_beat.store import RedBeat
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
 
-from .context import Project, fail, json_option, open_project
+from .context import Project, fail, json_option, login_name, open_project, words_options
 from .moving import LEFT_OUT, Import, Move
 from .output import local, plain, print_json, print_table, printing_json
 
@@ -54,19 +53,6 @@ def schedules() -> None:
 
 
 # -- options ----------------------------------------------------------------------------------------------------
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user may have no name
-        return ""
-
-
-def _words_options(command: F) -> F:
-    """``--by`` and ``--note``, which stand in the log of changes."""
-    command = click.option("--note", metavar="TEXT", default="", help="Why; it stands in the log of changes.")(command)
-    return click.option("--by", metavar="NAME", default=_login, help="Who does it. Default: your login name.")(command)
 
 
 def _yes_option(command: F) -> F:
@@ -251,7 +237,7 @@ def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 @click.option("--once", metavar="JSON", help="An object: the entry's once settings, catch_up say.")
 @click.option("--paused/--running", default=None, help="Paused or not. Default: as it is; a new one runs.")
 @click.option("--if-version", type=click.IntRange(0), help="Only if it has this version; 0: only if there is none.")
-@_words_options
+@words_options
 @json_option
 @click.pass_context
 def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any) -> None:  # noqa: FBT001
@@ -325,7 +311,7 @@ def _read_json(name: str, text: str | None, kind: type) -> Any:
 @schedules.command()
 @_names_argument
 @click.option("--if-version", type=click.IntRange(1), help="Only if it has this version.")
-@_words_options
+@words_options
 @_yes_option
 @json_option
 @click.pass_context
@@ -349,7 +335,7 @@ def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool
 
 @schedules.command()
 @_names_argument
-@_words_options
+@words_options
 @json_option
 @click.pass_context
 def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_: bool) -> None:  # noqa: FBT001
@@ -362,7 +348,7 @@ def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_:
 
 @schedules.command()
 @_names_argument
-@_words_options
+@words_options
 @json_option
 @click.pass_context
 def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_: bool) -> None:  # noqa: FBT001
@@ -414,7 +400,7 @@ def export(ctx: click.Context, prefix: str) -> None:
 @click.option("-f", "--file", "source", type=click.File(encoding="utf-8"), required=True, help="- is stdin.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--prune", metavar="PREFIX", default="", help="Delete those that begin so and aren't in the file.")
-@_words_options
+@words_options
 @_yes_option
 @json_option
 @click.pass_context
@@ -490,7 +476,7 @@ def _fields_that_differ(edit: Edit) -> Iterator[tuple[str, str, str]]:
 @click.argument("source", type=click.Choice(["redbeat"]))
 @click.option("--url", help="RedBeat's Redis. Default: redbeat_redis_url, else the broker.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be set, also while RedBeat runs.")
-@click.option("--by", metavar="NAME", default=_login, help="Who does it. Default: your login name.")
+@click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")
 @json_option
 @click.pass_context
 def import_(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .coming import coming_starts, newest_start, starts_to_run
+from .coming import about_windows, coming_starts, newest_start, starts_to_run
 from .poll import Sight, View, each_window
 from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
@@ -13,6 +13,7 @@ __all__ = (
     "Sight",
     "View",
     "WindowStatus",
+    "about_windows",
     "as_json",
     "coming_starts",
     "each_window",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import UndecidedError
 from celery_once_beat.rules import latest_start
 from celery_once_beat.store import EntrySeen
+from celery_once_beat.windows import format_instant
 
 from .poll import each_window
 
@@ -48,6 +49,13 @@ def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
 def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
     start = latest_start(entry.source.schedule, until - entry.offset, anchor=entry.policy.anchor)
     return None if start is None else start + entry.offset
+
+
+def about_windows(starts: Sequence[datetime]) -> str:
+    """Say in a few words which windows start at ``starts``, which are in order."""
+    if len(starts) <= 1:
+        return "".join(map(format_instant, starts))
+    return f"{len(starts)} windows, {format_instant(starts[0])} to {format_instant(starts[-1])}"
 
 
 def starts_to_run(

@@ -24,7 +24,8 @@ from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.cli import once as once_group
-from celery_once_beat.windows import Window, encode_headers, format_instant, parse_instant, task_id
+from celery_once_beat.store import Begun
+from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, parse_instant, task_id
 
 HOST = socket.gethostname()
 
@@ -349,7 +350,7 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
     system.wait_done(1)
     assert json.loads(once("pause", "tick", "--json").log) == [{"entry": "tick", "paused": True}]
-    assert once("pause", "tick").log == "tick: paused\n"
+    assert once("pause", "tick", "--by", "anna", "--note", "the database moves").log == "tick: paused\n"
     wait_until(lambda: not system.account().open, "all is done", 60)
     cursor = system.account().cursor
     beat.stop()
@@ -358,7 +359,7 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=3), "windows pass", 60)
     assert system.account().cursor == cursor
     told = json.loads(once("status", "--json").log)["entries"][0]
-    assert (told["paused"], told["attention"]) == (True, ["paused"])
+    assert (told["paused"], told["attention"]) == (True, ["paused by anna: the database moves"])
     resumed = once("resume", "tick", "--from-now")
     passed = int(re.fullmatch(r"tick: resumed, (\d+) windows missed\n", resumed.log).group(1))
     assert passed >= 3
@@ -370,6 +371,60 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     assert once("pause", "tock").exit_code == 2
     system.settle([beat])
     worker.stop()
+
+
+def test_abandon(system: System, once: Once) -> None:
+    """What is open is given up, and what runs only by request; the account balances, and the log says who did it."""
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
+    beat = system.beat()
+    wait_until(lambda: system.store.account("tick"), "the entry is loaded", 60)
+    wait_until(lambda: len(system.account().open) > 2, "windows are open", 60)
+    beat.stop()
+    starts = sorted(system.account().open)
+    newest = WindowKey("tick", starts[-1])
+    assert isinstance(system.store.begin(newest, "celery@host:1:delivery/1", 600.0), Begun)
+    refused = once("abandon", "tick", typed="n\n")
+    assert refused.exit_code == 1
+    assert f"Give up {len(starts)} open windows of tick? [y/N]" in refused.log
+    one = once("abandon", "tick", "--window", starts[0].isoformat(), "--yes", "--by", "anna", "--note", "stuck")
+    assert (one.exit_code, one.log) == (0, "tick: 1 abandoned\n")
+    rest = once("abandon", "tick", "--yes", "--json", apart=True)
+    assert rest.exit_code == 1
+    told = json.loads(rest.log)
+    assert told == {
+        "entry": "tick",
+        "abandoned": [format_instant(start) for start in starts[1:-1]],
+        "running": [format_instant(starts[-1])],
+    }
+    assert once("abandon", "tick", "--yes", "--running").log == "tick: 1 abandoned\n"
+    assert not system.account().open
+    assert system.account().counts["abandoned"] == len(starts)
+    assert json.loads(once("audit", "--json").log)["balances"]
+    assert once("abandon", "tick", "--yes").log == "tick: 0 abandoned\n"
+    assert "that starts then is open" in once("abandon", "tick", "--window", starts[0].isoformat()).log
+    assert once("abandon", "tock").exit_code == 2
+    logged = json.loads(once("orders", "--json").log)
+    assert {**logged[-1], "at": ""} == {
+        "at": "", "what": "abandon", "entry": "tick", "about": format_instant(starts[0]), "by": "anna", "note": "stuck"
+    }  # fmt: skip
+    assert len(logged) == 3, "what was refused wasn't ordered"
+    system.check_law = False
+
+
+def test_the_log_of_orders(system: System, once: Once) -> None:
+    """Each command that orders something says who and why; what isn't carried out for want of a broker isn't in it."""
+    assert once("orders").log == "Nobody has ordered anything in the last 30 days.\n"
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    system.wait_done(1)
+    for words in (["pause", "tick"], ["resume", "tick", "--from-now"], ["run", "tick"]):
+        assert once(*words, "--by", "anna", "--note", "\u202ewhy").exit_code == 0
+    away = once("run", "tick", BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert away.exit_code == 69
+    shown = once("orders").log.splitlines()
+    assert [line.split()[2] for line in shown[1:]] == ["run", "resume", "pause"]
+    assert all(line.endswith(r"anna  '\u202ewhy'") for line in shown[1:])
+    beat.stop()
 
 
 def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
