@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone, tzinfo
 
-__all__ = ("A_SPAN", "did_you_mean", "printable", "read_span", "shown", "span")
+__all__ = ("A_SPAN", "did_you_mean", "printable", "read_span", "read_time", "shown", "span")
 
 #: Most characters of a value in a message.
 _SHOWN = 80
@@ -57,4 +57,13 @@ def read_span(text: str) -> timedelta | None:
     try:
         return timedelta(seconds=float(match[1]) * _SECONDS[match[2]]) if match else None
     except OverflowError:
+        return None
+
+
+def read_time(text: str, zone: tzinfo) -> datetime | None:
+    """Read a time as people write it: ISO 8601, in ``zone`` where it names none. Aware UTC; None if it is none."""
+    try:
+        instant = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        return (instant if instant.tzinfo else instant.replace(tzinfo=zone)).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
         return None

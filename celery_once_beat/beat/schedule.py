@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,14 +104,29 @@ def _read_entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
     return entries
 
 
+class _Quiet(threading.local):
+    """Threads that read a schedule, in which nothing is logged. The others, of a web server say, go on logging."""
+
+    now = False
+
+    def filter(self, _: logging.LogRecord) -> bool:
+        """Whether a record of this thread is logged."""
+        return not self.now
+
+
+_quiet = _Quiet()
+
+
 @contextmanager
 def _silence() -> Iterator[None]:
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        if isinstance(logger, logging.Logger):
+            logger.addFilter(_quiet)  # once: it knows those that it has
+    before, _quiet.now = _quiet.now, True
     try:
         yield
     finally:
-        logging.disable(before)
+        _quiet.now = before
 
 
 def describe(when: Any) -> str:

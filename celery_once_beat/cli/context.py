@@ -17,7 +17,7 @@ from celery_once_beat.beat import BeatEntry, LoadedSchedule, add_defined, load_s
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Store
-from celery_once_beat.wording import did_you_mean, printable
+from celery_once_beat.wording import did_you_mean, printable, read_time
 from celery_once_beat.worker import check_tasks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,11 +92,10 @@ class Project:
         """Read a time as people write it: ISO 8601, in the app's time zone where it names none, or ``now``."""
         if text == "now":
             return datetime.now(timezone.utc)
-        try:
-            instant = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-            return (instant if instant.tzinfo else instant.replace(tzinfo=self.zone)).astimezone(timezone.utc)
-        except (ValueError, OverflowError):
+        found = read_time(text, self.zone)
+        if found is None:
             fail(f"{name}: found {text!r}, expected a time like 2026-11-21T02:00 ({self.zone}) or 2026-11-21T01:00Z")
+        return found
 
 
 class WrongUsageError(click.ClickException):

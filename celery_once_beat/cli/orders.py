@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 from celery_once_beat.beat import BeatEntry, OnceScheduler
+from celery_once_beat.client import Abandoned, Orders
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import about_windows, as_json, newest_start, starts_to_run
-from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Order, Published, Unknown, raised
+from celery_once_beat.store import Claimed, ClaimRequest, Order, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option, words_options
@@ -304,7 +305,10 @@ def abandon(ctx: click.Context, /, entry: str, window: str | None, json_: bool, 
         starts = _open_starts(project, entry, window)
         if starts and not given["yes"]:
             click.confirm(f"Give up {len(starts)} open windows of {plain(entry)}?", abort=True, err=json_)
-        gone, left = _abandon(project, entry, starts, given) if starts else ([], [])
+        gone, left = Abandoned([], [])
+        if starts:
+            _note(project, "abandon", entry, given, about_windows(starts))
+            gone, left = Orders(project.store).abandon(entry, starts, running=given["running"])
     if json_:
         print_json({"entry": entry, "abandoned": as_json(gone), "running": as_json(left)})
     else:
@@ -324,18 +328,6 @@ def _open_starts(project: Project, name: str, window: str | None) -> list[dateti
     if start not in account.open:
         fail(f"--window: no window of {name!r} that starts then is open; see: once history {name}")
     return [start]
-
-
-def _abandon(
-    project: Project, name: str, starts: Sequence[datetime], given: Mapping[str, Any]
-) -> tuple[list[datetime], list[datetime]]:
-    """Return the starts of the windows that were given up, and of those that are left since they run."""
-    _note(project, "abandon", name, given, about_windows(starts))
-    orders = [(WindowKey(name, start), order_name()) for start in starts]
-    replies = list(map(raised, project.store.abandon_many(orders, running=given["running"])))
-    gone = [start for start, reply in zip(starts, replies, strict=True) if isinstance(reply, Finished)]
-    left = [start for start, reply in zip(starts, replies, strict=True) if isinstance(reply, Busy)]
-    return gone, left
 
 
 # -- the log ----------------------------------------------------------------------------------------------------

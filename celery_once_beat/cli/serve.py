@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from celery_once_beat.errors import SettingError
 from celery_once_beat.status import View
 from celery_once_beat.web.loopback import bind
 
@@ -27,22 +28,29 @@ _PORT = click.IntRange(0, 65535)
 @click.option(
     "--windows", type=click.IntRange(1, 200), default=24, show_default=True, help="Windows shown of each entry."
 )
+@click.option("--actions", is_flag=True, help="Who knows the token may also run, pause, abandon and edit.")
 @scheduler_option
 @click.pass_context
-def dashboard(ctx: click.Context, host: str, port: int, token: str | None, windows: int, scheduler: str | None) -> None:
-    """Serve a page that shows each entry's recent windows, live, and /metrics. It only reads.
+def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **given: Any) -> None:
+    """Serve a page that shows each entry's recent windows, live, and /metrics. It only reads, unless --actions.
 
     Without a token it is for this machine alone.
     """
     try:
+        from celery_once_beat.web.board.desk import Desk
+        from celery_once_beat.web.board.guard import Access
         from celery_once_beat.web.board.server import listen, serve
     except ModuleNotFoundError as exc:
         _not_installed("dashboard", exc)
+    actions, scheduler = given["actions"], given["scheduler"]
+    if actions and token is None:
+        raise SettingError("--actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act")
     with open_project(ctx, scheduler) as project:
-        view = View(project.app, project.settings, scheduler, windows=windows)
+        view = View(project.app, project.settings, scheduler, windows=given["windows"])
+        desk = Desk(project.app, project.settings, scheduler) if actions else None
         listener = listen(host, port, token)
         click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
-        serve(project.app, project.settings, view, listener, token)
+        serve(project.app, project.settings, view, listener, Access(token, actions), desk)
 
 
 @click.command()

@@ -6,13 +6,16 @@ from celery_once_beat.schedules import Change, Schedule
 
 from .asynchronous import AsyncSchedules
 from .file import Edit, apply, compare, read_file, write_file
-from .schedules import OrderedWindow, Schedules
+from .orders import Abandoned, OrderedWindow, Orders
+from .schedules import Schedules
 
 __all__ = (
+    "Abandoned",
     "AsyncSchedules",
     "Change",
     "Edit",
     "OrderedWindow",
+    "Orders",
     "Schedule",
     "Schedules",
     "apply",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery import Celery, Task
 from celery.schedules import BaseSchedule
@@ -23,7 +23,6 @@ from celery_once_beat.errors import (
     UnknownScheduleError,
     VersionConflictError,
 )
-from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
@@ -32,40 +31,26 @@ from celery_once_beat.status import (
     WindowStatus,
     coming_starts,
     make_report,
-    newest_start,
-    starts_to_run,
 )
 from celery_once_beat.store import (
     Changed,
-    Claimed,
     Conflict,
     Lookup,
-    Open,
     Store,
     StoredDefinition,
-    Unknown,
     raised,
 )
-from celery_once_beat.windows import WindowKey, format_instant, task_id
+from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import shown
 
-__all__ = ("OrderedWindow", "Schedules")
+from .orders import OrderedWindow, Orders
+
+__all__ = ("Schedules",)
 
 logger = get_logger(__name__)
 
 #: Schedules that travel in one pipeline.
 _PAGE = 500
-#: Windows that are ordered in one pipeline.
-_ORDERED = 100
-
-
-class OrderedWindow(NamedTuple):
-    """A window that was ordered to run."""
-
-    #: Aware UTC.
-    start: datetime
-    #: Of its task; None: the window still owes its outcome, and was left alone.
-    task_id: str | None
 
 
 class Schedules:
@@ -109,6 +94,7 @@ class Schedules:
         self._settings = Settings.from_app(app)
         self._store = Store(self._settings)
         self._lookup = Lookup(self._store)
+        self._orders = Orders(self._store)
         self._unknown_tasks: set[str] = set()
 
     def close(self) -> None:
@@ -308,50 +294,19 @@ class Schedules:
 
         A beat publishes it within one look, by the definition as it is then. Its outcome is counted apart.
         """
-        entry, now = self._entry(name), self._store.look().now
-        if start is None:
-            at = newest_start(entry, now)
-            if at is None:
-                raise SettingError(f"schedule {name!r}: none of its windows has started yet")
-        else:
-            at = self._instant(start)
-            if at > now:
-                raise SettingError(f"schedule {name!r}: found {format_instant(at)}, which hasn't come yet")
-            if [*entry.starts(at - timedelta(microseconds=1), at)] != [at]:
-                raise SettingError(f"schedule {name!r}: {format_instant(at)} is no window of it")
-        return self._order(entry, [at])[0]
+        at = self._orders.start_to_run(self._entry(name), self._instant(start))
+        return self._orders.run(name, [at])[0]
 
     def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
         """Run the windows from ``start`` to ``end``, both included; what is open or done is left out.
 
         With ``again`` what is done runs once more. Else as ``run``.
         """
-        entry, now = self._entry(name), self._store.look().now
         since, until = self._instant(start), self._instant(end)
-        if until < since or since > now:
-            raise SettingError(
-                f"schedule {name!r}: found {shown(start)} to {shown(end)}, expected times that have been"
-            )
-        seen = self._lookup.entry(name, self._settings.history_size or 1)
-        return self._order(entry, starts_to_run(entry, seen, since, min(until, now), again=again)[0])
-
-    def _order(self, entry: BeatEntry, starts: Sequence[datetime]) -> builtins.list[OrderedWindow]:
-        ordered = []
-        for position in range(0, len(starts), _ORDERED):
-            chunk = starts[position : position + _ORDERED]
-            orders = [(WindowKey(entry.name, start), order_name()) for start in chunk]
-            for start, reply in zip(chunk, self._store.backfill_many(orders, overdue_in=0.0), strict=True):
-                if isinstance(reply, OnceError):
-                    raise reply
-                if isinstance(reply, Unknown):
-                    raise UnknownScheduleError(f"no beat has loaded {entry.name!r} yet: it is run by one that lives")
-                ordered.append(OrderedWindow(start, self._task_id(entry.name, start, reply)))
-        return ordered
-
-    def _task_id(self, name: str, start: datetime, reply: Claimed | Open) -> str | None:
-        if isinstance(reply, Open):
-            return None
-        return task_id(self._settings.key_prefix, name, start, reply.ordered)
+        assert since is not None
+        assert until is not None
+        starts, _ = self._orders.starts_between(self._entry(name), since, until, again=again)
+        return self._orders.run(name, starts)
 
     def history(self, name: str, number: int = 20) -> Sequence[WindowStatus]:
         """Return the last windows, newest first; also of a beat's own entries, and of what was deleted of late."""

@@ -377,7 +377,7 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
         scope = {"type": "http", "method": "GET", "path": "/", "headers": headers,
                  "query_string": given.get("query", "").encode(), "scheme": "https",
                  "server": ("board.example", 443)}  # fmt: skip
-        asyncio.run(guard.Guard(app, TOKEN)(scope, None, send))
+        asyncio.run(guard.Guard(app, guard.Access(TOKEN))(scope, None, send))
         if sent[0]["status"] == 303:
             assert b"Secure" in dict(sent[0]["headers"])[b"set-cookie"], "over TLS"
         return int(sent[0]["status"])

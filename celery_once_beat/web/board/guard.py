@@ -1,28 +1,38 @@
-"""Who may ask, and what every answer says to a browser. Stands before everything else.
+"""Who may ask, who may act, and what every answer says to a browser. Stands before everything else.
 
-- Only GET and HEAD.
-- Without a token the board listens to this machine alone, and answers only where the Host header says so: a page of
-  another site whose name points here (DNS rebinding) gets nothing.
-- Pages of other sites, of other ports too, may link to it and no more: no fetch, no event stream, no image.
+- Only GET and HEAD; POST where somebody may act.
+- Where a server on this machine may be asked without a token, it answers only if the Host header names this machine, or
+  one of ``hosts``: a page of another site whose name points here (DNS rebinding) gets nothing.
+- Pages of other sites, of other ports too, may link to it and no more: no fetch, no event stream, no image, no form.
 - With a token: as ``Authorization: Bearer``, or once as ``?token=``, which sets a cookie and leads to the same address
   without it. The cookie is made from the token, and isn't it.
+- Whom the application around the board has authenticated, the scope's ``user``, needs no token.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from celery_once_beat.web.loopback import names_this_machine
+from celery_once_beat.errors import SettingError
+from celery_once_beat.web.loopback import is_loopback, names_this_machine
+
+from . import words
 
 _COOKIE = "once_board"
+_VISITOR = "once_board.visitor"
 
+#: Shorter ones could be guessed.
+LEAST_TOKEN = 16
 #: Of every answer: load nothing from elsewhere, run no script but ours, keep nothing.
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -38,11 +48,48 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-class Guard:
-    """Passes allowed requests on to ``app``. ``token`` None: none is needed, and only this machine may ask."""
+def check_token(token: str | None) -> None:
+    """Raise SettingError where a token could be guessed, or no browser could send it."""
+    if token is not None and (len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise SettingError(
+            f"ONCE_BOARD_TOKEN: found {len(token)} characters, expected at least {LEAST_TOKEN}, of ASCII, like those "
+            "that 'openssl rand -hex 16' prints"
+        )
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+
+@dataclass(frozen=True)
+class Access:
+    """Who may look, and who may act."""
+
+    token: str | None = None
+    #: True: who knows the token, and whom the scope's ``user`` names. A function: those users for whom it is true.
+    actions: bool | Callable[[Any], object] = False
+    #: Host headers that are answered besides those that name this machine.
+    hosts: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who asks."""
+
+    #: As the application around the board knows them; '' for nobody it knows.
+    name: str = ""
+    acts: bool = False
+
+    @classmethod
+    def of(cls, scope: Scope) -> Visitor:
+        """Return who asks, of a request that the guard has passed on."""
+        visitor: Visitor = scope[_VISITOR]
+        return visitor
+
+
+class Guard:
+    """Passes allowed requests on to ``app``. Without a token only this machine, and authenticated users, may ask."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
+        self._access = access
+        token = access.token
         self._token = token and _digest(token)
         self._cookie = token and hmac.new(token.encode(), b"cookie of the board", hashlib.sha256).hexdigest()
 
@@ -59,24 +106,51 @@ class Guard:
                 message = {**message, "headers": given}
             await send(message)
 
-        answer = self._refusal(Request(scope)) or self._app
-        await answer(scope, receive, send_with_headers)
+        passed = self._check(Request(scope))
+        if isinstance(passed, Visitor):
+            await self._app({**scope, _VISITOR: passed}, receive, send_with_headers)
+        else:
+            await passed(scope, receive, send_with_headers)
 
-    def _refusal(self, request: Request) -> Response | None:
-        if request.method not in ("GET", "HEAD"):
-            return PlainTextResponse("The board only reads: GET and HEAD.\n", 405, {"allow": "GET, HEAD"})
-        headers = request.headers
-        if self._token is None and not names_this_machine(headers.get("host")):
-            return PlainTextResponse("Without a token the board is for localhost only.\n", 400)
-        # A person followed a link: no script's fetch, and no frame.
-        link = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
-        if _is_foreign(request) and not link:
+    def _check(self, request: Request) -> Visitor | Response:
+        """Return who asks; or the answer, if that isn't what they asked for."""
+        allowed = "GET, HEAD, POST" if self._access.actions else "GET, HEAD"
+        if request.method not in allowed.split(", "):
+            what = "The board takes" if self._access.actions else "The board only reads:"
+            return PlainTextResponse(f"{what} {allowed}.\n", 405, {"allow": allowed})
+        if self._token is None and not self._is_host(request):
+            return PlainTextResponse(
+                "Without a token the board is for localhost only: set one, or name this Host in hosts.\n", 400
+            )
+        if request.method == "POST":
+            if not _is_same_origin(request):
+                return PlainTextResponse("Only the board's own pages may act.\n", 403)
+        elif _is_foreign(request) and not _is_link(request):
             return PlainTextResponse("Another site's page may link to the board, and no more.\n", 403)
-        return None if self._token is None else self._check_token(request)
+        visitor = self._visitor(request)
+        if isinstance(visitor, Visitor) and request.method == "POST" and not visitor.acts:
+            return PlainTextResponse("You may look at the board, and not act.\n", 403)
+        return visitor
+
+    def _is_host(self, request: Request) -> bool:
+        host = request.headers.get("host", "")
+        named = {host, host.rpartition(":")[0]} & set(self._access.hosts)
+        return not _may_be_loopback(request) or names_this_machine(host) or bool(named)
+
+    def _visitor(self, request: Request) -> Visitor | Response:
+        user = request.scope.get("user")
+        if getattr(user, "is_authenticated", False) is True:
+            actions = self._access.actions
+            return Visitor(_name_of(user), bool(actions(user) if callable(actions) else actions))
+        if self._token is not None:
+            return self._check_token(request) or Visitor(acts=self._access.actions is True)
+        if _may_be_loopback(request) and names_this_machine(request.headers.get("host")):
+            return Visitor()
+        return PlainTextResponse("The board is for those who have logged in.\n", 403)
 
     def _check_token(self, request: Request) -> Response | None:
         given = request.query_params.get("token")
-        if given is not None and self._is_token(given):
+        if given is not None and request.method != "POST" and self._is_token(given):
             return self._let_in(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
@@ -112,9 +186,39 @@ class Guard:
         return hmac.compare_digest(_digest(given), _digest(self._cookie))
 
 
+def _may_be_loopback(request: Request) -> bool:
+    """Whether this machine alone may be what reaches the server's address. Where it isn't known, it may."""
+    host = (request.scope.get("server") or ("",))[0]
+    try:
+        return is_loopback(host) or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return True
+
+
+def _name_of(user: Any) -> str:
+    """Return the name of a user of Django's, of Starlette's, or of another's."""
+    name = user.get_username() if hasattr(user, "get_username") else getattr(user, "display_name", None) or user
+    return words.plain(name)
+
+
 def _is_foreign(request: Request) -> bool:
     """Whether a browser says that another site's page made it ask, or one of another port."""
     return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+def _is_link(request: Request) -> bool:
+    """Whether a person followed a link: no script's fetch, and no frame."""
+    headers = request.headers
+    return (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Whether a browser says that a page of this board made it ask. Some say so only over TLS, or on this machine."""
+    headers = request.headers
+    if "sec-fetch-site" in headers:
+        return headers["sec-fetch-site"] == "same-origin"
+    origin, host = headers.get("origin", "").lower(), headers.get("host", "").lower()
+    return host != "" and origin in (f"http://{host}", f"https://{host}")
 
 
 def _digest(text: str) -> bytes:

@@ -14,29 +14,17 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.status import View
 from celery_once_beat.web.loopback import bind, is_loopback
 
-from .feed import Feed
+from .desk import Desk
+from .guard import Access, check_token
 from .site import make_site
 
-try:
-    from celery_once_beat.status.metrics import expose
-except ModuleNotFoundError as exc:  # an extra of its own
-    if exc.name != "prometheus_client":
-        raise
-    expose = None  # type: ignore[assignment]
-
-#: Shorter ones could be guessed.
-LEAST_TOKEN = 16
 #: Connections at a time, viewers among them.
 _MOST_CONNECTIONS = 256
 
 
 def listen(host: str, port: int, token: str | None) -> socket.socket:
     """Return the listening socket; raises SettingError where it may not be, or can't be, listened."""
-    if token is not None and (len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise SettingError(
-            f"ONCE_BOARD_TOKEN: found {len(token)} characters, expected at least {LEAST_TOKEN}, of ASCII, like those "
-            "that 'openssl rand -hex 16' prints"
-        )
+    check_token(token)
     listener = bind(host, port)
     address = listener.getsockname()[0]
     if token is None and not is_loopback(address):
@@ -48,17 +36,9 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
     return listener
 
 
-def serve(app: Any, settings: Settings, view: View, listener: socket.socket, token: str | None) -> None:
-    """Serve the board until SIGINT or SIGTERM."""
-    site = make_site(
-        Feed(view.look, app.timezone),
-        title=app.main or "celery",
-        zone=app.timezone,
-        prefix=settings.key_prefix,
-        token=token,
-        closing=lambda: server.should_exit,
-        expose=expose,
-    )
+def serve(app: Any, settings: Settings, view: View, listener: socket.socket, access: Access, desk: Desk | None) -> None:
+    """Serve the board until SIGINT or SIGTERM; ``desk`` takes orders."""
+    site = make_site(app, settings, view, access, desk, lambda: server.should_exit)
     config = uvicorn.Config(
         site,
         http="h11",  # the one that is always there
@@ -79,3 +59,5 @@ def serve(app: Any, settings: Settings, view: View, listener: socket.socket, tok
         pass
     finally:
         view.close()
+        if desk is not None:
+            desk.close()

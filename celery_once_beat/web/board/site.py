@@ -20,15 +20,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.status import Report
+from celery_once_beat.settings import Settings
+from celery_once_beat.status import View
 from celery_once_beat.windows import task_id
 
 from . import words
+from .actions import Actions
+from .desk import Desk
+from .expose import expose
 from .feed import Feed
-from .guard import Guard
+from .guard import Access, Guard, Visitor
 from .page import Line
-
-Expose = Callable[[Report | None, str], tuple[str, bytes]]
 
 #: Viewers at a time who are told what changes; others see the page as it was when they opened it.
 MOST_VIEWERS = 64
@@ -39,33 +41,32 @@ _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def make_site(
-    feed: Feed,
-    *,
-    title: str,
-    zone: tzinfo,
-    prefix: str,
-    token: str | None = None,
+    app: Any,
+    settings: Settings,
+    view: View,
+    access: Access,
+    desk: Desk | None = None,
     closing: Callable[[], bool] = lambda: False,
-    expose: Expose | None = None,
 ) -> ASGIApp:
-    """Return the board as an ASGI application.
+    """Return the board of a Celery app as an ASGI application.
 
-    ``prefix`` is that of the keys, from which the ids of tasks are made; ``expose`` returns content type and text of
-    the metrics, in the form that an Accept header asks for; ``closing`` says that the server wants to end.
+    ``view`` looks, ``desk`` takes orders, and ``closing`` says that the server wants to end.
     """
-    site = _Site(feed, title, zone, prefix, closing, expose)
+    feed = Feed(view.look, app.timezone)
+    site = _Site(feed, app.main or "celery", app.timezone, settings.key_prefix, closing)
     compressed = [Middleware(GZipMiddleware, compresslevel=4)]
-    app = Starlette(
+    answers = Starlette(
         routes=[
             Route("/", site.page, middleware=compressed),
             Route("/window/{line}/{start}", site.window),
             Route("/events", site.events),
             Route("/metrics", site.metrics, middleware=compressed),
             Route("/static/{name}", site.static),
+            *([] if desk is None else Actions(desk, feed, site.templates, app.timezone).routes),
         ],
         exception_handlers={HTTPException: site.error, 500: site.error},
     )
-    return Guard(app, token)
+    return Guard(answers, access)
 
 
 class _Site:
@@ -76,16 +77,14 @@ class _Site:
         zone: tzinfo,
         prefix: str,
         closing: Callable[[], bool],
-        expose: Expose | None,
     ) -> None:
         self._feed = feed
         self._zone = zone
         self._prefix = prefix
         self._closing = closing
-        self._expose = expose
         templates = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
         templates.globals.update(title=words.plain(title), states=STATES)
-        self._templates = templates
+        self.templates = templates
         self._rows: dict[str, tuple[Line, Markup]] = {}
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
@@ -93,21 +92,23 @@ class _Site:
         self._static["states.css"] = "".join(shapes).encode()
 
     def _html(self, template: str, status: int = 200, **values: Any) -> Response:
-        return HTMLResponse(self._templates.get_template(template).render(values), status)
+        return HTMLResponse(self.templates.get_template(template).render(values), status)
 
     async def page(self, request: Request) -> Response:
         page = await self._feed.fresh()
         only = request.query_params.get("only") == "attention"
         self._rows = {line.id: self._row(line) for line in page.lines.values()}
         rows = [row for _, row in self._rows.values()]
-        return self._html("board.html", root="", page=page, rows=rows, position=self._feed.position, only=only)
+        return self._html(
+            "board.html", root="", page=page, rows=rows, position=self._feed.position, only=only, acts=_acts(request)
+        )
 
     def _row(self, line: Line) -> tuple[Line, Markup]:
         """Render one entry; what was rendered is kept while it is the same, since there may be thousands."""
         known = self._rows.get(line.id)
         if known is not None and known[0] is line:
             return known
-        return line, Markup(self._templates.get_template("row.html").render(line=line))  # noqa: S704  # it escaped
+        return line, Markup(self.templates.get_template("row.html").render(line=line))  # noqa: S704  # it escaped
 
     async def window(self, request: Request) -> Response:
         page = await self._feed.fresh()
@@ -122,7 +123,9 @@ class _Site:
             ("Task id", task_id(self._prefix, shown.entry, window.start, window.ordered)),
         ]
         state = words.state_of(window.state).name
-        return self._html("window.html", root="../../", name=shown.name, state=state, story=story)
+        return self._html(
+            "window.html", root="../../", name=shown.name, line=line, state=state, story=story, acts=_acts(request)
+        )
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -134,10 +137,10 @@ class _Site:
         return _News(self._feed, position, self._closing, headers)
 
     async def metrics(self, request: Request) -> Response:
-        if self._expose is None:
+        if expose is None:
             raise HTTPException(404, "For metrics install celery-once-beat[metrics]")
         await self._feed.fresh()
-        media_type, text = self._expose(self._feed.report, request.headers.get("accept", ""))
+        media_type, text = expose(self._feed.report, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": media_type})
 
     async def static(self, request: Request) -> Response:
@@ -152,7 +155,7 @@ class _Site:
             status, text, headers = exc.status_code, exc.detail, exc.headers
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(f"{text}.\n", status, headers)
-        root = "../" * max(request.url.path.count("/") - 1, 0)
+        root = "../" * max(request.url.path.removeprefix(request.scope.get("root_path", "")).count("/") - 1, 0)
         answer = self._html("error.html", status, root=root, text=text)
         answer.headers.update(headers or {})
         return answer
@@ -190,6 +193,10 @@ class _News(Response):
                     send({"type": "http.response.body", "body": text.encode(), "more_body": True}), _PATIENCE
                 )
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _acts(request: Request) -> bool:
+    return Visitor.of(request.scope).acts
 
 
 async def _gone(receive: Receive) -> None:

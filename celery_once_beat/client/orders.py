@@ -1,0 +1,108 @@
+"""What people order of an entry: windows to run, and windows to give up. Beats carry it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from celery_once_beat.beat import BeatEntry
+from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.identity import order_name
+from celery_once_beat.status import newest_start, starts_to_run
+from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Store, Unknown, raised
+from celery_once_beat.windows import WindowKey, format_instant, task_id
+
+__all__ = ("Abandoned", "OrderedWindow", "Orders")
+
+#: Windows that are ordered in one pipeline.
+_ORDERED = 100
+
+
+class OrderedWindow(NamedTuple):
+    """A window that was ordered to run."""
+
+    #: Aware UTC.
+    start: datetime
+    #: Of its task; None: the window still owes its outcome, and was left alone.
+    task_id: str | None
+
+
+class Abandoned(NamedTuple):
+    """What became of windows that were to be given up: their starts, aware UTC."""
+
+    gone: list[datetime]
+    #: They run, and were left alone.
+    running: list[datetime]
+
+
+class Orders:
+    """Orders for the entries of one store. Instants are aware UTC. Raises SettingError for what can't be ordered."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lookup = Lookup(store)
+
+    def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:
+        """Return the start of the window that an order means: ``start``, or None: the newest that has started."""
+        now = self._store.look().now
+        if start is None:
+            newest = newest_start(entry, now)
+            if newest is None:
+                raise SettingError(f"schedule {entry.name!r}: none of its windows has started yet")
+            return newest
+        if start > now:
+            raise SettingError(f"schedule {entry.name!r}: found {format_instant(start)}, which hasn't come yet")
+        if [*entry.starts(start - timedelta(microseconds=1), start)] != [start]:
+            raise SettingError(f"schedule {entry.name!r}: {format_instant(start)} is no window of it")
+        return start
+
+    def starts_between(
+        self, entry: BeatEntry, since: datetime, until: datetime, *, again: bool = False
+    ) -> tuple[list[datetime], Counter[str]]:
+        """Return the starts of a backfill from ``since`` to ``until``, both included, up to now.
+
+        And how many are left out: what is open, and unless ``again`` what is done.
+        """
+        now = self._store.look().now
+        if until < since or since > now:
+            found = f"{format_instant(since)} to {format_instant(until)}"
+            raise SettingError(f"schedule {entry.name!r}: found {found}, expected times that have been")
+        seen = self._lookup.entry(entry.name, self._store.settings.history_size or 1)
+        return starts_to_run(entry, seen, since, min(until, now), again=again)
+
+    def run(self, name: str, starts: Sequence[datetime]) -> list[OrderedWindow]:
+        """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look."""
+        ordered = []
+        for position in range(0, len(starts), _ORDERED):
+            chunk = starts[position : position + _ORDERED]
+            orders = [(WindowKey(name, start), order_name()) for start in chunk]
+            for start, reply in zip(chunk, self._store.backfill_many(orders, overdue_in=0.0), strict=True):
+                if isinstance(reply, OnceError):
+                    raise reply
+                if isinstance(reply, Unknown):
+                    raise UnknownScheduleError(f"no beat has loaded {name!r} yet: it is run by one that lives")
+                ordered.append(OrderedWindow(start, self._task_id(name, start, reply)))
+        return ordered
+
+    def _task_id(self, name: str, start: datetime, reply: Claimed | Open) -> str | None:
+        if isinstance(reply, Open):
+            return None
+        return task_id(self._store.settings.key_prefix, name, start, reply.ordered)
+
+    def abandon(self, name: str, starts: Sequence[datetime], *, running: bool = False) -> Abandoned:
+        """Give up the open windows of the entry ``name`` that start at ``starts``; ``running``: also those that run.
+
+        Nothing stops an execution; its end isn't recorded any more.
+        """
+        left = Abandoned([], [])
+        for position in range(0, len(starts), _ORDERED):
+            chunk = starts[position : position + _ORDERED]
+            orders = [(WindowKey(name, start), order_name()) for start in chunk]
+            for start, reply in zip(chunk, self._store.abandon_many(orders, running=running), strict=True):
+                if isinstance(raised(reply), Finished):
+                    left.gone.append(start)
+                elif isinstance(reply, Busy):
+                    left.running.append(start)
+        return left

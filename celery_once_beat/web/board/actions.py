@@ -1,0 +1,324 @@
+"""The pages on which somebody orders something, and the log of orders. They are forms: they need no script.
+
+A form carries a CSRF token, which is made from a cookie of the browser's and from who asks; the guard has seen that it
+comes from a page of the board, and from somebody who may act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from jinja2 import Environment
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
+from celery_once_beat.store import OrderRecord
+from celery_once_beat.windows import format_instant, parse_instant
+from celery_once_beat.wording import read_time, shown
+
+from . import words
+from .desk import Desk, Said
+from .feed import Feed
+from .guard import HEADERS, Visitor
+from .page import Line
+
+_COOKIE = "once_board_csrf"
+_FORM = "application/x-www-form-urlencoded"
+#: Most bytes of a form; the longest definition fits.
+_MOST_FORM = 256 * 1024
+#: So many starts of a backfill are named before it is confirmed.
+_NAMED = 20
+#: Most windows of one backfill from the board.
+_MOST_WINDOWS = 10_000
+#: Most entries that a search names.
+_MOST_FOUND = 100
+
+#: A form may be sent to the board, and says from where it comes.
+_HEADERS = {
+    "content-security-policy": HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'"),
+    "referrer-policy": "same-origin",
+}
+
+#: What is said once an order was carried out; numbers are filled in.
+_DONE = {
+    "run": "Ordered {count} window. A beat publishes it at once.",
+    "backfill": "Ordered {count} windows. Beats publish them at once.",
+    "pause": "Paused. What is open goes on.",
+    "resume": "Resumed. Windows of the pause are caught up on as the entry's catch_up says.",
+    "abandon": "Gave up {count} windows; left {left}, since they run.",
+    "edit": "Changed. It counts from now.",
+}
+
+Fields = Mapping[str, Sequence[str]]
+
+
+class Actions:
+    """Answers under ``orders``."""
+
+    def __init__(self, desk: Desk, feed: Feed, templates: Environment, zone: Any) -> None:
+        self._desk = desk
+        self._feed = feed
+        self._templates = templates
+        self._zone = zone
+        self._orders: dict[str, Callable[[Line, Said, Fields], dict[str, Any]]] = {
+            "run": self._run,
+            "backfill": self._backfill,
+            "pause": lambda line, said, _: self._pause(line, said, paused=True),
+            "resume": lambda line, said, _: self._pause(line, said, paused=False),
+            "abandon": self._abandon,
+            "edit": self._edit,
+        }
+
+    @property
+    def routes(self) -> list[Route]:
+        """Where it answers."""
+        return [
+            Route("/orders", self.log),
+            Route("/orders/{line}", self.entry),
+            Route("/orders/{line}/{order}", self.order, methods=["POST"]),
+        ]
+
+    # -- pages ------------------------------------------------------------------------------------------------
+
+    async def log(self, request: Request) -> Response:
+        """Show who ordered what of late, and find an entry."""
+        visitor = _acting(request)
+        wanted = request.query_params.get("entry", "")[:200]
+        page = await self._feed.fresh()
+        found = [line for line in page.lines.values() if wanted.lower() in line.name.lower()] if wanted else []
+        records: Sequence[OrderRecord] = ()
+        trouble = ""
+        try:
+            records = await asyncio.to_thread(self._desk.log)
+        except OnceError as exc:
+            trouble = words.plain(exc, 400)
+        return self._html(
+            "orders.html",
+            request,
+            visitor,
+            root="",
+            log=self._logged(records),
+            trouble=trouble,
+            wanted=wanted,
+            found=found[:_MOST_FOUND],
+            more=len(found) > _MOST_FOUND,
+        )
+
+    async def entry(self, request: Request) -> Response:
+        """Show what can be ordered of one entry."""
+        visitor, line = _acting(request), await self._line(request)
+        did = request.query_params.get("did", "")
+        done = _DONE.get(did, "").format(count=_count(request, "count"), left=_count(request, "left"))
+        return await self._show(request, visitor, line, done=done)
+
+    async def _show(self, request: Request, visitor: Visitor, line: Line, status: int = 200, **values: Any) -> Response:
+        try:
+            facts = await asyncio.to_thread(self._desk.facts, line.entry)
+        except OnceError as exc:
+            raise HTTPException(503, words.plain(exc, 400)) from exc
+        values = {"done": "", "wrong": "", "failed": "", "given": {}, **values}
+        values["given"] = defaultdict(str, values["given"])
+        return self._html(
+            "order.html",
+            request,
+            visitor,
+            status,
+            root="../" if request.method == "GET" else "../../",
+            line=line,
+            facts=facts,
+            newest=facts.newest and words.day_and_time(facts.newest, self._zone),
+            why_not=words.plain(facts.why_not, 400),
+            open=[(format_instant(seen.start), self._started(seen.start), seen.state) for seen in facts.open],
+            log=self._logged(facts.orders),
+            changes=[
+                (words.day_and_time(each.at, self._zone), each.what, words.plain(each.by), words.plain(each.note, 1000))
+                for each in facts.changes
+            ],
+            **values,
+        )
+
+    def _started(self, start: datetime) -> str:
+        return words.day_and_time(start, self._zone)
+
+    def _logged(self, records: Sequence[OrderRecord]) -> list[dict[str, str]]:
+        return [
+            {
+                "at": words.day_and_time(record.at.replace(microsecond=0), self._zone),
+                "what": words.plain(record.order.what),
+                "entry": words.plain(record.order.entry),
+                "about": words.plain(record.order.about),
+                "by": words.plain(record.order.by),
+                "note": words.plain(record.order.note, 1000),
+            }
+            for record in records
+        ]
+
+    async def _line(self, request: Request) -> Line:
+        page = await self._feed.fresh()
+        line = page.lines.get(request.path_params["line"])
+        if line is None:
+            raise HTTPException(404, "No such entry is on the board")
+        return line
+
+    def _html(self, template: str, request: Request, visitor: Visitor, status: int = 200, **values: Any) -> Response:
+        """Render a page with forms; a browser that has no cookie for them gets one."""
+        cookie = request.cookies.get(_COOKIE, "")
+        new = "" if len(cookie) == 32 and cookie.isalnum() else secrets.token_hex(16)  # noqa: PLR2004
+        text = self._templates.get_template(template).render(
+            **values, visitor=visitor, zone=self._zone, csrf=_csrf(new or cookie, visitor)
+        )
+        answer = HTMLResponse(text, status, _HEADERS)
+        if new:
+            secure = request.url.scheme == "https"
+            answer.set_cookie(_COOKIE, new, httponly=True, samesite="strict", secure=secure)
+        return answer
+
+    # -- orders -----------------------------------------------------------------------------------------------
+
+    async def order(self, request: Request) -> Response:
+        """Carry out what a form orders, and show what came of it."""
+        visitor, line = _acting(request), await self._line(request)
+        carry_out = self._orders.get(request.path_params["order"])
+        if carry_out is None:
+            raise HTTPException(404, "There is no such order")
+        fields = await _form(request)
+        given = _csrf(request.cookies.get(_COOKIE, ""), visitor)
+        if not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
+            raise HTTPException(403, "This form isn't of your session with the board: open its page again")
+        try:
+            said = _said(visitor, fields)
+            done = await asyncio.to_thread(carry_out, line, said, fields)
+        except OnceError as exc:
+            again = {name: values[0] for name, values in fields.items() if name != "csrf"}
+            what = request.path_params["order"]
+            return await self._show(
+                request, visitor, line, _status(exc), wrong=words.plain(exc, 400), failed=what, given=again
+            )
+        if "plan" in done:
+            return self._html("backfill.html", request, visitor, root="../../", line=line, said=said, **done)
+        query = urlencode({"did": request.path_params["order"], **done})
+        return RedirectResponse(f"../{line.id}?{query}", 303)
+
+    def _run(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+        return {"count": self._desk.run(line.entry, said, self._time(fields, "window"))}
+
+    def _backfill(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+        """First show what it would run. What was shown is run: windows that are due since then aren't."""
+        since, until = self._time(fields, "since"), self._time(fields, "until")
+        if since is None or until is None:
+            raise SettingError("From, To: found nothing, expected times")
+        until = min(until, datetime.now(timezone.utc))
+        again = bool(_only(fields, "again"))
+        plan = self._desk.plan(line.entry, since, until, again=again)
+        if len(plan.starts) > _MOST_WINDOWS:
+            raise SettingError(f"found {len(plan.starts)} windows, expected up to {_MOST_WINDOWS} at a time")
+        agreed = _only(fields, "agreed")
+        if agreed == str(len(plan.starts)) and plan.starts:
+            return {"count": self._desk.backfill(line.entry, said, plan.starts)}
+        return {
+            "plan": plan,
+            "by": _only(fields, "by"),
+            "changed": bool(agreed),
+            "named": [self._started(start) for start in plan.starts[:_NAMED]],
+            "fields": {"since": format_instant(since), "until": format_instant(until), "again": "1" if again else ""},
+            "span": (self._started(since), self._started(until)),
+        }
+
+    def _pause(self, line: Line, said: Said, *, paused: bool) -> dict[str, Any]:
+        self._desk.pause(line.entry, said, paused=paused)
+        return {}
+
+    def _abandon(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+        try:
+            starts = sorted({parse_instant(text) for text in fields.get("start", ())})
+        except ValueError as exc:
+            raise SettingError(f"found {shown(exc)}, expected starts of windows") from exc
+        if not starts:
+            raise SettingError("found no window, expected one or more to give up")
+        gone, left = self._desk.abandon(line.entry, said, starts, running=bool(_only(fields, "running")))
+        return {"count": gone, "left": left}
+
+    def _edit(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+        version = _only(fields, "version")
+        if not version.isdecimal() or len(version) > 15:  # noqa: PLR2004
+            raise SettingError(f"version: found {shown(version)}, expected a number")
+        edited = {name: _json(name, _only(fields, name)) for name in ("schedule", "once")}
+        self._desk.edit(line.entry, said, edited, int(version))
+        return {}
+
+    def _time(self, fields: Fields, name: str) -> datetime | None:
+        text = _only(fields, name).strip()
+        found = read_time(text, self._zone) if text else None
+        if text and found is None:
+            raise SettingError(f"found {shown(text)}, expected a time like 2026-11-21T02:00")
+        return found
+
+
+def _acting(request: Request) -> Visitor:
+    visitor = Visitor.of(request.scope)
+    if not visitor.acts:
+        raise HTTPException(403, "You may look at the board, and not act")
+    return visitor
+
+
+def _said(visitor: Visitor, fields: Fields) -> Said:
+    """Return who orders; who came by the token says so themselves, which the log shows."""
+    note = " ".join(_only(fields, "note").split())
+    if visitor.name:
+        return Said(visitor.name, note)
+    name = " ".join(_only(fields, "by").split())
+    if not name:
+        raise SettingError("Your name: found nothing, expected who orders it")
+    return Said(f"{name} (by token)", note)
+
+
+def _csrf(cookie: str, visitor: Visitor) -> str:
+    return hmac.new(cookie.encode(), f"form of {visitor.name}".encode(), hashlib.sha256).hexdigest()
+
+
+async def _form(request: Request) -> Fields:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise HTTPException(415, f"Expected a form: {_FORM}")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_FORM:
+            raise HTTPException(413, f"Expected a form of up to {_MOST_FORM} bytes")
+    try:
+        return parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_WINDOWS)
+    except ValueError as exc:
+        raise HTTPException(400, "Expected a form in UTF-8") from exc
+
+
+def _only(fields: Fields, name: str) -> str:
+    return fields.get(name, ("",))[0]
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise SettingError(f"{name}: found {shown(text)}, expected JSON: {exc}") from exc
+
+
+def _count(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "0")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0  # noqa: PLR2004
+
+
+def _status(error: OnceError) -> int:
+    if isinstance(error, StoreUnavailableError):
+        return 503
+    return 409 if isinstance(error, VersionConflictError) else 422

@@ -1,0 +1,171 @@
+"""What somebody may order on the board, and how it is carried out. Blocks: its methods are called in threads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
+from celery_once_beat.client import Orders, Schedules
+from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.schedules import Change, Definition, Schedule, check_words
+from celery_once_beat.settings import Settings
+from celery_once_beat.status import about_windows, each_window, newest_start
+from celery_once_beat.store import Lookup, Order, OrderRecord, Store, WindowSeen
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: What of a definition is edited on the board. What it is called with isn't shown there.
+_EDITED = ("schedule", "once")
+
+
+class Said(NamedTuple):
+    """Who orders something, and why."""
+
+    by: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What somebody has to know of an entry before they order something."""
+
+    paused: bool
+    #: Windows that owe their outcome, newest first.
+    open: Sequence[WindowSeen]
+    #: The start of the window that would run now; None where none can, and ``why_not`` says why.
+    newest: datetime | None
+    why_not: str
+    #: Set at run time: it can be edited.
+    definition: Schedule | None
+    #: Newest first, as the orders.
+    changes: Sequence[Change]
+    orders: Sequence[OrderRecord]
+
+    @property
+    def edited(self) -> dict[str, str]:
+        """What can be edited, as JSON."""
+        if self.definition is None:
+            return {}
+        known = self.definition.as_json()
+        return {name: json.dumps(known.get(name, {}), indent=2, ensure_ascii=False) for name in _EDITED}
+
+
+class Plan(NamedTuple):
+    """What a backfill would run."""
+
+    starts: Sequence[datetime]
+    #: How many are left out: what is open, and what is done.
+    skipped: Counter[str]
+
+
+class Desk:
+    """Takes orders for the entries of one app. An order is written down before it is carried out."""
+
+    def __init__(self, app: Celery, settings: Settings, scheduler: str | None = None) -> None:
+        self._app = app
+        self._settings = settings
+        self._scheduler = scheduler
+        self._store = Store(settings)
+        self._lookup = Lookup(self._store)
+        self._orders = Orders(self._store)
+        self._schedules = Schedules(app)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._store.close()
+        self._schedules.close()
+
+    def log(self) -> list[OrderRecord]:
+        """Return who ordered what of late, newest first."""
+        return self._store.orders()
+
+    def facts(self, name: str) -> Facts:
+        """Return how an entry stands, which may be one that isn't in the schedule any more."""
+        seen = self._lookup.entry(name, 1)
+        newest, why_not = None, ""
+        try:
+            newest = newest_start(self._entry(name), self._store.look().now)
+        except OnceError as exc:
+            why_not = str(exc)
+        try:
+            definition = self._schedules.get(name)
+            changes = self._schedules.changes(name)
+        except OnceError:  # no name that a schedule of people's could have, or one that can't be read
+            definition, changes = None, ()
+        return Facts(
+            seen.account is not None and seen.account.paused,
+            [window for window in each_window(seen) if window.open is not None],
+            newest,
+            why_not,
+            definition,
+            changes,
+            [record for record in self.log() if record.order.entry == name],
+        )
+
+    def _entry(self, name: str) -> BeatEntry:
+        """Return the entry as a beat of this app has it, if its windows can be ordered."""
+        loaded = load_schedule(self._app, self._settings, self._scheduler)
+        add_defined(loaded, self._app, self._store)
+        entry = loaded.entries.get(name)
+        if entry is None:
+            if name in loaded.entries.wrong:
+                raise SettingError(f"it is left out: {loaded.entries.wrong[name]}")
+            raise UnknownScheduleError("it isn't in the schedule of the board's app")
+        if not entry.tracked:
+            raise SettingError("it is untracked: nobody could record the end of a window")
+        return entry
+
+    # -- orders -----------------------------------------------------------------------------------------------
+
+    def run(self, name: str, said: Said, start: datetime | None) -> int:
+        """Run the window at ``start`` now, None: the newest; returns how many were ordered, 0 if it is open."""
+        at = self._orders.start_to_run(self._entry(name), start)
+        self._note("run", name, said, about_windows([at]))
+        return sum(each.task_id is not None for each in self._orders.run(name, [at]))
+
+    def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> Plan:
+        """Return what a backfill would run, and what it would leave out."""
+        return Plan(*self._orders.starts_between(self._entry(name), since, until, again=again))
+
+    def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
+        """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
+        self._note("backfill", name, said, about_windows(starts))
+        return sum(each.task_id is not None for each in self._orders.run(name, starts))
+
+    def pause(self, name: str, said: Said, *, paused: bool) -> None:
+        """Pause an entry, or resume it."""
+        words = self._note("pause" if paused else "resume", name, said)
+        change = self._store.pause if paused else self._store.resume
+        if not change(name, words):
+            raise UnknownScheduleError("the store has no such entry; a beat that has it in its schedule loads it")
+
+    def abandon(self, name: str, said: Said, starts: Sequence[datetime], *, running: bool) -> tuple[int, int]:
+        """Give up open windows; returns how many, and how many are left since they run."""
+        self._note("abandon", name, said, about_windows(starts))
+        done = self._orders.abandon(name, starts, running=running)
+        return len(done.gone), len(done.running)
+
+    def edit(self, name: str, said: Said, edited: dict[str, Any], version: int) -> None:
+        """Change when a schedule that was set at run time starts, and its ``once`` settings.
+
+        Raises VersionConflictError where it hasn't ``version`` any more.
+        """
+        known = self._schedules.get(name)
+        if known is None:
+            raise UnknownScheduleError("no such schedule is set at run time")
+        definition = Definition.from_json({**known.as_json(), **{field: edited[field] for field in _EDITED}})
+        self._schedules.check(name, definition)
+        words = self._note("edit", name, said)
+        self._schedules.put(name, definition, words, if_version=version)
+
+    def _note(self, what: str, name: str, said: Said, about: str = "") -> str:
+        """Write an order down; returns who gives it and why, as the store keeps that."""
+        words = check_words(said.by, said.note)
+        self._store.note(Order(what, name, said.by, said.note, about))
+        return words

@@ -1,0 +1,47 @@
+"""The board as an ASGI application, for an application of the user's own to mount."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp
+
+from celery_once_beat.settings import Settings
+from celery_once_beat.status import View
+
+from .desk import Desk
+from .guard import Access, check_token
+from .site import make_site
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ("asgi",)
+
+
+def asgi(
+    app: Celery,
+    *,
+    actions: bool | Callable[[Any], object] = False,
+    token: str | None = None,
+    hosts: Collection[str] = (),
+    windows: int = 24,
+    scheduler: str | None = None,
+) -> ASGIApp:
+    """Return the window board of ``app``, to be mounted at any path of another ASGI application.
+
+    Who may look: whom the scope's ``user`` names (its ``is_authenticated`` is true), as Starlette's
+    AuthenticationMiddleware puts it there, or code of yours; who knows ``token``; and where there is no token, this
+    machine. Who may act, ``actions``: nobody; True: all who may look, this machine excepted; a function: those users
+    for whom it is true.
+
+    A server on this machine answers only Host headers that name it, or one of ``hosts``, unless there is a token.
+    ``windows`` are shown of each entry. ``scheduler`` is beat's ``-S``, where ``beat_scheduler`` doesn't name it.
+    Raises SettingError where a setting is wrong.
+    """
+    check_token(token)
+    settings = Settings.from_app(app)
+    desk = Desk(app, settings, scheduler) if actions else None
+    view = View(app, settings, scheduler, windows=windows)
+    return make_site(app, settings, view, Access(token, actions, hosts), desk)

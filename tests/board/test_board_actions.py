@@ -1,0 +1,409 @@
+"""What is ordered on the board: by keyboard, with real beats and workers; who may, and what the log says of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import filled
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from boards import Answer, Board, loaded_of
+from playwright.sync_api import Page, expect
+from processes import wait_until
+from system import System
+
+from celery_once_beat import Schedules
+from celery_once_beat.store import Busy
+from celery_once_beat.windows import format_instant
+
+pytestmark = pytest.mark.xdist_group("chromium")
+
+Start = Callable[..., Board]
+Visit = Callable[..., Page]
+
+WORK = "apps.once_app.work"
+TOKEN = "a-token-of-the-tests-0123456789"
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+
+
+@pytest.fixture(autouse=True)
+def no_law(system: System) -> None:
+    system.check_law = False
+    system.entries = {"hourly": {"task": WORK, "every": 3600.0}}
+
+
+@pytest.fixture
+def acting(board: Start) -> Board:
+    """A board on which whoever knows the token may act."""
+    return board("--actions", ONCE_BOARD_TOKEN=TOKEN)
+
+
+def fill(system: System, windows: int = 4) -> None:
+    """Windows of the last hours, done."""
+    filled.fill(system.store, loaded_of(system), windows, timedelta(hours=windows, minutes=1))
+
+
+def check(page: Page) -> None:
+    results = Axe().run(page, options=RULES)
+    assert results.violations_count == 0, results.generate_report()
+
+
+# -- by keyboard ----------------------------------------------------------------------------------------------------
+
+
+def press_to(page: Page, role: str, name: str) -> None:
+    """Press Tab until what has this role and name has the focus."""
+    wanted = page.get_by_role(role, name=name, exact=role != "textbox").first
+    expect(wanted).to_be_visible()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if wanted.evaluate("node => node === document.activeElement"):
+            return
+    raise AssertionError(f"Tab doesn't lead to the {role} {name!r}")
+
+
+def fill_in(page: Page, form: str, **fields: str) -> None:
+    """Type into fields of the form with this heading, which Tab leads to."""
+    for label, text in fields.items():
+        field = page.get_by_role("form", name=form).get_by_label(label.replace("_", " "), exact=False).first
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            if field.evaluate("node => node === document.activeElement"):
+                break
+        else:
+            raise AssertionError(f"Tab doesn't lead to {label!r}")
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type(text)
+
+
+def to_orders(page: Page, entry: str = "hourly") -> None:
+    """From the board to the page of an entry's orders."""
+    press_to(page, "link", "Orders")
+    page.keyboard.press("Enter")
+    press_to(page, "textbox", "Entry")
+    page.keyboard.type(entry)
+    page.keyboard.press("Enter")
+    press_to(page, "link", entry)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=entry, exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_by_keyboard(system: System, acting: Board, visit: Visit, scheme: str) -> None:
+    """Run now, backfill with what it would run shown first, pause with a note, resume; each page is clean for axe."""
+    fill(system)
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    page = visit(f"{acting.url}?token={TOKEN}", color_scheme=scheme, viewport={"width": 400, "height": 800})
+    expect(page.get_by_text("hourly", exact=True).first).to_be_visible()
+    to_orders(page)
+    check(page)
+
+    fill_in(page, "Run a window now", Your_name="anna", Note="after the fix")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_have_text("Ordered 1 window. A beat publishes it at once.")
+    expect(page.locator("tbody tr").first).to_contain_text("anna (by token)")
+    wait_until(lambda: system.account("hourly").apart.get("done") == 1, "a worker ran it", 60)
+
+    history = system.store.account("hourly")
+    since, until = (history.cursor - timedelta(hours=n) for n in (3, 0))
+    fill_in(
+        page,
+        "Run a range of windows",
+        From=format_instant(since),
+        To=format_instant(until),
+        Your_name="anna",
+        Note="twice",
+    )
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Space")  # also what is done
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("4 windows")
+    expect(page.get_by_role("listitem")).to_have_count(4)
+    assert system.account("hourly").apart == {"done": 1}, "nothing runs before it is agreed to"
+    check(page)
+    press_to(page, "button", "Run 4 windows")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Ordered 4 windows.")
+    wait_until(lambda: system.account("hourly").apart.get("done") == 5, "workers ran them", 60)
+
+    fill_in(page, "Pause", Your_name="anna", Note="the database moves")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Paused.")
+    assert system.account("hourly").paused_for == "the database moves"
+    check(page)
+    press_to(page, "link", "All entries")
+    page.keyboard.press("Enter")
+    expect(page.locator(".attention").first).to_contain_text("paused by anna (by token): the database moves")
+    to_orders(page)
+    fill_in(page, "Resume", Your_name="anna")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Resumed.")
+    assert not system.account("hourly").paused
+    assert [record.order.what for record in system.store.orders()] == ["resume", "pause", "backfill", "run"]
+    press_to(page, "link", "All orders")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    check(page)
+    beat.stop()
+
+
+def test_open_windows_are_given_up(system: System, acting: Board, visit: Visit) -> None:
+    """Those that are ticked; what runs only by request. A wrong form says so, and keeps what was typed."""
+    (row,) = loaded_of(system).entries
+    filled.load(system.store, [row], timedelta(hours=3, minutes=1))
+    windows = [filled.claim(system.store, [row])[0] for _ in range(3)]
+    system.store.begin(windows[2], "celery@host:1:delivery/1", 600.0)
+    page = visit(f"{acting.url}?token={TOKEN}")
+    to_orders(page)
+    fill_in(page, "Give up open windows", Your_name="anna", Note="a note to keep")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_have_text("found no window, expected one or more to give up")
+    check(page)
+    form = page.get_by_role("form", name="Give up open windows")
+    expect(form.get_by_label("Note")).to_have_value("a note to keep")
+    for running in (False, True):
+        boxes = form.locator("[name=start]")
+        for number in range(boxes.count()):
+            boxes.nth(number).focus()
+            page.keyboard.press("Space")
+        if running:
+            form.locator("[name=running]").focus()
+            page.keyboard.press("Space")
+        form.get_by_label("Your name").focus()
+        page.keyboard.type("anna")
+        page.keyboard.press("Enter")
+        said = "Gave up 1 windows; left 0" if running else "Gave up 2 windows; left 1"
+        expect(page.get_by_role("status")).to_contain_text(said)
+    assert not system.account("hourly").open
+    assert system.account("hourly").counts == {"abandoned": 3}
+    assert isinstance(system.store.begin(windows[2], "late", 30.0), Busy) is False
+
+
+@pytest.fixture
+def schedules(system: System) -> Iterator[Schedules]:
+    with closing(Schedules(url=system.store_url)) as made:
+        yield made
+
+
+def test_a_schedule_that_was_set_at_run_time_is_edited(
+    system: System, schedules: Schedules, acting: Board, visit: Visit
+) -> None:
+    """When it starts, and nothing else; not over somebody else's change; what it is called with isn't shown."""
+    schedules.set("user-42", task=WORK, schedule=3600.0, args=["a-secret"], by="web")
+    page = visit(f"{acting.url}?token={TOKEN}")
+    expect(page.get_by_text("user-42")).to_be_visible()
+    to_orders(page, "user-42")
+    check(page)
+    assert "a-secret" not in page.content()
+    form = page.get_by_role("form", name="Edit the schedule")
+    field = form.get_by_label("schedule")
+    assert "3600" in field.input_value()
+    changed = field.input_value().replace("3600", "7200")
+    schedules.set("user-42", task=WORK, schedule=1800.0, args=["a-secret"], by="web")
+
+    def send(text: str) -> None:
+        field.fill(text)
+        form.get_by_label("Your name").fill("anna")
+        form.get_by_label("Note").fill("too often")
+        form.get_by_label("Note").press("Enter")
+
+    send(changed)
+    expect(page.get_by_role("alert")).to_contain_text("expected version 1, it has version 2")
+    send("{")
+    expect(page.get_by_role("alert")).to_contain_text("expected JSON")
+    send('{"type": "interval"}')
+    expect(page.get_by_role("alert")).to_contain_text("found")
+    send(changed)
+    expect(page.get_by_role("status")).to_contain_text("Changed.")
+    found = schedules.get("user-42")
+    assert found is not None
+    assert (found.schedule.run_every, list(found.args)) == (timedelta(hours=2), ["a-secret"])
+    assert (found.changed_by, found.note, found.version) == ("anna (by token)", "too often", 3)
+    assert "a-secret" not in page.content()
+
+
+# -- hostile names and notes ----------------------------------------------------------------------------------------
+
+NAMES = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202egnp.exe",
+    "a/../../etc?x=1#y",
+    "</textarea></form><form action=//evil>",
+]
+
+
+def test_hostile_names_and_notes(system: System, board: Start, visit: Visit) -> None:
+    """They are text, on every page, in the log and in the attention line; what isn't printable is written out."""
+    system.entries = {name: {"task": WORK, "every": 3600.0} for name in NAMES}
+    fill(system, 1)
+    acting = board("--actions", ONCE_BOARD_TOKEN=TOKEN)
+    page = visit(f"{acting.url}?token={TOKEN}")
+    for name in NAMES:
+        shown = name if name.isprintable() else repr(name)
+        page.goto(f"{acting.url}/orders?{urlencode({'entry': name if name.isprintable() else 'gnp.exe'})}")
+        page.get_by_role("link", name=shown, exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(shown)
+        form = page.get_by_role("form", name="Pause")
+        form.get_by_label("Your name").fill(name)
+        form.get_by_label("Note").fill(name)
+        form.get_by_label("Note").press("Enter")
+        expect(page.get_by_role("status")).to_contain_text("Paused.")
+        expect(page.locator("tbody tr").first).to_contain_text(shown)
+        form = page.get_by_role("form", name="Run a window now")
+        form.get_by_label("Window").fill(name)
+        form.get_by_label("Your name").fill(name)
+        form.get_by_label("Note").press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("expected a time")
+        assert page.locator("img, base, script:not([src]), [action*=evil]").count() == 0
+    page.goto(acting.url)
+    expect(page.locator(".attention").first).to_contain_text("paused by")
+    assert page.locator("img, base, script:not([src])").count() == 0
+    assert {record.order.note for record in system.store.orders()} == {" ".join(name.split()) for name in NAMES}
+    assert "Traceback" not in acting.proc.log
+
+
+def test_a_foreign_log_of_orders(system: System, acting: Board, visit: Visit) -> None:
+    """The pages say so, and nothing is ordered that couldn't be written down."""
+    fill(system, 1)
+    with system.client() as client:
+        client.set("once:orders", "not ours", ex=600)
+    page = visit(f"{acting.url}?token={TOKEN}")
+    page.goto(f"{acting.url}/orders")
+    expect(page.get_by_role("alert")).to_contain_text("'once:orders' holds a string, expected a list")
+    assert not system.account("hourly").paused
+
+
+# -- who may --------------------------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """A form of the board's, as a browser has it."""
+
+    board: Board
+    path: str
+    cookie: str
+    csrf: str
+
+    def send(self, order: str = "pause", headers: dict[str, str] | None = None, **fields: str) -> Answer:
+        """Send it as a browser does, but for what is given; a header '' isn't sent."""
+        given = {"csrf": self.csrf, "by": "anna", **fields}
+        sent = {
+            "content-type": "application/x-www-form-urlencoded",
+            "cookie": self.cookie,
+            "origin": self.board.url,
+            "authorization": f"Bearer {TOKEN}",
+            **(headers or {}),
+        }
+        with closing(self.board.connect()) as connection:
+            body = urlencode(given)
+            left = {name: value for name, value in sent.items() if value}
+            connection.request("POST", f"{self.path}/{order}", body, left)
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, told, answer.read().decode())
+
+
+def open_form(system: System, board: Board) -> Form:
+    fill(system, 1)
+    (line,) = set(
+        wait_until(lambda: re.findall(r'id="e(\w+)"', board.ask(headers=bearer()).text), "the entry is shown", 60)
+    )
+    shown = board.ask(f"/orders/{line}", headers=bearer())
+    csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
+    assert csrf
+    return Form(board, f"/orders/{line}", shown.headers["set-cookie"].partition(";")[0], csrf[1])
+
+
+def bearer() -> dict[str, str]:
+    return {"authorization": f"Bearer {TOKEN}"}
+
+
+def test_it_only_reads_unless_told_otherwise(system: System, board: Start) -> None:
+    """No page of orders, no link to one, no form that could be sent; --actions needs a token."""
+    there = board(ONCE_BOARD_TOKEN=TOKEN)
+    assert there.ask("/orders", headers=bearer()).status == 404
+    assert there.ask("/orders/x/pause", "POST", bearer()).status == 405
+    assert "orders" not in there.ask(headers=bearer()).text
+    assert "form-action 'none'" in there.ask(headers=bearer()).headers["content-security-policy"]
+    refused = system.celery("once", "dashboard", "--port", "0", "--actions")
+    assert refused.wait() == os.EX_CONFIG
+    assert refused.log == "once: --actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act\n"
+
+
+def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
+    """Each guard by itself: the token, the origin, the form's own token, its type. Then the same form is taken."""
+    form = open_form(system, acting)
+    for headers, status in (
+        ({"authorization": ""}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"origin": ""}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": acting.url + "0"}, 403),
+        ({"origin": "http://["}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "none"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 403),
+        ({"cookie": ""}, 403),
+        ({"cookie": "once_board_csrf=" + "0" * 32}, 403),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/json"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+    ):
+        assert form.send(headers=headers).status == status, headers
+    for fields, status in (
+        ({"csrf": ""}, 403),
+        ({"csrf": "0" * 64}, 403),
+        ({"csrf": "ü"}, 403),
+        ({"by": " "}, 422),
+        ({"by": "x" * 500}, 422),
+        ({"note": "x" * 5000}, 422),
+        ({"note": "x" * 300_000}, 413),
+    ):
+        assert form.send(**fields).status == status, fields
+    assert form.send("nothing").status == 404
+    assert form._replace(path="/orders/nobody").send().status == 404
+    assert form.send(headers={"authorization": ""}, token=TOKEN).status == 401
+    query = form._replace(path=form.path + f"/pause?token={TOKEN}&x=")
+    assert query.send(headers={"authorization": ""}).status == 401, "no token in an address lets a form in"
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert acting.ask(f"{form.path}/pause", method, bearer()).headers["allow"] == "GET, HEAD, POST"
+    assert acting.ask(f"{form.path}/pause", headers=bearer()).status == 405
+    assert not system.account("hourly").paused
+    assert system.store.orders() == [], "nothing was carried out"
+    taken = form.send()
+    assert (taken.status, taken.headers["location"]) == (303, f"..{form.path.removeprefix('/orders')}?did=pause")
+    assert system.account("hourly").paused
+    assert form.send("resume", {"origin": "", "sec-fetch-site": "same-origin"}).status == 303
+    assert not system.account("hourly").paused
+    assert TOKEN not in acting.proc.log
+    assert "Traceback" not in acting.proc.log
+
+
+def test_the_pages_of_orders_carry_the_policy(system: System, acting: Board) -> None:
+    """As all pages, but that a form may be sent to the board itself, and says from where it comes."""
+    form = open_form(system, acting)
+    for answer in (acting.ask("/orders", headers=bearer()), acting.ask(form.path, headers=bearer()), form.send(by="")):
+        policy = answer.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "form-action 'self'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(policy)
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:|https?://", answer.text)
+    cookie = acting.ask("/orders", headers=bearer()).headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie

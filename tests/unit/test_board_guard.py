@@ -1,0 +1,142 @@
+"""Whom the board's guard lets in where it is mounted in another application: by its users, hosts and addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.web.board.guard import Access, Guard, Visitor, check_token
+
+LOOPBACK, PUBLIC = ("127.0.0.1", 8000), ("10.1.2.3", 8000)
+
+
+class Django:
+    """A user as Django has it."""
+
+    is_authenticated = True
+
+    def __init__(self, name: str, *, staff: bool = False) -> None:
+        self._name = name
+        self.is_staff = staff
+
+    def get_username(self) -> str:
+        return self._name
+
+
+def starlette(name: str) -> Any:
+    return SimpleNamespace(is_authenticated=True, display_name=name)
+
+
+NOBODY = SimpleNamespace(is_authenticated=False, display_name="")
+
+
+def ask(
+    access: Access,
+    user: Any = None,
+    server: Any = LOOPBACK,
+    host: str = "localhost",
+    method: str = "GET",
+    **headers: str,
+) -> Visitor | int:
+    """Ask the guard; returns who is passed on, or the status of a refusal."""
+    passed: list[Visitor] = []
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(Visitor.of(scope))
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    given = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    scope = {
+        "type": "http", "method": method, "path": "/", "query_string": b"", "scheme": "http", "server": server,
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }  # fmt: skip
+    if user is not None:
+        scope["user"] = user
+    asyncio.run(Guard(app, access)(scope, None, send))  # type: ignore[arg-type]
+    return passed[0] if passed else int(sent[0]["status"])
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "hosts", "passes"),
+    [
+        (LOOPBACK, "localhost:8000", (), True),
+        (LOOPBACK, "evil.example", (), False),
+        (LOOPBACK, "evil.example:8000", ("ops.example",), False),
+        (LOOPBACK, "ops.example", ("ops.example",), True),
+        (LOOPBACK, "ops.example:8443", ("ops.example",), True),
+        (LOOPBACK, "", ("",), False),
+        (("::1", 8000), "evil.example", (), False),
+        (("0.0.0.0", 8000), "evil.example", (), False),
+        (("::", 8000), "evil.example", (), False),
+        (("localhost", 8000), "evil.example", (), False),
+        (("/run/board.sock", None), "evil.example", (), False),
+        (None, "evil.example", (), False),
+        (PUBLIC, "ops.example", (), True),
+        (PUBLIC, "evil.example", (), True),
+    ],
+)
+def test_a_rebound_name_gets_nothing(server: Any, host: str, hosts: tuple[str, ...], passes: bool) -> None:
+    """Where only this machine may reach the server, the Host names it, or one that was allowed: a user too."""
+    found = ask(Access(hosts=hosts), starlette("anna"), server, host)
+    assert found == (Visitor("anna") if passes else 400)
+
+
+def test_without_a_token_others_have_to_be_known() -> None:
+    """This machine may look, and never act; elsewhere nobody may who isn't authenticated."""
+    assert ask(Access(actions=True)) == Visitor()
+    assert ask(Access(actions=True), NOBODY) == Visitor()
+    assert ask(Access(actions=True), method="POST", origin="http://localhost") == 403
+    for user in (None, NOBODY, SimpleNamespace(), SimpleNamespace(is_authenticated="yes")):
+        assert ask(Access(actions=True), user, PUBLIC) == 403
+        assert ask(Access(actions=True, hosts=["ops.example"]), user, LOOPBACK, "ops.example") == 403
+
+
+def test_who_acts_is_the_scopes_user() -> None:
+    """By the name that Django, or Starlette, knows; a function chooses among them."""
+    staff, other = Django("anna", staff=True), Django("bob")
+    only_staff = Access(actions=lambda user: user.is_staff)
+    assert ask(only_staff, staff, PUBLIC) == Visitor("anna", acts=True)
+    assert ask(only_staff, other, PUBLIC) == Visitor("bob", acts=False)
+    assert ask(only_staff, other, PUBLIC, "ops", "POST", origin="http://ops") == 403
+    assert ask(only_staff, staff, PUBLIC, "ops", "POST", origin="http://ops") == Visitor("anna", acts=True)
+    assert ask(Access(actions=True), starlette("carl"), PUBLIC) == Visitor("carl", acts=True)
+    assert ask(Access(), starlette("carl"), PUBLIC) == Visitor("carl", acts=False)
+    assert ask(Access(), starlette("carl"), PUBLIC, "ops", "POST", origin="http://ops") == 405
+    assert ask(Access(), starlette("a\nb\u202e"), PUBLIC) == Visitor(r"'a\nb\u202e'")
+
+
+def test_a_token_beside_users() -> None:
+    """It lets in who isn't known; where a function chooses users, it doesn't let act."""
+    token = "0123456789abcdef"
+    bearer = {"authorization": f"Bearer {token}"}
+    assert ask(Access(token, actions=True), None, PUBLIC) == 401
+    assert ask(Access(token, actions=True), None, PUBLIC, **bearer) == Visitor(acts=True)
+    assert ask(Access(token, actions=lambda _: True), None, PUBLIC, **bearer) == Visitor()
+    assert ask(Access(token, actions=True), starlette("anna"), PUBLIC) == Visitor("anna", acts=True)
+    with pytest.raises(SettingError, match="found 5 characters"):
+        check_token("short")
+
+
+def test_a_form_comes_from_the_board_itself() -> None:
+    """As the browser says; a page of another origin, port or scheme says something else."""
+    access, anna = Access(actions=True), starlette("anna")
+    for headers in (
+        {},
+        {"origin": "null"},
+        {"origin": "http://ops.evil"},
+        {"origin": "http://ops:81"},
+        {"origin": "ftp://ops"},
+        {"origin": "http://ops", "sec_fetch_site": "cross-site"},
+        {"origin": "http://ops", "sec_fetch_site": "same-site"},
+        {"origin": "http://ops", "sec_fetch_site": "none"},
+    ):
+        assert ask(access, anna, PUBLIC, "ops", "POST", **headers) == 403, headers
+    for headers in ({"origin": "http://ops"}, {"origin": "https://OPS"}, {"sec_fetch_site": "same-origin"}):
+        assert ask(access, anna, PUBLIC, "ops", "POST", **headers) == Visitor("anna", acts=True)
