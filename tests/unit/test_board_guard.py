@@ -89,7 +89,7 @@ def test_a_rebound_name_gets_nothing(server: Any, host: str, hosts: tuple[str, .
 
 
 def test_without_a_token_others_have_to_be_known() -> None:
-    """This machine may look, and never act; elsewhere nobody may who isn't authenticated."""
+    """Who is on this machine may look, and never act; elsewhere nobody may who isn't authenticated."""
     assert ask(Access(actions=True)) == Visitor()
     assert ask(Access(actions=True), NOBODY) == Visitor()
     assert ask(Access(actions=True), method="POST", origin="http://localhost") == 403

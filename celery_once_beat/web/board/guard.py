@@ -134,7 +134,7 @@ class Guard:
 
     def _is_host(self, request: Request) -> bool:
         host = request.headers.get("host", "")
-        named = {host, host.rpartition(":")[0]} & set(self._access.hosts)
+        named = host != "" and {host, host.partition(":")[0]} & set(self._access.hosts)
         return not _may_be_loopback(request) or names_this_machine(host) or bool(named)
 
     def _visitor(self, request: Request) -> Visitor | Response:
