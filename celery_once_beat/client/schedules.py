@@ -38,6 +38,7 @@ from celery_once_beat.store import (
     Lookup,
     Store,
     StoredDefinition,
+    Unknown,
     raised,
 )
 from celery_once_beat.windows import format_instant
@@ -294,7 +295,7 @@ class Schedules:
 
         A beat publishes it within one look, by the definition as it is then. Its outcome is counted apart.
         """
-        at = self._orders.start_to_run(self._entry(name), self._instant(start))
+        at = self._orders.start_to_run(self._entry(name), None if start is None else self._instant(start))
         return self._orders.run(name, [at])[0]
 
     def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
@@ -303,8 +304,6 @@ class Schedules:
         With ``again`` what is done runs once more. Else as ``run``.
         """
         since, until = self._instant(start), self._instant(end)
-        assert since is not None
-        assert until is not None
         starts, _ = self._orders.starts_between(self._entry(name), since, until, again=again)
         return self._orders.run(name, starts)
 

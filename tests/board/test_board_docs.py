@@ -78,6 +78,8 @@ def test_the_board_as_it_stands(serve: Serve) -> None:
     ]
     assert job["authorization"].keys() == {"credentials_file"}, "Prometheus then sends Bearer and the file's text"
     assert get(proc, "/metrics", authorization=f"Bearer {token}")[0] == 200
+    acting = serve("$ celery -A proj once dashboard --actions", ONCE_BOARD_TOKEN=token)
+    assert get(acting, "/orders", authorization=f"Bearer {token}")[0] == 200
 
 
 def test_the_metrics_as_they_stand(serve: Serve, redis_url: str, tmp_path: Path) -> None:

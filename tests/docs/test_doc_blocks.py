@@ -22,6 +22,11 @@ PAGES = {
 #: but the first are.
 BLOCKS = {
     ("docs/board.md", "served"): "tests/board/test_board_docs.py",
+    ("docs/board.md", "mounted users"): "tests/board/test_board_mounted.py",
+    ("docs/board.md", "mounted starlette"): "tests/board/test_board_mounted.py",
+    ("docs/board.md", "mounted fastapi"): "tests/board/test_board_mounted.py",
+    ("docs/board.md", "mounted django asgi"): "tests/board/test_board_mounted.py",
+    ("docs/board.md", "mounted django wsgi"): "tests/board/test_board_mounted.py",
     ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "served"): "tests/board/test_board_docs.py",
     ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
