@@ -5,7 +5,7 @@ from __future__ import annotations
 from .broker import broadcast_entries
 from .defined import Defined, make_defined
 from .entries import BeatEntry, Entries
-from .schedule import LoadedSchedule, add_defined, describe, load_schedule
+from .schedule import LoadedSchedule, add_defined, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 
@@ -20,7 +20,6 @@ __all__ = (
     "ServerClock",
     "add_defined",
     "broadcast_entries",
-    "describe",
     "load_schedule",
     "make_defined",
 )

@@ -143,7 +143,8 @@ class Claiming:
             now = self._clock.now()
             chunk: list[tuple[BeatEntry, LoadRequest]] = []
             while left and len(chunk) < CHUNK and (not chunk or time.monotonic() < until):
-                chunk.append((left[-1], left.pop().load_request(self._beat, now)))
+                entry = left.pop()
+                chunk.append((entry, entry.load_request(self._beat, now, self._entries.told(entry))))
             yield chunk
             if time.monotonic() > until:
                 return

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 from celery.schedules import crontab, schedule
@@ -42,6 +43,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, ScheduleError, SettingError, UndecidedError
 from celery_once_beat.logs import about
 from celery_once_beat.rules import EntryPolicy, Step, Timing, count_starts, fingerprint, next_steps, spread_offset
+from celery_once_beat.schedules import LoadedDefinition, describe
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
@@ -59,6 +61,8 @@ _LEAST_APART = timedelta(milliseconds=1)
 _BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
 #: Seconds for which one entry's starts are looked for before it is the others' turn.
 _SLICE = 0.05
+#: Most texts that are kept of what people are told.
+_MOST_TOLD = 1024
 #: A plan that is older is made anew: what was on time may be late by now.
 _PLAN_LASTS = timedelta(seconds=5)
 
@@ -200,8 +204,8 @@ class BeatEntry:
         """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
 
-    def load_request(self, beat: str, now: datetime) -> LoadRequest:
-        """Return the request by which ``beat`` loads it."""
+    def load_request(self, beat: str, now: datetime, told: str = "") -> LoadRequest:
+        """Return the request by which ``beat`` loads it; ``told`` is what people are told of it."""
         limits, delay = self.policy, self.timing.delay(now)
         if limits.grace is not None and delay:  # it counts from when a message may run
             limits = replace(limits, grace=limits.grace + delay)
@@ -216,6 +220,7 @@ class BeatEntry:
             counts_from=self.counts_from or self.came_at or self.absent_at,
             absent_at=self.absent_at,
             stored=self.stored,
+            defined=told,
         )
 
     # -- what happens to it -----------------------------------------------------------------------------------
@@ -464,6 +469,8 @@ class Entries:
         self._logged_hidden: set[str] = set()
         #: Entries that are left out, and why.
         self.wrong: dict[str, str] = {}
+        #: What people are told of entries, by all that it says: many say the same.
+        self._told: dict[tuple[object, ...], str] = {}
 
     def __len__(self) -> int:
         """How many there are."""
@@ -476,6 +483,46 @@ class Entries:
     def get(self, name: str) -> BeatEntry | None:
         """The entry ``name``."""
         return self._entries.get(name)
+
+    def told(self, entry: BeatEntry) -> str:
+        """Return what people are told of ``entry``; '' for one that was set at run time: the store has it."""
+        if entry.stored:
+            return ""
+        source, policy, countdown = entry.source, entry.policy, entry.timing.countdown
+        lease = policy.lease or self._settings.of_task("lease", self._tasks.get(source.task))
+        queue = (source.options or {}).get("queue")
+        queue = getattr(queue, "name", queue)
+        queue = queue if isinstance(queue, str) else None
+        said = (entry.fingerprint, entry.tracked, lease, countdown, queue)
+        if said not in self._told:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            definition = LoadedDefinition(
+                task=source.task,
+                schedule=source.schedule,
+                says=describe(source.schedule),
+                lease=lease,
+                tracked=entry.tracked,
+                one_off=entry.one_off,
+                anchor=policy.anchor,
+                spread=policy.spread,
+                countdown=countdown,
+                queue=queue,
+            )
+            self._told[said] = definition.text()
+        return self._told[said]
+
+    def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
+        """Return the entry ``name`` as a beat has loaded it, by what that said; ``known`` is its fingerprint.
+
+        For who only looks: it has no arguments. Raises SettingError. The definition has to have a schedule.
+        """
+        once = {"anchor": definition.anchor, "spread": definition.spread, "tracked": definition.tracked}
+        options: dict[str, Any] = {"once": {**once, "lease": definition.lease}, "queue": definition.queue}
+        source = SimpleNamespace(task=definition.task, schedule=definition.schedule, options=options)
+        if definition.countdown is not None:
+            options["countdown"] = definition.countdown
+        return replace(self.make(name, source), fingerprint=known, one_off=definition.one_off)
 
     def leases(self) -> Iterator[tuple[str, float]]:
         """Yield who sets a lease, and its seconds: the app, tasks and entries."""
@@ -762,6 +809,11 @@ class Entries:
     def unloaded(self) -> list[BeatEntry]:
         """Entries whose cursor this beat doesn't know and that aren't resting."""
         return list(self._unloaded)
+
+    @property
+    def still_unloaded(self) -> int:
+        """How many these are."""
+        return len(self._unloaded)
 
     @property
     def all_loaded(self) -> bool:

@@ -7,7 +7,6 @@ way.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery.beat import Scheduler
-from celery.schedules import schedule
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
 from celery_once_beat.errors import OnceError, SettingError
@@ -29,11 +27,6 @@ from .scheduler import OnceScheduler
 
 if TYPE_CHECKING:
     from celery import Celery
-
-#: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
-_REPR = re.compile(r"^<\w+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
-#: The same with its zone, by django-celery-beat and those after it, which name the weekday before the date.
-_ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)>$")
 
 
 @dataclass(frozen=True)
@@ -127,15 +120,3 @@ def _silence() -> Iterator[None]:
         yield
     finally:
         _quiet.now = before
-
-
-def describe(when: Any) -> str:
-    """Say in a few words when a schedule starts: ``*/5 * * * *``, ``every 30 s``, else as it writes itself."""
-    if type(when) is schedule:
-        seconds = when.run_every.total_seconds()  # type: ignore[attr-defined]  # celery-types lacks it
-        for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-            if seconds >= size and seconds % size == 0:
-                return f"every {seconds / size:g} {unit}"
-        return f"every {seconds:g} s"
-    text = shown(when)
-    return _ZONED.sub(r"\1 \3 \2 \4", text) if _ZONED.match(text) else _REPR.sub(r"\1", text)

@@ -329,7 +329,10 @@ class OnceSchedulerMixin(Publishing):
         """What people are told of this beat."""
         now, due = self.clock.now(), self.entries.next_due()
         lag = max((now - due).total_seconds() if due else 0.0, self._claiming.behind, 0.0)
-        return BeatReport(self.clock.offset, lag, len(self.entries), self.entries.untracked, __version__)
+        entries = self.entries
+        return BeatReport(
+            self.clock.offset, lag, len(entries), entries.untracked, __version__, unloaded=entries.still_unloaded
+        )
 
     def _claim_due(self) -> float:
         """Claim and publish a chunk of what is due; returns the seconds until the next tick."""

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import Balance
-from celery_once_beat.store import EntrySeen
+from celery_once_beat.status import Listed, line_up
 from celery_once_beat.windows import format_instant
 
 from .context import Project, json_option, open_project, scheduler_option
@@ -26,7 +25,8 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
     """Count each entry's windows again: those that its schedule defines = outcomes + open + untracked.
 
     The count runs from the first cursor under the present definition to the cursor now. Exits with 1 if an account
-    doesn't balance or can't be read. An entry of which the beats have another definition isn't judged.
+    doesn't balance or can't be read. It counts by the schedules that the beats run; one of a type that only their code
+    knows isn't judged.
     """
     with open_project(ctx, scheduler) as project:
         accounts = _audit(project)
@@ -42,24 +42,24 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
 
 
 def _audit(project: Project) -> list[dict[str, Any]]:
-    entries = sorted(project.schedule.entries, key=lambda entry: entry.name)
-    overview = project.lookup.overview([entry.name for entry in entries])
-    return [_judge(entry, overview.entries[entry.name]) for entry in entries]
+    overview = project.overview()
+    listed, _ = line_up(project.schedule, overview)
+    return [_judge(each) for each in sorted(listed, key=lambda each: each.name)]
 
 
-def _judge(entry: BeatEntry, seen: EntrySeen) -> dict[str, Any]:
-    account = seen.account
+def _judge(listed: Listed) -> dict[str, Any]:
+    name, entry, account = listed.name, listed.entry, listed.seen.account
     if account is None:
-        trouble = seen.trouble
-        return {"entry": entry.name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
-    judged = {"entry": entry.name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
-    if account.fingerprint not in (None, entry.fingerprint):
-        return {**judged, "verdict": "another definition", "why": "the beats that live have another definition of it"}
+        trouble = listed.seen.trouble
+        return {"entry": name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
+    judged = {"entry": name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
+    if entry is None or account.fingerprint not in (None, entry.fingerprint):
+        return {**judged, "verdict": "another definition", "why": "the beats have one that this process's code doesn't"}
     try:
         defined = entry.count(account.since, account.cursor)
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be read", "why": str(exc)}
-    result = Balance(entry.name, defined, dict(account.counts), account.owed)
+    result = Balance(name, defined, dict(account.counts), account.owed)
     return {
         **judged,
         "defined": result.defined,

@@ -12,7 +12,7 @@ from kombu.utils.url import maybe_sanitize_url
 from celery_once_beat.beat import broadcast_entries
 from celery_once_beat.identity import host_of
 from celery_once_beat.rules import Finding, address_findings, checks
-from celery_once_beat.status import make_report
+from celery_once_beat.status import Report, line_up, make_report
 from celery_once_beat.store import Overview
 
 from .context import Project, json_option, open_project, scheduler_option
@@ -49,7 +49,8 @@ def _findings(project: Project) -> Iterator[Finding]:
     app, settings, schedule = project.app, project.settings, project.schedule
     yield from _versions(project)
     yield from _meaning(project)
-    overview = project.lookup.overview([entry.name for entry in schedule.entries])
+    overview = project.overview()
+    report = make_report(overview, schedule)
     info, trouble = project.lookup.server()
     if trouble:
         yield Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
@@ -58,20 +59,30 @@ def _findings(project: Project) -> Iterator[Finding]:
     yield from checks.node_findings(project.lookup.clocks(), settings)
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
-    leases = list(schedule.entries.leases())
-    countdowns = [(entry.name, (entry.source.options or {}).get("countdown")) for entry in schedule.entries]
-    leases += [(f"countdown of {name}", float(wait)) for name, wait in countdowns if isinstance(wait, (int, float))]
+    lengths = list(_lengths(project, overview))
     try:
         transport = str(app.connection_for_write().transport_cls)
     except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
         yield Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
     else:
-        yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, leases)
+        yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, lengths)
         everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
         yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(project, [beat.name for beat in overview.beats])
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
-    yield from _entries(project, overview)
+    yield from _entries(project, report)
+
+
+def _lengths(project: Project, overview: Overview) -> Iterator[tuple[str, float]]:
+    """Yield each lease and each countdown: whose it is, and its seconds."""
+    entries = project.schedule.entries
+    yield from entries.leases()
+    for listed in line_up(project.schedule, overview)[0]:
+        if listed.definition is not None and listed.entry is not entries.get(listed.name):
+            yield f"lease of {listed.name}", listed.definition.lease
+        countdown = listed.entry.timing.countdown if listed.entry else None
+        if countdown is not None:
+            yield f"countdown of {listed.name}", countdown
 
 
 def _versions(project: Project) -> Iterator[Finding]:
@@ -133,17 +144,23 @@ def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _entries(project: Project, overview: Overview) -> Iterator[Finding]:
-    entries = list(project.schedule.entries)
-    yield from address_findings(entry.name for entry in entries)
-    untracked = [entry.name for entry in entries if not entry.tracked and entry.policy.tracked is None]
+def _entries(project: Project, report: Report) -> Iterator[Finding]:
+    code = project.schedule.entries
+    scheduled = [entry for entry in report.entries if entry.kind == "scheduled"]
+    yield from address_findings(entry.entry for entry in scheduled)
+    if report.code:
+        advice = "ask from where their code is, or deploy yours"
+        yield Finding("code", "note", plain(report.code[0].lower() + report.code[1:]), advice)
+    # What other code accepts isn't known here: its beats warn of the others.
+    judged = {entry.name for entry in code if entry.policy.tracked is None}
+    untracked = [entry.entry for entry in scheduled if entry.tracked is False and entry.entry in judged]
     if untracked:
         yield Finding(
             "untracked", "warn", ", ".join(untracked[:10]) + (", …" if len(untracked) > 10 else ""),  # noqa: PLR2004
             "task_cls=OnceTask on the app or base=OnceTask on the task; or accept it: {'once': {'tracked': False}}",
         )  # fmt: skip
-    misfits = [entry for entry in make_report(overview, project.schedule).entries if entry.misfit]
+    misfits = [entry for entry in report.entries if entry.misfit]
     for entry in misfits:
         yield Finding(f"entry {plain(entry.entry)}", "warn", "; ".join(entry.misfit))
     if not misfits:
-        yield Finding("entries", "ok", f"{len(entries)}, each is claimed")
+        yield Finding("entries", "ok", f"{len(scheduled)}, each is claimed")

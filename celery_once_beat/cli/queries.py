@@ -91,7 +91,7 @@ def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
 
 
 def _look(project: Project) -> Report:
-    return make_report(project.lookup.overview([entry.name for entry in project.schedule.entries]), project.schedule)
+    return make_report(project.overview(), project.schedule)
 
 
 def _print_status(report: Report, zone: tzinfo) -> None:
@@ -100,6 +100,8 @@ def _print_status(report: Report, zone: tzinfo) -> None:
         click.secho(f"The server's clock is {span(report.behind)} behind the latest window: it went back.", fg="red")
     click.echo()
     _print_beats(report.beats)
+    if report.code:
+        click.secho(plain(f"{report.code}."), fg="yellow")
     click.echo()
     if not report.entries:
         click.echo("The schedule has no entries.")

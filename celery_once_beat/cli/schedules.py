@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from celery.schedules import crontab
 
-from celery_once_beat.beat import describe
 from celery_once_beat.client import Edit, Schedule, Schedules, apply, compare, read_file, write_file
 from celery_once_beat.errors import OnceError
-from celery_once_beat.schedules import Definition, read_schedule
+from celery_once_beat.schedules import Definition, describe, read_schedule
 from celery_once_beat.store import RedBeat
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown

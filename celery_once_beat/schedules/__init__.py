@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from .codecs import find_zone, read_schedule, register_schedule_codec, write_schedule
 from .definition import Change, Definition, Schedule, check_name, check_words
+from .loaded import LoadedDefinition
 from .one_off import OneOff
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
 from .rrule import RRule
+from .words import describe
 
 __all__ = (
     "Change",
     "Definition",
+    "LoadedDefinition",
     "OneOff",
     "RRule",
     "RedBeatEntry",
     "Schedule",
     "check_name",
     "check_words",
+    "describe",
     "find_zone",
     "last_run_of",
     "read_redbeat",

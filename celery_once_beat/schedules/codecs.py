@@ -90,11 +90,11 @@ def _register(codec: _Codec, *types: type) -> None:
     _BY_TYPE.update(dict.fromkeys(types, codec))
 
 
-def write_schedule(when: object, zone: tzinfo | None = None) -> dict[str, Any]:
+def write_schedule(when: object, zone: tzinfo | None = None, *, any_nowfun: bool = False) -> dict[str, Any]:
     """Return a schedule as JSON has it; raises SettingError for one that can't be stored.
 
     A number of seconds or a timedelta is an interval, an aware datetime a one-off. ``zone`` counts for schedules that
-    have a time zone; None: their own.
+    have a time zone; None: their own. With ``any_nowfun`` one of its own is passed over: it says nothing of starts.
     """
     if isinstance(when, datetime):
         when = _one_off(when, zone)
@@ -104,7 +104,7 @@ def write_schedule(when: object, zone: tzinfo | None = None) -> dict[str, Any]:
         except (OverflowError, ValueError):
             raise SettingError(f"schedule: found {shown(when)}, expected seconds, more than 0") from None
     codec = _codec_of(when)
-    if getattr(when, "nowfun", None) is not None:
+    if getattr(when, "nowfun", None) is not None and not any_nowfun:
         raise SettingError(f"schedule: {shown(when)} has a nowfun, which can't be stored")
     try:
         fields = dict(codec.write(when, zone))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from .coming import about_windows, coming_starts, newest_start, starts_to_run
+from .lineup import Listed, line_up
 from .poll import Sight, View, each_window
 from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
 
 __all__ = (
     "BeatStatus",
     "EntryStatus",
+    "Listed",
     "Report",
     "Sight",
     "View",
@@ -17,6 +19,7 @@ __all__ = (
     "as_json",
     "coming_starts",
     "each_window",
+    "line_up",
     "make_report",
     "newest_start",
     "starts_to_run",

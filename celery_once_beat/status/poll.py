@@ -62,7 +62,7 @@ class View:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
         self._defined = add_defined(schedule, self._app, self._store, self._defined)
-        overview = self._lookup.overview(entry.name for entry in schedule.entries)
+        overview = self._lookup.overview((entry.name for entry in schedule.entries), and_loaded=True)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
         if self._shown > 1 and changed:

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule, describe
+from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, OpenWindow, Overview, Past, WindowSeen
+from celery_once_beat.store import BeatSeen, EntryAccount, OpenWindow, Overview, Past, WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import shown, span
+
+from .lineup import Listed, line_up
 
 #: After a start, the time within which a beat that lives has claimed it, or something is wrong.
 _CLAIMED_WITHIN = timedelta(seconds=15)
@@ -35,6 +37,8 @@ class BeatStatus:
     entries: int | None = None
     untracked: int | None = None
     version: str | None = None
+    #: How many of its entries it has yet to load.
+    unloaded: int | None = None
     #: Of which app it is.
     app: str | None = None
 
@@ -146,6 +150,8 @@ class Report:
     beats: tuple[BeatStatus, ...]
     #: Those that need attention come first.
     entries: tuple[EntryStatus, ...]
+    #: By what this process's code differs from what the beats run, in one line; '' where it doesn't.
+    code: str = ""
 
 
 def as_json(value: Any) -> Any:
@@ -159,11 +165,15 @@ def as_json(value: Any) -> Any:
 
 
 def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
-    """Say how everything stands, by one look at the store and the schedule."""
-    entries = [_entry(entry, overview.entries[entry.name], overview) for entry in schedule.entries]
+    """Say how everything stands, by one look at the store; ``schedule`` is what this process has, see ``lineup``."""
+    listed, differs = line_up(schedule, overview)
+    entries = [_entry(each, overview) for each in listed]
+    names = {each.name for each in listed}
     for found, why in schedule.entries.wrong.items():
         name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
-        entries.append(EntryStatus(name, "left out", **_attention([_Worry(8, f"left out: {why}", setup=True)])))
+        if name not in names:
+            worry = _Worry(8, f"left out: {why}", setup=True)
+            entries.append(EntryStatus(name, "left out", **_attention([worry])))
     for name, number in overview.strangers.items():
         worry = _Worry(2, f"{number} overdue, and not in this schedule", setup=True)
         entries.append(EntryStatus(name, "stranger", overdue=number, **_attention([worry])))
@@ -173,6 +183,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
         round(overview.latency, 6),
         tuple(BeatStatus.of(beat) for beat in overview.beats),
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
+        str(differs),
     )
 
 
@@ -182,10 +193,9 @@ def _behind(overview: Overview) -> float:
     return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
 
 
-def _entry(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus:
+def _entry(listed: Listed, overview: Overview) -> EntryStatus:
+    entry, seen = listed.entry, listed.seen
     account = seen.account
-    # A one-off whose window is behind it has no next one.
-    entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
     known: dict[str, Any] = {}
     if account is not None:
         known = {
@@ -195,18 +205,21 @@ def _entry(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> EntryStatus
             "outcomes": account.counts,
             "backfilled": account.apart,
         }
+    if entry is not None:
+        # A one-off whose window is behind it has no next one.
+        entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
+        known["next"] = _after(entry, max(overview.now, account.cursor) if account else overview.now)
     return EntryStatus(
-        entry.name,
+        listed.name,
         "scheduled",
-        task=entry.source.task,
-        schedule=describe(entry.source.schedule),
-        tracked=entry.tracked,
+        task=listed.task,
+        schedule=listed.schedule,
+        tracked=listed.tracked,
         last=WindowStatus.of(seen.last) if seen.last else None,
-        next=_after(entry, max(overview.now, account.cursor) if account else overview.now),
-        running=sum(seen.state == "running" for seen in seen.windows),
+        running=sum(window.state == "running" for window in seen.windows),
         overdue=len(seen.overdue),
         **known,
-        **_attention(_worries(entry, seen, overview)),
+        **_attention(_worries(listed, overview.now)),
     )
 
 
@@ -229,32 +242,34 @@ def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
     }
 
 
-def _worries(entry: BeatEntry, seen: EntrySeen, overview: Overview) -> Iterator[_Worry]:
+def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
+    entry, seen = listed.entry, listed.seen
     account, last = seen.account, seen.last
     if seen.trouble:
         yield _Worry(7, seen.trouble, setup=True)
-    try:
-        entry.after(overview.now)
-    except UndecidedError:
-        pass  # it is asked on
-    except ScheduleError as exc:
-        yield _Worry(6, str(exc), setup=True)
+    if entry is not None:
+        try:
+            entry.after(now)
+        except UndecidedError:
+            pass  # it is asked on
+        except ScheduleError as exc:
+            yield _Worry(6, str(exc), setup=True)
     if seen.overdue:
         yield _Worry(5, f"{len(seen.overdue)} overdue")
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
         yield _Worry(OUTCOMES[last.state].urgency, f"the last window is {last.state}")
     if account is not None:
-        yield from _worries_of(account, entry, overview.now)
+        yield from _worries_of(account, entry, now)
     elif not seen.trouble:
         yield _Worry(2, "no beat has loaded it yet", setup=True)
 
 
-def _worries_of(account: EntryAccount, entry: BeatEntry, now: datetime) -> Iterator[_Worry]:
+def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -> Iterator[_Worry]:
     if account.paused:
         by = f" by {account.paused_by}" if account.paused_by else ""
         why = f": {account.paused_for}" if account.paused_for else ""
         yield _Worry(1, f"paused{by}{why}")
-    elif account.fingerprint not in (None, entry.fingerprint):
+    elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
         yield _Worry(2, "the beats that live have another definition of it", setup=True)
     elif account.cursor > now + CURSOR_AHEAD:
         ahead = (account.cursor - now).total_seconds()
@@ -264,7 +279,7 @@ def _worries_of(account: EntryAccount, entry: BeatEntry, now: datetime) -> Itera
             "set it right, or if it was wrong before, delete the key that the beats' log names",
             setup=True,
         )
-    else:
+    elif entry is not None:
         due = _after(entry, account.cursor)
         if due is not None and due < now - _CLAIMED_WITHIN:
             yield _Worry(6, f"no beat claims it: due since {format_instant(due)}", setup=True)

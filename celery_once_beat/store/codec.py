@@ -350,6 +350,7 @@ def _read_account(values: dict[str, str]) -> model.EntryAccount:
         fingerprint=values.get("fingerprint"),
         paused_by=by,
         paused_for=note,
+        loaders=tuple(values.get("loaders", "").split(" ")[::3]),
     )
 
 

@@ -4,6 +4,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
 
     {7}:entry:<name>            cursor, definition, counters, open windows' accounts (fields: ``lua/pieces/entry.lua``);
                                 30 days or three intervals from a beat's last contact
+    {7}:entries                 <name> → what a beat says of an entry that it has loaded, for people
+                                (``lua/pieces/entries.lua``); as its longest-lived entry
     {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
@@ -42,6 +44,7 @@ SHARDS = 16
 
 _TYPES = {
     "entry": "hash",
+    "entries": "hash",
     "open": "zset",
     "claim": "string",
     "run": "string",
@@ -89,6 +92,10 @@ class Keys:
         """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``def`` or ``changes``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
+    def of_load(self, entry: str) -> dict[str, str]:
+        """Name the keys of an entry that a beat loads or unloads."""
+        return {"entry": self.of_entry("entry", entry), "entries": self.of_shard("entries", shard_of(entry))}
+
     def of_definition(self, entry: str) -> dict[str, str]:
         """Name the keys that a verb of a definition may have."""
         shard = shard_of(entry)
@@ -100,7 +107,7 @@ class Keys:
         return self.of_shard("open", shard)
 
     def of_shard(self, what: str, shard: int) -> str:
-        """Name a key of a shard: its ``open``, ``defs`` or ``gone``."""
+        """Name a key of a shard: its ``entries``, ``open``, ``defs`` or ``gone``."""
         return f"{self._prefix}{{{shard}}}:{what}"
 
     def of_window(self, window: WindowKey, start: str) -> dict[str, str]:
@@ -112,6 +119,7 @@ class Keys:
             shard = f"{self._prefix}{{{shard_of(entry)}}}:"
         return {
             "entry": f"{shard}entry:{entry}",
+            "entries": f"{shard}entries",
             "open": f"{shard}open",
             "claim": f"{shard}claim:{entry}:{start}",
             "run": f"{shard}run:{entry}:{start}",

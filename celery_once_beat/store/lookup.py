@@ -84,6 +84,8 @@ class Overview:
     entries: dict[str, EntrySeen]
     #: How many overdue windows each entry has that wasn't asked for: it has left the schedule.
     strangers: dict[str, int]
+    #: What beats say of the entries that they have loaded, as ``lua/pieces/entries.lua`` has it; if that was asked for.
+    loaded: dict[str, str] = field(default_factory=dict)
 
 
 class Lookup:
@@ -94,10 +96,14 @@ class Lookup:
         self._trip = store._trip  # noqa: SLF001  # of the same box
         self._keys = store.keys
 
-    def overview(self, entries: Iterable[str], history: int = 1) -> Overview:
-        """Look at the beats and at ``entries``, each with up to ``history`` records of its history."""
-        names = list(entries)
+    def overview(self, entries: Iterable[str], history: int = 1, *, and_loaded: bool = False) -> Overview:
+        """Look at the beats and at ``entries``, each with up to ``history`` records of its history.
+
+        With ``and_loaded`` at all entries that beats have loaded, too.
+        """
         now, latency, beats = self._beats()
+        loaded = self._loaded() if and_loaded else {}
+        names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
@@ -106,7 +112,8 @@ class Lookup:
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
                 late = overdue.pop(name, {})
                 seen[name] = self._entry(name, reply, late, trouble.get(shard_of(name), ""))
-        return Overview(now, latency, beats, seen, {name: len(windows) for name, windows in overdue.items()})
+        strangers = {name: len(windows) for name, windows in overdue.items()}
+        return Overview(now, latency, beats, seen, strangers, loaded)
 
     def entry(self, name: str, history: int) -> EntrySeen:
         """Look at one entry, with up to ``history`` records of its history."""
@@ -183,6 +190,26 @@ class Lookup:
                     late = found.setdefault(window.entry, {})
                     late[window.start] = codec.EPOCH + timedelta(milliseconds=deadline)
         return found, trouble
+
+    def _loaded(self) -> dict[str, str]:
+        """Return what beats say of the entries that they have loaded. A part at a time: there may be a million."""
+        found: dict[str, str] = {}
+        left = dict.fromkeys(range(SHARDS), "0")
+        while left:
+            commands = [
+                ("HSCAN", self._keys.of_shard("entries", shard), cursor, "COUNT", _CHUNK)
+                for shard, cursor in left.items()
+            ]
+            replies = dict(zip(left, self._trip.read(commands), strict=True))
+            left = {}
+            for shard, reply in replies.items():
+                if isinstance(reply, OnceError):
+                    continue  # for people only: what a process knows by its own code is shown all the same
+                cursor, pairs = reply
+                found |= codec.as_mapping(pairs)
+                if cursor != "0":
+                    left[shard] = cursor
+        return found
 
     def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
         return [

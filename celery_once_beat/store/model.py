@@ -48,6 +48,8 @@ class LoadRequest(NamedTuple):
     absent_at: datetime | None = None
     #: It was set at run time: the store has the definition.
     stored: bool = False
+    #: What people are told of it: JSON, see ``schedules.loaded``; '' for nothing.
+    defined: str = ""
 
 
 @dataclass(frozen=True)
@@ -372,6 +374,8 @@ class BeatReport:
     entries: int
     untracked: int
     version: str
+    #: How many of its entries it has yet to load.
+    unloaded: int = 0
 
 
 @dataclass(frozen=True)
@@ -414,6 +418,8 @@ class EntryAccount:
     #: Who paused it, and why; '' where that isn't known.
     paused_by: str = ""
     paused_for: str = ""
+    #: The newest few beats that have loaded it, not all of them alive.
+    loaders: tuple[str, ...] = ()
 
     @property
     def owed(self) -> int:

@@ -250,13 +250,13 @@ _NOW_ONLY = "now_only:flag starts_at:time ends_at:time"
 
 LOAD = Verb(
     "load",
-    "entry",
-    "beat fingerprint loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
+    "entry entries",
+    "beat fingerprint defined loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
     f"retry_failed_after:span overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
     more_keys="definition",
 )
-UNLOAD = Verb("unload", "entry", f"beat fingerprint {_WHO_LIVES}", codec.read_or_who(codec.read_word))
+UNLOAD = Verb("unload", "entry entries", f"beat fingerprint {_WHO_LIVES}", codec.read_or_who(codec.read_word))
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 #: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
 _CHANGE = "name call words"
@@ -272,7 +272,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
-    "entry open history run claim",
+    "entry entries open history run claim",
     f"{_WINDOW} {_KEPT} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,

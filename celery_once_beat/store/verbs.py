@@ -91,6 +91,7 @@ class Store:
         arguments = {
             "beat": q.beat,
             "fingerprint": q.fingerprint,
+            "defined": q.defined,
             "loaded_at": q.loaded_at,
             "ttl": q.ttl,
             "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
@@ -103,7 +104,7 @@ class Store:
         said = tuple(arguments.values())
         if said not in written:
             written[said] = "".join(scripts.LOAD.pack(arguments).values())
-        keys = [self.entry_key(q.entry)]
+        keys = [*self.keys.of_load(q.entry).values()]
         if q.stored:
             keys.append(self.keys.of_entry("def", q.entry))
         return scripts.LOAD.call_with(keys, written[said])
@@ -118,7 +119,7 @@ class Store:
         """
 
         def unload(entry: str, fingerprint: str, who: WhoLives) -> Call[str | model.Who]:
-            keys = {"entry": self.entry_key(entry)}
+            keys = self.keys.of_load(entry)
             return scripts.UNLOAD.call(keys, beat=beat, fingerprint=fingerprint, **who.arguments)
 
         return self._ask_with_beats([partial(unload, *each) for each in left], alive, asked_at)

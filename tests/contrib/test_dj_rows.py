@@ -22,9 +22,9 @@ from shops import ONCE, Orm, Shop
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.entries import BeatEntry, Entries
-from celery_once_beat.beat.schedule import describe
 from celery_once_beat.errors import SettingError
 from celery_once_beat.rules.starts import next_start, starts_after
+from celery_once_beat.schedules import describe
 from celery_once_beat.settings import Settings
 
 UTC = timezone.utc

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import crontab, schedule, solar
 
-from celery_once_beat.beat.schedule import describe
 from celery_once_beat.cli.output import local, plain, print_table, seconds
+from celery_once_beat.schedules import describe
 from celery_once_beat.windows import parse_instant
 
 

@@ -110,6 +110,9 @@ if missed > 0 then
   remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
   count('missed', missed)
 end
+if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
+  keep(ENTRIES) -- it is written by loads alone, and once a day is enough
+end
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 for _, found in ipairs(known) do
   take_over(found)

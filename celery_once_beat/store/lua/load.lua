@@ -11,6 +11,8 @@
 -- A definition that was set at run time is in force as long as DEFINITION, its hash, has it, whichever beat loaded what. It
 -- counts from when it was set, also if no beat lived then. One of a living beat's own schedule goes before it.
 --
+-- DEFINED is what the beat says of the entry, for people, '' for nothing; see entries.lua.
+--
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes. beat is '-'
 --                                 where another was set at run time
@@ -88,6 +90,9 @@ redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cu
   'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,
   'again', RETRY_FAILED_AFTER or -1, 'overlap', OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
+if DEFINED ~= '' then
+  list_entry(TTL)
+end
 if stored then
   if paused then
     redis.call('HSET', ENTRY, 'paused', '1')

@@ -29,4 +29,5 @@ if kept then
   return {'kept'}
 end
 redis.call('HSET', ENTRY, 'fingerprint', '-')
+unlist_entry()
 return {'unloaded'}

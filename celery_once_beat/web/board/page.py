@@ -14,6 +14,9 @@ from celery_once_beat.windows import format_instant
 
 from . import words
 
+#: Characters of the line that says by what code differs.
+_MOST_CODE = 1000
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -59,6 +62,8 @@ class Page:
     as_of: str = ""
     #: What keeps the page from being of this moment.
     trouble: str = ""
+    #: By what the board's own code differs from what the beats run.
+    code: str = ""
 
     def window(self, line: str, start: str) -> WindowStatus | None:
         """Everything that is known of a window; None where it isn't on the page."""
@@ -80,6 +85,7 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
         _headline(report, worries),
         worries,
         f"{words.clock(report.now, zone)} {zone}",
+        code=words.plain(report.code, _MOST_CODE),
     )
 
 
@@ -138,6 +144,7 @@ def changes(old: Page, new: Page) -> dict[str, Any] | None:
         "worries": new.worries,
         "as_of": new.as_of,
         "trouble": new.trouble,
+        "code": new.code,
     }
     if old.beats != new.beats:
         changed["beats"] = new.beats

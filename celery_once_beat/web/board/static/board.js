@@ -214,6 +214,7 @@ function changeLine(row, line) {
 function changePage(news) {
   write($("headline"), news.headline);
   write($("as-of"), news.as_of ? `As of ${news.as_of}` : "");
+  write($("code"), news.code);
   write($("trouble"), news.trouble ? `${news.trouble}. What is shown is older.` : "");
   document.title = document.title.replace(/^(\(\d+\) )?/, news.worries ? `(${news.worries}) ` : "");
   if (news.beats) {

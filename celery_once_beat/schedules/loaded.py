@@ -1,0 +1,115 @@
+"""What a beat says in the store of an entry that it has loaded: for who shows or judges it without the beat's code.
+
+JSON of a few fields. Arguments aren't among them, since they may hold secrets. What is read isn't trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from celery_once_beat.errors import NewerVersionError, SettingError
+from celery_once_beat.rules import check_anchor
+from celery_once_beat.wording import shown
+
+from .codecs import read_schedule, write_schedule
+from .strict_json import read_object
+
+__all__ = ("LoadedDefinition",)
+
+_FIELDS = ("task", "schedule", "says", "lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue")
+#: Most characters of a text.
+_MOST = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedDefinition:
+    """An entry as a beat has loaded it. Times are seconds."""
+
+    task: str
+    #: None: it is of a type that can't be written, and ``says`` is all that is known.
+    schedule: BaseSchedule | None
+    #: The schedule in words, where it can't be written.
+    says: str = ""
+    #: For how long an execution owns its window without renewing, if the worker has the beat's code.
+    lease: float
+    #: Whether workers close its windows.
+    tracked: bool = True
+    #: Only its first window is one.
+    one_off: bool = False
+    #: Aware UTC.
+    anchor: datetime | None = None
+    spread: float = 0.0
+    countdown: float | None = None
+    #: The queue that its options name; None: its task's routes say it.
+    queue: str | None = None
+
+    def text(self) -> str:
+        """Return its JSON. What is as usual isn't written."""
+        said: dict[str, Any] = {"task": self.task[:_MOST]}
+        try:
+            said["schedule"] = write_schedule(self.schedule, any_nowfun=True)
+        except SettingError:
+            said["says"] = self.says[:_MOST]
+        said["lease"] = self.lease
+        said |= {name: value for name in _FIELDS[4:] if (value := getattr(self, name)) != getattr(type(self), name)}
+        if self.anchor is not None:
+            said["anchor"] = self.anchor.isoformat()
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, text: str) -> LoadedDefinition:
+        """Read its JSON; raises ValueError. What a newer version added is passed over."""
+        return _read(text)
+
+    @classmethod
+    def _read(cls, text: str) -> LoadedDefinition:
+        found = read_object(text)
+        said = {name: found[name] for name in _FIELDS if name in found}
+        try:
+            schedule = read_schedule(said["schedule"]) if "schedule" in said else None
+        except (ValueError, NewerVersionError):
+            schedule = None  # of a type that this process doesn't know
+        says = _typed(said, "says", str, "") or ("" if schedule else "a schedule that this process can't read")
+        return cls(
+            task=_typed(said, "task", str),
+            schedule=schedule,
+            says=says,
+            lease=_seconds(said, "lease"),
+            tracked=_typed(said, "tracked", bool, True),
+            one_off=_typed(said, "one_off", bool, False),
+            anchor=_anchor(said.get("anchor")),
+            spread=_seconds(said, "spread", 0.0),
+            countdown=_seconds(said, "countdown") if "countdown" in said else None,
+            queue=_typed(said, "queue", str) if "queue" in said else None,
+        )
+
+
+#: Many entries have the same.
+_read = lru_cache(maxsize=4096)(LoadedDefinition._read)  # noqa: SLF001  # of the same file
+
+
+def _typed(said: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    value = said.get(name, default)
+    if not isinstance(value, kind) or (isinstance(value, str) and len(value) > _MOST):
+        raise ValueError(f"{name}: found {shown(value)}, expected {kind.__name__}")
+    return value
+
+
+def _seconds(said: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = said.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:  # noqa: PLR2004
+        raise ValueError(f"{name}: found {shown(value)}, expected a number of seconds")
+    return float(value)
+
+
+def _anchor(value: object) -> datetime | None:
+    try:
+        return check_anchor("anchor", value)
+    except SettingError as exc:
+        raise ValueError(str(exc)) from None

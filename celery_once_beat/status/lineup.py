@@ -1,0 +1,144 @@
+"""Which entries there are, as the beats run them: by what they say in the store, and by this process's code.
+
+A process that looks may have older code than the beats, newer code, or none. So what a living beat has loaded is what
+is shown. Code counts where the store doesn't know better: no beat lives, or those that do are of a version that doesn't
+say what it loads. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from celery_once_beat.beat import BeatEntry, LoadedSchedule
+from celery_once_beat.errors import OnceError
+from celery_once_beat.schedules import LoadedDefinition, describe
+from celery_once_beat.store import EntrySeen, Overview
+from celery_once_beat.wording import printable
+
+__all__ = ("CodeDiffers", "Listed", "line_up")
+
+#: Names that a line has of each kind.
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One entry that is to be shown."""
+
+    name: str
+    task: str
+    #: In words.
+    schedule: str
+    tracked: bool
+    seen: EntrySeen
+    #: By which its starts are known; None: its schedule is of a type that the store doesn't hold, nor this code.
+    entry: BeatEntry | None
+    #: What the beat said that loaded it; None: nothing that can be read.
+    definition: LoadedDefinition | None = None
+
+    @classmethod
+    def of_code(cls, entry: BeatEntry, seen: EntrySeen) -> Listed:
+        """Make it of this process's code, or of what people set at run time."""
+        source = entry.source
+        return cls(entry.name, source.task, describe(source.schedule), entry.tracked, seen, entry)
+
+
+@dataclass(frozen=True)
+class CodeDiffers:
+    """By which entries this process's code differs from what the beats run."""
+
+    #: The beats don't run them.
+    only_here: list[str] = field(default_factory=list)
+    #: This code doesn't have them.
+    only_there: list[str] = field(default_factory=list)
+    #: The beats run them by another task or schedule.
+    changed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Say it in one line; '' where nothing differs."""
+        kinds = (
+            (self.only_here, "no beat runs"),
+            (self.only_there, "not in this code:"),
+            (self.changed, "of another task or schedule:"),
+        )
+        parts = [f"{words} {_named(names)}" for names, words in kinds if names]
+        if not parts:
+            return ""
+        return "This process's code isn't what the beats run, which is shown: " + "; ".join(parts)
+
+
+def line_up(schedule: LoadedSchedule, overview: Overview) -> tuple[list[Listed], CodeDiffers]:
+    """Return the entries to be shown, and by what the code differs. ``schedule`` is what this process has."""
+    look = _Look(schedule, overview)
+    differs = CodeDiffers()
+    return list(look.entries(differs)), differs
+
+
+class _Look:
+    def __init__(self, schedule: LoadedSchedule, overview: Overview) -> None:
+        self._entries = schedule.entries
+        self._overview = overview
+        self._alive = {beat.name for beat in overview.beats}
+        #: Until it has loaded all, nobody knows what a beat doesn't have.
+        self._all_said = bool(self._alive) and all(beat.report and not beat.report.unloaded for beat in overview.beats)
+
+    def entries(self, differs: CodeDiffers) -> Iterator[Listed]:
+        for name, seen in self._overview.entries.items():
+            code = self._entries.get(name)
+            definition = self._definition(seen)
+            if definition is not None and self._runs(seen, known=code is not None):
+                if self._alive:
+                    self._compare(code, seen, differs)
+                yield self._as_said(code, seen, definition)
+            elif code is not None and self._left(code, seen):
+                differs.only_here.append(name)
+            elif code is not None:
+                yield Listed.of_code(code, seen)
+
+    def _compare(self, code: BeatEntry | None, seen: EntrySeen, differs: CodeDiffers) -> None:
+        assert seen.account is not None
+        if code is None:
+            differs.only_there.append(seen.name)
+        elif code.fingerprint != seen.account.fingerprint and not code.stored:
+            differs.changed.append(seen.name)
+
+    def _definition(self, seen: EntrySeen) -> LoadedDefinition | None:
+        """Return what a beat said of the entry, if that is still in force and can be read."""
+        fingerprint, _, text = self._overview.loaded.get(seen.name, "").partition(" ")
+        if seen.account is None or fingerprint != seen.account.fingerprint:
+            return None
+        try:
+            return LoadedDefinition.read(text)
+        except ValueError:
+            return None  # the code counts, if it has the entry
+
+    def _runs(self, seen: EntrySeen, *, known: bool) -> bool:
+        """Whether beats run it; where none lives, whether they did and it matters: it is in the code, or is owed."""
+        assert seen.account is not None
+        if not self._alive:
+            return known or bool(seen.account.open)
+        return not self._all_said or not self._alive.isdisjoint(seen.account.loaders)
+
+    def _left(self, code: BeatEntry, seen: EntrySeen) -> bool:
+        """Whether the beats that live don't have the code's entry."""
+        if code.stored or seen.trouble or not self._all_said:
+            return False
+        return seen.account is None or self._alive.isdisjoint(seen.account.loaders)
+
+    def _as_said(self, code: BeatEntry | None, seen: EntrySeen, definition: LoadedDefinition) -> Listed:
+        assert seen.account is not None
+        known = seen.account.fingerprint or ""
+        entry = code if code is not None and code.fingerprint == known else None
+        if entry is None and definition.schedule is not None:
+            try:
+                entry = self._entries.make_loaded(seen.name, definition, known)
+            except OnceError:
+                entry = None  # its name or its options are none; what the beat said is shown
+        schedule = describe(entry.source.schedule) if entry else definition.says
+        return Listed(seen.name, definition.task, schedule, definition.tracked, seen, entry, definition)
+
+
+def _named(names: list[str]) -> str:
+    named = ", ".join(printable(repr(name)) for name in names[:_NAMED])
+    return named if len(names) <= _NAMED else f"{named} and {len(names) - _NAMED} more"

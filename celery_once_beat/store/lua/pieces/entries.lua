@@ -1,0 +1,26 @@
+-- What beats say of the entries of a shard that they have loaded, for people: ENTRIES has for each name '<fingerprint> <JSON>'
+-- of the definition that was in force when it was loaded last; schedules/loaded.py writes and reads the JSON. It counts
+-- while the entry's hash has that fingerprint. Entries that were set at run time are none of them: DEFS has those.
+--
+-- Display only: pcall, since a foreign key in its place must stop no beat.
+
+-- The name is the end of ENTRY, '{7}:entry:<name>', and ENTRIES is '{7}:entries'.
+local function name_of_entry()
+  return string.sub(ENTRY, #ENTRIES)
+end
+
+-- A name whose entry has expired is found by and by: each call looks at one.
+local function list_entry(ttl)
+  redis.pcall('HSET', ENTRIES, name_of_entry(), FINGERPRINT .. ' ' .. DEFINED)
+  if redis.call('PTTL', ENTRIES) < ttl then
+    redis.call('PEXPIRE', ENTRIES, ttl + DAY)
+  end
+  local name = redis.pcall('HRANDFIELD', ENTRIES)
+  if type(name) == 'string' and redis.call('EXISTS', string.sub(ENTRY, 1, #ENTRIES - 1) .. name) == 0 then
+    redis.pcall('HDEL', ENTRIES, name)
+  end
+end
+
+local function unlist_entry()
+  redis.pcall('HDEL', ENTRIES, name_of_entry())
+end

@@ -1,0 +1,115 @@
+"""What status, audit, doctor, metrics and board show is what the beats run, whatever code the process has that asks."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+from processes import Proc, wait_until
+from prometheus_client.parser import text_string_to_metric_families
+from system import System
+
+WORK = "apps.once_app.work"
+RARE = {"task": WORK, "every": 3600.0}
+SECOND = {"task": WORK, "every": 1.0}
+
+
+def told(system: System, **env: Any) -> dict[str, Any]:
+    found = system.celery("once", "status", "--json", **env)
+    found.wait(120)
+    return dict(json.loads(found.log))
+
+
+def by_name(report: dict[str, Any]) -> dict[str, Any]:
+    return {entry["entry"]: entry for entry in report["entries"]}
+
+
+def served(system: System, **env: Any) -> tuple[Proc, str]:
+    proc = system.celery("once", "metrics", "--port", "0", name="exporter", **env)
+    return proc, proc.wait_log(r"the metrics are at (http://\S+)")[1]
+
+
+def series(url: str) -> dict[tuple[str, str], float]:
+    """Each gauge and counter of an entry, by its name and the entry's."""
+    text = urllib.request.urlopen(url, timeout=30).read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, sample.labels.get("entry", "")): sample.value for sample in samples}
+
+
+def test_readers_show_what_the_beats_run(system: System) -> None:
+    """Entries and definitions are the beats'; by which this process's code differs is one line, and no alarm."""
+    system.check_law = False
+    system.entries = {"both": RARE, "there": {"task": WORK, "cron": "30 2 29 2 *"}, "changed": SECOND}
+    system.beat().wait_ready()
+    code = {"both": RARE, "here": RARE, "changed": {"task": WORK, "every": 7200.0}}
+    wait_until(lambda: system.store.account("changed"), "all are loaded", 60)
+    wait_until(lambda: not told(system, entries=code)["beats"][0]["unloaded"], "the beat says so", 60)
+    system.store.pause("changed")
+
+    report = told(system, entries=code)
+    entries = by_name(report)
+    assert {name: entry["schedule"] for name, entry in entries.items()} == {
+        "both": "every 1 h",
+        "there": "30 2 29 2 *",
+        "changed": "every 1 s",
+    }
+    assert entries["there"]["next"].endswith("-02-29T02:30:00.000000Z")
+    assert [name for name, entry in entries.items() if entry["attention"]] == ["changed"], "for its pause alone"
+    assert report["code"] == (
+        "This process's code isn't what the beats run, which is shown: no beat runs 'here'; not in this code: 'there'; "
+        "of another task or schedule: 'changed'"
+    )
+    assert told(system)["code"] == ""
+
+    audit = json.loads(system.once("audit", "--json", env={"entries": code}))
+    assert audit["balances"]
+    assert {each["entry"]: each["verdict"] for each in audit["entries"]} == dict.fromkeys(entries, "balances")
+    _, url = served(system, entries=code)
+    assert {entry for name, entry in series(url) if name == "once_open_windows"} == set(entries)
+    doctor = system.celery("once", "doctor", name="doctor", entries=code)
+    doctor.wait(120)
+    assert "note  code: this process's code isn't what the beats run" in doctor.log
+    assert "entry changed" not in doctor.log
+
+
+def test_a_new_entry_is_seen_by_who_runs_already(system: System) -> None:
+    """A deploy brings an entry and takes one away: an exporter that nobody restarts tells it, and no false alarm."""
+    system.check_law = False
+    system.entries = {"tick": SECOND, "leaves": RARE}
+    old = system.beat("old")
+    wait_until(lambda: system.store.account("leaves"), "the old beat has loaded", 60)
+    _, url = served(system)
+    system.entries = {"tick": SECOND, "new": SECOND}
+    system.beat("new")
+    wait_until(lambda: ("once_open_windows", "new") in series(url), "the new entry is told", 60)
+    old.stop()
+    wait_until(lambda: ("once_open_windows", "leaves") not in series(url), "the one that left is told no more", 60)
+    assert series(url)["once_attention", "tick"] == 0
+
+
+def test_an_entry_that_cant_be_read(system: System) -> None:
+    """What stands in the store in place of an entry's definition is nothing, and the code counts."""
+    system.check_law = False
+    system.entries = {"tick": RARE, "well": RARE}
+    system.beat()
+    wait_until(lambda: system.store.account("tick") and system.store.account("well"), "both are loaded", 60)
+    account = system.account("tick")
+    with system.client() as client:
+        key = system.store.keys.of_load("tick")["entries"]
+        for text in (
+            "[" * 100_000,
+            '{"task": 5}',
+            "\x1b[2J",
+            '{"task": "x", "schedule": {"type": "crontab"}, "lease": 1}',
+        ):
+            client.hset(key, "tick", f"{account.fingerprint} {text}")
+            entries = by_name(told(system))
+            assert entries["tick"]["kind"] == entries["well"]["kind"] == "scheduled"
+            assert "\x1b" not in json.dumps(entries)
+        client.delete(key)
+        client.set(key, "foreign", ex=60)
+        assert by_name(told(system)).keys() == {"tick", "well"}
+        system.beat("second").wait_ready()
+        wait_until(lambda: len(system.account("tick").loaders) == 2, "a beat loads it all the same", 60)
+        client.delete(key)
