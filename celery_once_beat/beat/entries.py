@@ -489,10 +489,11 @@ class Entries:
         if entry.stored:
             return ""
         source, policy, countdown = entry.source, entry.policy, entry.timing.countdown
-        lease = policy.lease or self._settings.of_task("lease", self._tasks.get(source.task))
-        queue = (source.options or {}).get("queue")
-        queue = getattr(queue, "name", queue)
-        queue = queue if isinstance(queue, str) else None
+        queue = source.options.get("queue") if source.options else None
+        if queue is not None:
+            queue = getattr(queue, "name", queue)
+            queue = queue if isinstance(queue, str) else None
+        lease = self.lease_of(entry)
         said = (entry.fingerprint, entry.tracked, lease, countdown, queue)
         if said not in self._told:
             if len(self._told) >= _MOST_TOLD:
@@ -511,6 +512,11 @@ class Entries:
             )
             self._told[said] = definition.text()
         return self._told[said]
+
+    def lease_of(self, entry: BeatEntry) -> float:
+        """Return for how long an execution of ``entry`` owns its window without renewing, in seconds."""
+        lease: float = entry.policy.lease or self._settings.of_task("lease", self._tasks.get(entry.source.task))
+        return lease
 
     def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
         """Return the entry ``name`` as a beat has loaded it, by what that said; ``known`` is its fingerprint.

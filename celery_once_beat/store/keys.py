@@ -94,7 +94,8 @@ class Keys:
 
     def of_load(self, entry: str) -> dict[str, str]:
         """Name the keys of an entry that a beat loads or unloads."""
-        return {"entry": self.of_entry("entry", entry), "entries": self.of_shard("entries", shard_of(entry))}
+        shard = f"{self._prefix}{{{shard_of(entry)}}}:"
+        return {"entry": f"{shard}entry:{entry}", "entries": f"{shard}entries"}
 
     def of_definition(self, entry: str) -> dict[str, str]:
         """Name the keys that a verb of a definition may have."""

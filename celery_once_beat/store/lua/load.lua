@@ -92,6 +92,9 @@ redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cu
 redis.call('PEXPIRE', ENTRY, TTL)
 if DEFINED ~= '' then
   list_entry(TTL)
+  if news ~= 'new' then -- at a first start none has expired
+    unlist_expired()
+  end
 end
 if stored then
   if paused then

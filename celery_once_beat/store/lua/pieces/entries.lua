@@ -9,12 +9,15 @@ local function name_of_entry()
   return string.sub(ENTRY, #ENTRIES)
 end
 
--- A name whose entry has expired is found by and by: each call looks at one.
 local function list_entry(ttl)
   redis.pcall('HSET', ENTRIES, name_of_entry(), FINGERPRINT .. ' ' .. DEFINED)
   if redis.call('PTTL', ENTRIES) < ttl then
     redis.call('PEXPIRE', ENTRIES, ttl + DAY)
   end
+end
+
+-- A name whose entry has expired is found by and by: each call looks at one.
+local function unlist_expired()
   local name = redis.pcall('HRANDFIELD', ENTRIES)
   if type(name) == 'string' and redis.call('EXISTS', string.sub(ENTRY, 1, #ENTRIES - 1) .. name) == 0 then
     redis.pcall('HDEL', ENTRIES, name)
