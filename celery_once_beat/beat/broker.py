@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -96,6 +96,19 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
             continue
         if isinstance(route.get("queue"), Broadcast):
             yield entry.name
+
+
+def queue_of(app: Any, name: str, options: Mapping[str, Any]) -> str | None:
+    """Return the queue to which a message of the task ``name`` goes; None if that can't be said."""
+    try:
+        task = app.tasks.get(name)
+        route = app.amqp.router.route({"queue": getattr(task, "queue", None), **options}, name, (), {}, task)
+        queue = route.get("queue")
+        queue = getattr(queue, "name", queue)
+    except Exception as exc:  # noqa: BLE001  # a user's router
+        logger.debug("once: task %r can't be routed: %s", name, exc)
+        return None
+    return queue if isinstance(queue, str) else None
 
 
 def batch(producer: Any, messages: int) -> AbstractContextManager[Any]:

@@ -61,6 +61,8 @@ _LEAST_APART = timedelta(milliseconds=1)
 _BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
 #: Seconds for which one entry's starts are looked for before it is the others' turn.
 _SLICE = 0.05
+#: The options that say to which queue a message goes.
+_ROUTED_BY = ("queue", "exchange", "routing_key")
 #: Most texts that are kept of what people are told.
 _MOST_TOLD = 1024
 #: A plan that is older is made anew: what was on time may be late by now.
@@ -445,8 +447,20 @@ def _starts_each_ten_days(when: Any) -> bool:
 class Entries:
     """All entries of one beat."""
 
-    def __init__(self, beat: str, settings: Settings, tasks: Mapping[str, Any], *, eager: bool = False) -> None:
+    def __init__(
+        self,
+        beat: str,
+        settings: Settings,
+        tasks: Mapping[str, Any],
+        *,
+        eager: bool = False,
+        queue_of: Callable[[str, Mapping[str, Any]], str | None] = lambda _task, _options: None,
+    ) -> None:
         self._beat = beat
+        #: Returns the queue of a task's messages, by its name and the entry's options.
+        self._queue_of = queue_of
+        #: What it said, by what it was asked.
+        self._queues: dict[tuple[str, ...], str | None] = {}
         self._settings = settings
         self._tasks = tasks
         #: Under ``task_always_eager`` the body runs in beat, and no worker closes its window.
@@ -489,11 +503,7 @@ class Entries:
         if entry.stored:
             return ""
         source, policy, countdown = entry.source, entry.policy, entry.timing.countdown
-        queue = source.options.get("queue") if source.options else None
-        if queue is not None:
-            queue = getattr(queue, "name", queue)
-            queue = queue if isinstance(queue, str) else None
-        lease = self.lease_of(entry)
+        lease, queue = self.lease_of(entry), self._queue_name(source)
         said = (entry.fingerprint, entry.tracked, lease, countdown, queue)
         if said not in self._told:
             if len(self._told) >= _MOST_TOLD:
@@ -512,6 +522,16 @@ class Entries:
             )
             self._told[said] = definition.text()
         return self._told[said]
+
+    def _queue_name(self, source: Any) -> str | None:
+        options = source.options or {}
+        routed = {name: options[name] for name in _ROUTED_BY if options.get(name) is not None} if options else {}
+        asked = (source.task, *map(str, routed.items()))
+        if asked not in self._queues:
+            if len(self._queues) >= _MOST_TOLD:
+                self._queues.clear()
+            self._queues[asked] = self._queue_of(source.task, routed)
+        return self._queues[asked]
 
     def lease_of(self, entry: BeatEntry) -> float:
         """Return for how long an execution of ``entry`` owns its window without renewing, in seconds."""

@@ -114,7 +114,8 @@ class OnceSchedulerMixin(Publishing):
         with uncollected():
             super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
-        self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager)
+        queue_of = partial(broker.queue_of, self.app)
+        self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager, queue_of=queue_of)
         app = describe_app(self.app)
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
         self._recovery.defined = Defined(self.store, self.entries, self.app)

@@ -70,6 +70,7 @@ def _findings(project: Project) -> Iterator[Finding]:
         yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(project, [beat.name for beat in overview.beats])
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
+    yield from _workers(report)
     yield from _entries(project, report)
 
 
@@ -78,11 +79,10 @@ def _lengths(project: Project, overview: Overview) -> Iterator[tuple[str, float]
     entries = project.schedule.entries
     yield from entries.leases()
     for listed in line_up(project.schedule, overview)[0]:
-        if listed.definition is not None and listed.entry is not entries.get(listed.name):
-            yield f"lease of {listed.name}", listed.definition.lease
-        countdown = listed.entry.timing.countdown if listed.entry else None
-        if countdown is not None:
-            yield f"countdown of {listed.name}", countdown
+        if not listed.of_code:
+            yield f"lease of {listed.name}", listed.lease
+        if listed.countdown:
+            yield f"countdown of {listed.name}", listed.countdown
 
 
 def _versions(project: Project) -> Iterator[Finding]:
@@ -142,6 +142,21 @@ def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
             "scheduler", "warn", f"{schedule.scheduler} claims no windows",
             "beat_scheduler = 'once', or start beat with -S once",
         )  # fmt: skip
+
+
+def _workers(report: Report) -> Iterator[Finding]:
+    for queue in report.idle_queues:
+        last = f"the last one began at {queue.begun:%Y-%m-%d %H:%M:%S} UTC" if queue.begun else "none has begun yet"
+        found = f"no worker for the queue {queue.queue!r}: {queue.stuck} of its windows wait, {last}"
+        yield Finding("workers", "warn", plain(found), f"start a worker with -Q {plain(queue.queue)}")
+    if report.idle_queues:
+        return
+    if report.workers:
+        names = ", ".join(plain(worker.worker) for worker in report.workers[:10])
+        more = ", …" if len(report.workers) > 10 else ""  # noqa: PLR2004
+        yield Finding("workers", "ok", f"{len(report.workers)} began windows within a day: {names}{more}")
+    else:
+        yield Finding("workers", "note", "none has begun a window within a day", "start one, if windows were due")
 
 
 def _entries(project: Project, report: Report) -> Iterator[Finding]:

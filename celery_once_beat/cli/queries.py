@@ -22,6 +22,11 @@ from celery_once_beat.wording import span
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import local, painted, plain, print_json, print_table, seconds
 
+#: What status says of an entry, before what needs attention.
+_ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED")
+#: Most workers that status names.
+_MOST_WORKERS = 20
+
 
 @click.command()
 @click.option("--beat", metavar="ID", help="This beat: its ID, or the host name that its ID begins with.")
@@ -100,6 +105,7 @@ def _print_status(report: Report, zone: tzinfo) -> None:
         click.secho(f"The server's clock is {span(report.behind)} behind the latest window: it went back.", fg="red")
     click.echo()
     _print_beats(report.beats)
+    _print_workers(report)
     if report.code:
         click.secho(plain(f"{report.code}."), fg="yellow")
     click.echo()
@@ -107,8 +113,7 @@ def _print_status(report: Report, zone: tzinfo) -> None:
         click.echo("The schedule has no entries.")
         return
     lines = [_status_line(entry, zone, report.now) for entry in report.entries]
-    head = ["ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "OVERDUE", "REFUSED", "ATTENTION"]
-    print_table(head, lines)
+    print_table([*_ENTRY, "ATTENTION"], lines)
 
 
 def _print_beats(beats: Sequence[BeatStatus]) -> None:
@@ -126,6 +131,19 @@ def _print_beats(beats: Sequence[BeatStatus]) -> None:
         click.secho("One beat lives: if it dies, nothing is published until another one starts.", fg="yellow")
 
 
+def _print_workers(report: Report) -> None:
+    workers = report.workers
+    if workers:
+        click.echo()
+        lines = [
+            [plain(each.worker), "-" if each.heard is None else f"{span(each.heard)} ago", str(each.running)]
+            for each in workers[:_MOST_WORKERS]
+        ]
+        print_table(["WORKER", "LAST BEGIN", "RUNNING"], lines)
+    if len(workers) > _MOST_WORKERS:
+        click.echo(f"… and {len(workers) - _MOST_WORKERS} more workers.")
+
+
 def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
     last = entry.last
     attention = "; ".join(entry.attention)
@@ -137,6 +155,7 @@ def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
         seconds(last.late if last else None),
         local(entry.next, zone, now),
         str(entry.open),
+        str(entry.running),
         click.style(str(entry.overdue), fg="red") if entry.overdue else "0",
         str(entry.refused),
         click.style(plain(attention), fg="yellow") if attention else "",

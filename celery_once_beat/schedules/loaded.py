@@ -46,7 +46,7 @@ class LoadedDefinition:
     anchor: datetime | None = None
     spread: float = 0.0
     countdown: float | None = None
-    #: The queue that its options name; None: its task's routes say it.
+    #: The queue to which its messages go; None: the beat can't say.
     queue: str | None = None
 
     def text(self) -> str:

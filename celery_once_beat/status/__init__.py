@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .coming import about_windows, coming_starts, newest_start, starts_to_run
 from .lineup import Listed, line_up
-from .poll import Sight, View, each_window
-from .report import BeatStatus, EntryStatus, Report, WindowStatus, as_json, make_report
+from .poll import Sight, View, each_window, look
+from .report import BeatStatus, EntryStatus, Report, WindowStatus, WorkerStatus, as_json, make_report
 
 __all__ = (
     "BeatStatus",
@@ -15,11 +15,13 @@ __all__ = (
     "Sight",
     "View",
     "WindowStatus",
+    "WorkerStatus",
     "about_windows",
     "as_json",
     "coming_starts",
     "each_window",
     "line_up",
+    "look",
     "make_report",
     "newest_start",
     "starts_to_run",

@@ -34,14 +34,14 @@ class Listed:
     seen: EntrySeen
     #: By which its starts are known; None: its schedule is of a type that the store doesn't hold, nor this code.
     entry: BeatEntry | None
-    #: What the beat said that loaded it; None: nothing that can be read.
-    definition: LoadedDefinition | None = None
-
-    @classmethod
-    def of_code(cls, entry: BeatEntry, seen: EntrySeen) -> Listed:
-        """Make it of this process's code, or of what people set at run time."""
-        source = entry.source
-        return cls(entry.name, source.task, describe(source.schedule), entry.tracked, seen, entry)
+    #: For how long an execution owns its window without renewing, seconds.
+    lease: float
+    #: The queue to which its messages go; None: that isn't known.
+    queue: str | None = None
+    #: Seconds for which a message waits before it may run.
+    countdown: float = 0.0
+    #: It is as this process's code has it, or as people set it at run time.
+    of_code: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Look:
             elif code is not None and self._left(code, seen):
                 differs.only_here.append(name)
             elif code is not None:
-                yield Listed.of_code(code, seen)
+                yield self._of_code(code, seen)
 
     def _compare(self, code: BeatEntry | None, seen: EntrySeen, differs: CodeDiffers) -> None:
         assert seen.account is not None
@@ -135,8 +135,30 @@ class _Look:
                 entry = self._entries.make_loaded(seen.name, definition, known)
             except OnceError:
                 entry = None  # its name or its options are none; what the beat said is shown
-        schedule = describe(entry.source.schedule) if entry else definition.says
-        return Listed(seen.name, definition.task, schedule, definition.tracked, seen, entry, definition)
+        return Listed(
+            seen.name,
+            definition.task,
+            describe(entry.source.schedule) if entry else definition.says,
+            definition.tracked,
+            seen,
+            entry,
+            definition.lease,
+            definition.queue,
+            definition.countdown or 0.0,
+            of_code=entry is not None and entry is code,
+        )
+
+    def _of_code(self, code: BeatEntry, seen: EntrySeen) -> Listed:
+        return Listed(
+            code.name,
+            code.source.task,
+            describe(code.source.schedule),
+            code.tracked,
+            seen,
+            code,
+            self._entries.lease_of(code),
+            countdown=code.timing.countdown or 0.0,
+        )
 
 
 def _named(names: list[str]) -> str:

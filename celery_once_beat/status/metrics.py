@@ -26,6 +26,10 @@ ENTRIES = 200
 OTHERS = "(others)"
 
 _MOST_NAME = 200
+#: Queues that have a label.
+_MOST_QUEUES = 50
+#: Seconds within which a worker has begun something, to be counted.
+_RECENT = 300.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 #: Name, help, what it is of one entry, and what of several.
@@ -39,6 +43,27 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
         sum,
     ),
     ("once_paused", "1 where the entry is paused.", lambda e: e.paused, sum),
+    ("once_hung_windows", "Running windows that take far longer than their entry's history.", lambda e: e.hung, sum),
+    ("once_silent_windows", "Running windows whose worker hasn't renewed the lease in time.", lambda e: e.silent, sum),
+    (
+        "once_stuck_windows",
+        "Windows that no worker began within a minute of their publish.",
+        lambda e: e.stuck,
+        sum,
+    ),
+    ("once_skipped_in_a_row", "Skipped windows in a row, from three on; of others the most.", lambda e: e.skipped, max),
+    (
+        "once_oldest_open_window_age_seconds",
+        "Since the oldest open window was claimed; of others the largest.",
+        lambda e: e.oldest_open,
+        max,
+    ),
+    (
+        "once_oldest_running_window_age_seconds",
+        "Since the oldest window that runs began; of others the largest.",
+        lambda e: e.oldest_running,
+        max,
+    ),
     (
         "once_attention",
         "1 where somebody should look at the entry; 'celery once status' says why.",
@@ -92,6 +117,7 @@ class OnceCollector(Collector):
             return
         yield _gauge("once_store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
         yield from _beats(report.beats)
+        yield from _workers(report)
         yield from _entries(report.entries, self._most)
 
 
@@ -116,6 +142,19 @@ def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
     if offsets:
         help_ = "By how much the clock of a beat's machine is off the server's; of all beats the most."
         yield _gauge("once_beat_clock_offset_seconds", help_, max(offsets))
+
+
+def _workers(report: Report) -> Iterator[Metric]:
+    recent = [each for each in report.workers if each.running or (each.heard is not None and each.heard < _RECENT)]
+    yield _gauge("once_workers", "Workers that began a window within five minutes, or run one.", len(recent))
+    stuck = GaugeMetricFamily(
+        "once_idle_queue_stuck_windows",
+        "Stuck windows of a queue of which no worker has begun anything since.",
+        labels=["queue"],
+    )
+    for name, number in {_label(each.queue): each.stuck for each in report.idle_queues[:_MOST_QUEUES]}.items():
+        stuck.add_metric([name], number)
+    yield stuck
 
 
 def _entries(entries: tuple[EntryStatus, ...], most: int) -> Iterator[Metric]:

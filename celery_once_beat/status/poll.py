@@ -13,8 +13,9 @@ from celery_once_beat.beat import Defined, LoadedSchedule, add_defined, load_sch
 from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import EntrySeen, Lookup, Store, WindowSeen
+from celery_once_beat.store import EntrySeen, Lookup, Overview, Store, WindowSeen
 
+from .judgements import needs_records
 from .report import Report, make_report
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class View:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
         self._defined = add_defined(schedule, self._app, self._store, self._defined)
-        overview = self._lookup.overview((entry.name for entry in schedule.entries), and_loaded=True)
+        overview = look(self._lookup, schedule)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
         if self._shown > 1 and changed:
@@ -91,6 +92,16 @@ class View:
                 self._stale = True
             self._loaded_at = time.monotonic()
         return self._schedule
+
+
+def look(lookup: Lookup, schedule: LoadedSchedule) -> Overview:
+    """Look at all that a report needs: the entries of ``schedule``, those that beats have loaded, beats and workers.
+
+    Raises StoreUnavailableError.
+    """
+    overview = lookup.overview((entry.name for entry in schedule.entries), and_loaded=True)
+    odd = [name for name, seen in overview.entries.items() if needs_records(seen, overview.now)]
+    return lookup.look_closer(overview, odd)
 
 
 def each_window(seen: EntrySeen) -> list[WindowSeen]:

@@ -6,6 +6,7 @@ of ``--json``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
@@ -17,10 +18,38 @@ from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import BeatSeen, EntryAccount, OpenWindow, Overview, Past, WindowSeen
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import shown, span
+from celery_once_beat.wording import printable, shown, span
 
+from .judgements import (
+    BEHIND,
+    BROKEN,
+    FAILED,
+    HUNG,
+    LEFT_OUT,
+    LOADED_OTHERWISE,
+    MOST_SKIPPED,
+    NOT_LOADED,
+    OVERDUE,
+    PAUSED,
+    SILENT,
+    SKIPPING,
+    STRANGER,
+    STUCK,
+    STUCK_AFTER,
+    UNCLAIMED,
+    UNKNOWN_TASK,
+    UNREADABLE,
+    Judgement,
+    is_hung,
+    is_silent,
+    skipped_in_a_row,
+)
 from .lineup import Listed, line_up
 
+#: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
+_DEADLINE_LATER = timedelta(seconds=1)
+#: Characters of a worker's name that are shown.
+_MOST_NAME = 200
 #: After a start, the time within which a beat that lives has claimed it, or something is wrong.
 _CLAIMED_WITHIN = timedelta(seconds=15)
 
@@ -57,6 +86,28 @@ class BeatStatus:
             "entries": None if self.entries is None else str(self.entries),
             "version": self.version,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker that begins windows."""
+
+    worker: str
+    #: Seconds since one of its processes said so; None: it only runs one.
+    heard: float | None
+    #: How many windows it runs.
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdleQueue:
+    """A queue that no worker seems to consume."""
+
+    queue: str
+    #: Windows that were published to it, and wait for too long.
+    stuck: int
+    #: When a window of it began last.
+    begun: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +177,16 @@ class EntryStatus:
     open: int = 0
     running: int = 0
     overdue: int = 0
+    #: Running windows whose worker hasn't been heard of for too long, and those that run for far too long.
+    silent: int = 0
+    hung: int = 0
+    #: Published, and not begun for too long.
+    stuck: int = 0
+    #: How many of the newest windows were skipped; counted from ``MOST_SKIPPED`` on, else 0.
+    skipped: int = 0
+    #: Seconds since the oldest open window was claimed, and since the oldest that runs began.
+    oldest_open: float | None = None
+    oldest_running: float | None = None
     refused: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
     #: Outcomes of backfills, and of windows of earlier definitions.
@@ -150,6 +211,9 @@ class Report:
     beats: tuple[BeatStatus, ...]
     #: Those that need attention come first.
     entries: tuple[EntryStatus, ...]
+    #: Workers that began a window within the last day, or run one; those that did so last come first.
+    workers: tuple[WorkerStatus, ...] = ()
+    idle_queues: tuple[IdleQueue, ...] = ()
     #: By what this process's code differs from what the beats run, in one line; '' where it doesn't.
     code: str = ""
 
@@ -167,15 +231,17 @@ def as_json(value: Any) -> Any:
 def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
     """Say how everything stands, by one look at the store; ``schedule`` is what this process has, see ``lineup``."""
     listed, differs = line_up(schedule, overview)
-    entries = [_entry(each, overview) for each in listed]
+    looks = [_Look.at(each, overview.now) for each in listed]
+    idle = {queue.queue: queue for queue in _idle_queues(looks)}
+    entries = [_entry(look, overview.now, idle.get(look.listed.queue or "")) for look in looks]
     names = {each.name for each in listed}
     for found, why in schedule.entries.wrong.items():
         name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
         if name not in names:
-            worry = _Worry(8, f"left out: {why}", setup=True)
+            worry = _Worry.of(LEFT_OUT, f"left out: {why}")
             entries.append(EntryStatus(name, "left out", **_attention([worry])))
     for name, number in overview.strangers.items():
-        worry = _Worry(2, f"{number} overdue, and not in this schedule", setup=True)
+        worry = _Worry.of(STRANGER, f"{number} overdue, and not in this schedule")
         entries.append(EntryStatus(name, "stranger", overdue=number, **_attention([worry])))
     return Report(
         overview.now,
@@ -183,8 +249,35 @@ def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
         round(overview.latency, 6),
         tuple(BeatStatus.of(beat) for beat in overview.beats),
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
+        _workers(overview, looks),
+        tuple(idle.values()),
         str(differs),
     )
+
+
+def _workers(overview: Overview, looks: Iterable[_Look]) -> tuple[WorkerStatus, ...]:
+    running = Counter(
+        host_of(window.open.owner) for look in looks for window in look.running if window.open and window.open.owner
+    )
+    heard = {worker: max(_seconds(overview.now - at), 0.0) for worker, at in overview.workers.items()}
+    workers = [WorkerStatus(name, heard.get(name), running[name]) for name in {**heard, **running}]
+    return tuple(sorted(workers, key=lambda each: (-1.0 if each.heard is None else each.heard, each.worker)))
+
+
+def _idle_queues(looks: Iterable[_Look]) -> Iterator[IdleQueue]:
+    """Yield queues with stuck windows of which nothing has begun since the newest of those was published."""
+    stuck: dict[str, list[datetime]] = {}
+    begun: dict[str, datetime] = {}
+    for look in looks:
+        queue, account = look.listed.queue, look.listed.seen.account
+        if queue is None or account is None:
+            continue
+        if account.last_begun is not None:
+            begun[queue] = max(account.last_begun, begun.get(queue, account.last_begun))
+        stuck.setdefault(queue, []).extend(window.open.claimed for window in look.stuck if window.open)
+    for queue, since in stuck.items():
+        if since and (queue not in begun or begun[queue] < max(since)):
+            yield IdleQueue(queue, len(since), begun.get(queue))
 
 
 def _behind(overview: Overview) -> float:
@@ -193,7 +286,51 @@ def _behind(overview: Overview) -> float:
     return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
 
 
-def _entry(listed: Listed, overview: Overview) -> EntryStatus:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """An entry, and those of its open windows that are judged."""
+
+    listed: Listed
+    running: tuple[WindowSeen, ...]
+    silent: tuple[WindowSeen, ...]
+    hung: tuple[WindowSeen, ...]
+    stuck: tuple[WindowSeen, ...]
+
+    @classmethod
+    def at(cls, listed: Listed, now: datetime) -> _Look:
+        seen = listed.seen
+        running = tuple(window for window in seen.windows if window.state == "running")
+        silent = tuple(window for window in running if is_silent(_unheard(window, listed.lease, now), listed.lease))
+        return cls(
+            listed,
+            running,
+            silent,
+            tuple(each for each in running if each not in silent and is_hung(_running_for(each, now), seen.records)),
+            tuple(each for each in seen.windows if each.state == "published" and _is_stuck(each, listed, now)),
+        )
+
+
+def _unheard(window: WindowSeen, lease: float, now: datetime) -> timedelta:
+    """Return since when its worker hasn't renewed the lease. Zero where that isn't known."""
+    if window.deadline is None:
+        return timedelta(0)
+    return max(now - (window.deadline - _DEADLINE_LATER - timedelta(seconds=lease)), timedelta(0))
+
+
+def _running_for(window: WindowSeen, now: datetime) -> timedelta:
+    begun = window.open.begun if window.open else None
+    return now - begun if begun else timedelta(0)
+
+
+def _is_stuck(window: WindowSeen, listed: Listed, now: datetime) -> bool:
+    assert window.open is not None
+    if listed.entry is not None and listed.entry.timing.delay(now, window.open.claimed):
+        return False  # it isn't to run yet
+    return now - window.open.claimed > timedelta(seconds=listed.countdown) + STUCK_AFTER
+
+
+def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
+    listed = look.listed
     entry, seen = listed.entry, listed.seen
     account = seen.account
     known: dict[str, Any] = {}
@@ -204,11 +341,13 @@ def _entry(listed: Listed, overview: Overview) -> EntryStatus:
             "refused": account.refused,
             "outcomes": account.counts,
             "backfilled": account.apart,
+            "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
         }
     if entry is not None:
         # A one-off whose window is behind it has no next one.
         entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
-        known["next"] = _after(entry, max(overview.now, account.cursor) if account else overview.now)
+        known["next"] = _after(entry, max(now, account.cursor) if account else now)
+    skipped = skipped_in_a_row(seen.records)
     return EntryStatus(
         listed.name,
         "scheduled",
@@ -216,10 +355,15 @@ def _entry(listed: Listed, overview: Overview) -> EntryStatus:
         schedule=listed.schedule,
         tracked=listed.tracked,
         last=WindowStatus.of(seen.last) if seen.last else None,
-        running=sum(window.state == "running" for window in seen.windows),
+        running=len(look.running),
         overdue=len(seen.overdue),
+        silent=len(look.silent),
+        hung=len(look.hung),
+        stuck=len(look.stuck),
+        skipped=skipped if skipped >= MOST_SKIPPED else 0,
+        oldest_running=max((_seconds(_running_for(each, now)) for each in look.running), default=None),
         **known,
-        **_attention(_worries(listed, overview.now)),
+        **_attention([*_worries(listed, now), *_worries_of_windows(look, now, idle)]),
     )
 
 
@@ -229,8 +373,11 @@ def _entry(listed: Listed, overview: Overview) -> EntryStatus:
 class _Worry(NamedTuple):
     urgency: int
     words: str
-    #: It is set up wrongly; else it ran badly.
-    setup: bool = False
+    setup: bool
+
+    @classmethod
+    def of(cls, judgement: Judgement, words: str, urgency: int | None = None) -> _Worry:
+        return cls(judgement.urgency if urgency is None else urgency, words, judgement.setup)
 
 
 def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
@@ -246,43 +393,79 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
     entry, seen = listed.entry, listed.seen
     account, last = seen.account, seen.last
     if seen.trouble:
-        yield _Worry(7, seen.trouble, setup=True)
+        yield _Worry.of(UNREADABLE, seen.trouble)
     if entry is not None:
         try:
             entry.after(now)
         except UndecidedError:
             pass  # it is asked on
         except ScheduleError as exc:
-            yield _Worry(6, str(exc), setup=True)
-    if seen.overdue:
-        yield _Worry(5, f"{len(seen.overdue)} overdue")
+            yield _Worry.of(BROKEN, str(exc))
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
-        yield _Worry(OUTCOMES[last.state].urgency, f"the last window is {last.state}")
+        yield _Worry.of(FAILED, f"the last window is {last.state}", OUTCOMES[last.state].urgency)
     if account is not None:
         yield from _worries_of(account, entry, now)
     elif not seen.trouble:
-        yield _Worry(2, "no beat has loaded it yet", setup=True)
+        yield _Worry.of(NOT_LOADED, "no beat has loaded it yet")
 
 
 def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -> Iterator[_Worry]:
     if account.paused:
         by = f" by {account.paused_by}" if account.paused_by else ""
         why = f": {account.paused_for}" if account.paused_for else ""
-        yield _Worry(1, f"paused{by}{why}")
+        yield _Worry.of(PAUSED, f"paused{by}{why}")
     elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
-        yield _Worry(2, "the beats that live have another definition of it", setup=True)
+        yield _Worry.of(LOADED_OTHERWISE, "the beats that live have another definition of it")
     elif account.cursor > now + CURSOR_AHEAD:
         ahead = (account.cursor - now).total_seconds()
-        yield _Worry(
-            9,
+        yield _Worry.of(
+            BEHIND,
             f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind; "
             "set it right, or if it was wrong before, delete the key that the beats' log names",
-            setup=True,
         )
     elif entry is not None:
         due = _after(entry, account.cursor)
         if due is not None and due < now - _CLAIMED_WITHIN:
-            yield _Worry(6, f"no beat claims it: due since {format_instant(due)}", setup=True)
+            yield _Worry.of(UNCLAIMED, f"no beat claims it: due since {format_instant(due)}")
+
+
+def _worries_of_windows(look: _Look, now: datetime, idle: IdleQueue | None) -> Iterator[_Worry]:
+    listed, account = look.listed, look.listed.seen.account
+    overdue, skipped = listed.seen.overdue, skipped_in_a_row(listed.seen.records)
+    if overdue:
+        yield _Worry.of(OVERDUE, f"{len(overdue)} overdue")
+    for window in look.silent[:1]:
+        unheard = max(_unheard(each, listed.lease, now) for each in look.silent)
+        yield _Worry.of(SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}")
+    if look.hung:
+        window = max(look.hung, key=lambda each: _running_for(each, now))
+        usual = max(past.took for past in listed.seen.records if past.took is not None)
+        yield _Worry.of(
+            HUNG,
+            f"{len(look.hung)} running for {_span(_running_for(window, now))} on {_worker(window)}, the longest before "
+            f"took {_span(usual)}",
+        )
+    if look.stuck:
+        since = min(window.open.claimed for window in look.stuck if window.open)
+        words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
+        if idle is not None:
+            words += f"; nothing else of the queue {shown(idle.queue)} either"
+        yield _Worry.of(STUCK, words)
+    if skipped >= MOST_SKIPPED:
+        yield _Worry.of(SKIPPING, f"the last {skipped} windows are skipped")
+    if account is not None and account.discarded is not None:
+        worker, at = account.discarded
+        if any(each.begun is None and each.claimed < at for each in account.open.values()):
+            words = f"{printable(worker[:_MOST_NAME])} doesn't know the task {shown(listed.task)}: deploy workers first"
+            yield _Worry.of(UNKNOWN_TASK, words)
+
+
+def _worker(window: WindowSeen) -> str:
+    return printable(host_of(window.open.owner)[:_MOST_NAME]) if window.open else "?"
+
+
+def _span(duration: timedelta) -> str:
+    return span(duration.total_seconds())
 
 
 def _after(entry: BeatEntry, start: datetime) -> datetime | None:

@@ -351,19 +351,25 @@ def _read_account(values: dict[str, str]) -> model.EntryAccount:
         paused_by=by,
         paused_for=note,
         loaders=tuple(values.get("loaders", "").split(" ")[::3]),
+        discarded=_read_discarded(values.get("discarded", "")),
     )
+
+
+def _read_discarded(text: str) -> tuple[str, datetime] | None:
+    at, _, worker = text.partition(" ")
+    return (worker, _instant(at)) if worker else None
 
 
 def _read_open(text: str) -> model.OpenWindow:
     """Read an open window's account; see NUMBERS in ``lua/pieces/window.lua``."""
-    attempts, fence, retry, _, _, claimed, _, backfill, released, _, owner, beat = text.split(" ")
+    attempts, fence, retry, _, _, claimed, _, backfill, released, taken, owner, beat = text.split(" ")
     return model.OpenWindow(
         claimed=_instant(claimed),
         begun=_instant_or_none(fence),
         attempts=int(attempts),
         retry=int(retry),
         backfill=backfill == "1",
-        given_back=released in ("1", "2", "3"),
+        given_back=released in ("1", "2", "3") or (fence != "0" and taken != "0"),
         beat=beat,
         owner="" if owner == "-" else owner,
     )

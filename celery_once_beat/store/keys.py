@@ -12,6 +12,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
+    {7}:workers                 workers that began windows of the shard → when, server ms, for people; a day
     {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days
     {7}:changes:<name>          its last 50 changes; as that
     {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
@@ -50,6 +51,7 @@ _TYPES = {
     "run": "string",
     "history": "list",
     "refused": "hash",
+    "workers": "zset",
     "def": "hash",
     "changes": "list",
     "defs": "zset",

@@ -6,7 +6,8 @@ A key that can't be read is a line of trouble at its entry; the other entries ar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from celery_once_beat.windows import format_instant
 from . import codec
 from .keys import SHARDS, shard_of
 from .model import BeatReport, EntryAccount, OpenWindow, Past
+from .roundtrip import Words
 from .verbs import Store
 
 #: Entries that travel in one pipeline.
@@ -50,6 +52,8 @@ class WindowSeen:
     open: OpenWindow | None = None
     #: Copies of its message that were refused.
     refused: int = 0
+    #: When it becomes overdue, aware UTC; known of windows that run, if that was asked for. Each renewal moves it.
+    deadline: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class EntrySeen:
     overdue: dict[datetime, datetime] = field(default_factory=dict)
     #: Why something of it can't be read; '' where all can.
     trouble: str = ""
+    #: All of its history that can be read, newest first; () unless it was asked for.
+    records: Sequence[Past] = ()
 
     @property
     def last(self) -> WindowSeen | None:
@@ -86,6 +92,8 @@ class Overview:
     strangers: dict[str, int]
     #: What beats say of the entries that they have loaded, as ``lua/pieces/entries.lua`` has it; if that was asked for.
     loaded: dict[str, str] = field(default_factory=dict)
+    #: Workers that begin windows → when one was heard of last, aware UTC; of the last day.
+    workers: dict[str, datetime] = field(default_factory=dict)
 
 
 class Lookup:
@@ -99,12 +107,13 @@ class Lookup:
     def overview(self, entries: Iterable[str], history: int = 1, *, and_loaded: bool = False) -> Overview:
         """Look at the beats and at ``entries``, each with up to ``history`` records of its history.
 
-        With ``and_loaded`` at all entries that beats have loaded, too.
+        With ``and_loaded`` at all entries that beats have loaded, too, and at the workers.
         """
         now, latency, beats = self._beats()
         loaded = self._loaded() if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
+        workers = self._workers() if and_loaded else {}
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
@@ -113,7 +122,32 @@ class Lookup:
                 late = overdue.pop(name, {})
                 seen[name] = self._entry(name, reply, late, trouble.get(shard_of(name), ""))
         strangers = {name: len(windows) for name, windows in overdue.items()}
-        return Overview(now, latency, beats, seen, strangers, loaded)
+        return Overview(now, latency, beats, seen, strangers, loaded, workers)
+
+    def look_closer(self, overview: Overview, records_of: Collection[str]) -> Overview:
+        """Add the deadlines of windows that run, and all records of some entries."""
+        entries = dict(overview.entries)
+        running = [
+            (entry.name, position, window)
+            for entry in entries.values()
+            for position, window in enumerate(entry.windows)
+            if window.state == "running"
+        ]
+        commands: list[Words] = [
+            ("ZSCORE", self._keys.open(shard_of(name)), f"{name}@{format_instant(window.start)}")
+            for name, _, window in running
+        ]
+        commands += [("LRANGE", self._keys.of_entry("history", name), 0, -1) for name in records_of]
+        replies = iter(self._trip.read(commands) if commands else ())
+        for (name, position, window), score in zip(running, replies, strict=False):
+            if score is not None and not isinstance(score, OnceError):
+                windows = list(entries[name].windows)
+                windows[position] = replace(window, deadline=codec.EPOCH + timedelta(milliseconds=float(score)))
+                entries[name] = replace(entries[name], windows=windows)
+        for name, texts in zip(records_of, replies, strict=True):
+            if not isinstance(texts, OnceError):
+                entries[name] = replace(entries[name], records=list(_readable(texts)))
+        return replace(overview, entries=entries)
 
     def entry(self, name: str, history: int) -> EntrySeen:
         """Look at one entry, with up to ``history`` records of its history."""
@@ -164,6 +198,16 @@ class Lookup:
                 for name in sorted(heartbeat.beats)
             ],
         )
+
+    def _workers(self) -> dict[str, datetime]:
+        replies = self._trip.read(
+            [("ZRANGE", self._keys.of_shard("workers", shard), 0, -1, "WITHSCORES") for shard in range(SHARDS)]
+        )
+        heard: dict[str, float] = {}
+        for reply in replies:
+            for worker, at in () if isinstance(reply, OnceError) else codec.as_pairs(reply):
+                heard[worker] = max(heard.get(worker, 0.0), at)
+        return {worker: codec.EPOCH + timedelta(milliseconds=at) for worker, at in heard.items()}
 
     # -- entries ----------------------------------------------------------------------------------------------
 
@@ -245,6 +289,12 @@ class Lookup:
         windows.sort(key=lambda window: window.start, reverse=True)
         counted = [replace(window, refused=refused.get(format_instant(window.start), 0)) for window in windows]
         return EntrySeen(name, account, counted, overdue, trouble)
+
+
+def _readable(texts: Iterable[str]) -> Iterator[Past]:
+    for text in texts:
+        with suppress(ValueError, OverflowError):  # the look has said so
+            yield codec.read_past(text)
 
 
 def _state(window: OpenWindow, *, overdue: bool) -> str:

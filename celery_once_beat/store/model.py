@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.rules import Limits
 from celery_once_beat.windows import WindowKey
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Published(IntEnum):
@@ -420,6 +422,13 @@ class EntryAccount:
     paused_for: str = ""
     #: The newest few beats that have loaded it, not all of them alive.
     loaders: tuple[str, ...] = ()
+    #: The last worker that didn't know the task, and when it discarded a message; None: none did.
+    discarded: tuple[str, datetime] | None = None
+
+    @property
+    def last_begun(self) -> datetime | None:
+        """When a window of it began last; None: none did. A fence is that time, or a little more."""
+        return _EPOCH + timedelta(milliseconds=self.fence) if self.fence else None
 
     @property
     def owed(self) -> int:
@@ -439,7 +448,7 @@ class OpenWindow:
     #: The number of the last retry.
     retry: int
     backfill: bool
-    #: It was given back: to a retry, or to run again later.
+    #: It was given back: to a retry, or to run again later. Or its execution died, and a beat has published it again.
     given_back: bool
     #: The beat that claimed it, or took it last.
     beat: str

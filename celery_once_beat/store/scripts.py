@@ -315,9 +315,10 @@ HEARTBEAT = Verb(
 BEGIN = Verb(
     "begin",
     "entry open history run refused",
-    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap {_NOW_ONLY}",
+    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap marks:flag {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
+    more_keys="workers",
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
 RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
@@ -33,6 +34,8 @@ _Unsent = Callable[[WhoLives], Call[Any]]
 _CALL_DIGITS = 16
 #: Most beats that a call speaks of before its script has asked.
 _MOST_MET = 16
+#: Seconds for which it is known that this process begins windows.
+_MARKED_FOR = 10.0
 #: How often one call may ask who lives. Each time it is told more.
 _MOST_QUESTIONS = 5
 
@@ -51,6 +54,8 @@ class Store:
         self._trip = RoundTrip(settings, self.keys, client)
         #: Beats that scripts asked about last.
         self._met: tuple[str, ...] = ()
+        #: When a begin says the next time that this worker begins windows, by ``clock.steady``.
+        self._mark_at = 0.0
         #: By verb: what of a window's arguments is the same for all.
         self._packed: dict[Verb[Any], dict[str, str]] = {}
 
@@ -459,10 +464,13 @@ class Store:
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
         has one of its own.
         """
+        marks = self._marks_worker(window)
         return self._trip.one(
             self._of_window(
                 scripts.BEGIN,
                 window,
+                [self.keys.of_shard("workers", shard_of(window.entry))] if marks else (),
+                marks=marks,
                 owner=owner,
                 lease=lease,
                 retry=retry,
@@ -472,6 +480,14 @@ class Store:
             )
         )
 
+    def _marks_worker(self, window: WindowKey) -> bool:
+        """Whether a begin says that this worker begins windows: one does every few seconds."""
+        now = steady()
+        if isinstance(window, KeyedWindow) or now < self._mark_at:
+            return False
+        self._mark_at = now + _MARKED_FOR
+        return True
+
     def begin_now(
         self, window: KeyedWindow, owner: str, lease: float
     ) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
@@ -480,6 +496,7 @@ class Store:
             self._of_window(
                 scripts.BEGIN_NOW,
                 window,
+                marks=False,
                 owner=owner,
                 lease=lease,
                 retry=0,
@@ -571,12 +588,12 @@ class Store:
         """
         return self._close(scripts.CLOSE, window, beat, outcome, by_result=True)
 
-    def discarded(self, window: WindowKey, retry: int) -> model.Confirmed | model.Unchanged:
-        """Say that a message was discarded by a worker that doesn't know its task; ``retry`` is its retry number.
+    def discarded(self, window: WindowKey, retry: int, worker: str = "?") -> model.Confirmed | model.Unchanged:
+        """Say that a message was discarded by ``worker``, which doesn't know its task; ``retry`` is its retry number.
 
         Returns :class:`Confirmed` where the window is published again soon.
         """
-        return self._close(scripts.DISCARDED, window, "-", "unknown", retry)
+        return self._close(scripts.DISCARDED, window, worker, "unknown", retry)
 
     def _close(
         self, verb: Verb[T], window: WindowKey, owner: str, outcome: str, retry: int = 0, *, by_result: bool = False

@@ -15,7 +15,7 @@ from celery.worker.request import Request
 
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.identity import delivery_name
+from celery_once_beat.identity import delivery_name, host_of
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
@@ -143,7 +143,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
         )
     if window.tracked:
         errands_of(sender.app).send(
-            lambda store: store.discarded(delivery.key, delivery.retry),
+            lambda store: store.discarded(delivery.key, delivery.retry, host_of(delivery_name(sender.hostname))),
             lambda exc: _log_unrecorded(window, "discarded", exc),
         )
 

@@ -4,6 +4,8 @@
 -- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
 -- retry, is to be recovered, or waits itself.
 --
+-- MARKS says that WORKERS is given, and that its worker's name goes there: for people, now and then.
+--
 -- returns 'begun <fence> <attempt> <last_done> <overlap>'   run it; last_done is '' where there is none, overlap the
 --                                                        entry's, else the task's. One text, since it is read for each
 --                                                        window; overlap is the end, since a foreign one may hold blanks
@@ -62,6 +64,9 @@ if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
 end
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
 local function answer(fence, attempt)
+  if MARKS then
+    mark_worker()
+  end
   return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. ' ' .. overlap
 end
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.

@@ -30,7 +30,8 @@ if OUTCOME == 'unknown' then
   end
   -- The beat that published it may confirm only now: that would put it off.
   window.turn, window.taken = window.turn + 1, SENT
-  write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))))
+  write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))), 'discarded',
+    int(NOW) .. ' ' .. OWNER)
   return {'sooner'}
 end
 if OUTCOME == 'expired' and NOW < tonumber(window.expires) then

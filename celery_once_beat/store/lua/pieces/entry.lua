@@ -17,6 +17,7 @@
 --   waiting       '<start> <server ms>': the oldest window that found another running and is to run after it, and when it
 --                 was last seen to wait; see overlap.lua
 --   trying        '<start> <number> <server ms>'; see unconsumed.lua
+--   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
 --   w:<start>     the account of an open window; see window.lua
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --

@@ -1,0 +1,112 @@
+"""When somebody should look at an entry: each reason once. Status, board, metrics, doctor and docs read it here. Pure.
+
+A new reason is a row here, the lines of ``report`` that find it, and its row in the docs. A test finds who lacks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from celery_once_beat.store import EntrySeen, Past
+
+__all__ = (
+    "BEHIND", "BROKEN", "FAILED", "HUNG", "JUDGEMENTS", "LEFT_OUT", "LOADED_OTHERWISE", "MOST_SKIPPED", "NOT_LOADED",
+    "OVERDUE", "PAUSED", "SILENT", "SKIPPING", "STRANGER", "STUCK", "STUCK_AFTER", "UNCLAIMED", "UNKNOWN_TASK",
+    "UNREADABLE", "Judgement", "is_hung", "is_silent", "needs_records", "skipped_in_a_row",
+)  # fmt: skip
+
+#: A run is hung if it takes longer than so many times the longest of those that are recorded, ...
+_TIMES_LONGER = 5
+#: ... and than this; ...
+LEAST_HUNG = timedelta(seconds=60)
+#: ... so many have to be recorded.
+_LEAST_RUNS = 3
+#: A window is stuck if it was published, and for so long no worker has begun it.
+STUCK_AFTER = timedelta(seconds=60)
+#: So many skipped windows in a row are too many.
+MOST_SKIPPED = 3
+#: A lease is renewed at each third of it; a worker is silent once it is so much later than that.
+_RENEWAL_LATE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A reason to look at an entry."""
+
+    name: str
+    #: Entries with a larger one are shown first.
+    urgency: int
+    #: When it is so, for people.
+    meaning: str
+    #: It is set up wrongly, and doctor says so; else it ran badly.
+    setup: bool = False
+
+
+BEHIND = Judgement("behind", 9, "the Redis server's clock went back, and the entry stands still", setup=True)
+LEFT_OUT = Judgement("left out", 8, "an option of it is wrong, so no beat runs it", setup=True)
+UNREADABLE = Judgement("unreadable", 7, "a key of it in Redis can't be read", setup=True)
+BROKEN = Judgement("broken", 6, "its schedule can't say when it starts", setup=True)
+UNCLAIMED = Judgement("unclaimed", 6, "a window is due for 15 s, and no beat has claimed it", setup=True)
+UNKNOWN_TASK = Judgement(
+    "unknown task", 6, "a worker got a window that is still open, and didn't know its task", setup=True
+)
+OVERDUE = Judgement("overdue", 5, "windows are past their deadline: a beat publishes them again")
+HUNG = Judgement(
+    "hung",
+    5,
+    f"a window runs for more than {LEAST_HUNG.total_seconds():g} s, and {_TIMES_LONGER} times as long as the longest "
+    f"run in its entry's history, which has {_LEAST_RUNS} runs at least",
+)
+STUCK = Judgement(
+    "stuck", 5, f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (and countdown)"
+)
+SILENT = Judgement(
+    "silent",
+    4,
+    "a window runs, and its worker hasn't renewed the lease for a third of it and "
+    f"{_RENEWAL_LATE.total_seconds():g} s: it may be dead",
+)
+SKIPPING = Judgement("skipping", 3, f"the last {MOST_SKIPPED} windows or more were skipped")
+#: Its urgency is the outcome's, see ``outcomes``.
+FAILED = Judgement("failed", 3, "the last window failed, was abandoned, dropped, missed, or its message expired")
+NOT_LOADED = Judgement("not loaded", 2, "no beat has loaded it yet", setup=True)
+LOADED_OTHERWISE = Judgement("loaded otherwise", 2, "the beats that live have another definition of it", setup=True)
+STRANGER = Judgement("stranger", 2, "it has overdue windows, and is in no schedule", setup=True)
+PAUSED = Judgement("paused", 1, "somebody has paused it")
+
+#: All of them, the most urgent first.
+JUDGEMENTS = (
+    BEHIND, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK, OVERDUE, HUNG, STUCK, SILENT, SKIPPING, FAILED,
+    NOT_LOADED, LOADED_OTHERWISE, STRANGER, PAUSED,
+)  # fmt: skip
+
+
+def needs_records(seen: EntrySeen, now: datetime) -> bool:
+    """Whether an entry's whole history is needed to judge it."""
+    begun = [window.open.begun for window in seen.windows if window.state == "running" and window.open]
+    if any(at is not None and now - at > LEAST_HUNG for at in begun):
+        return True
+    return seen.last is not None and seen.last.state == "skipped"
+
+
+def is_hung(running_for: timedelta, records: Sequence[Past]) -> bool:
+    """Whether a window that runs for so long hangs, by its entry's history."""
+    runs = [past.took for past in records if past.took is not None]
+    return len(runs) >= _LEAST_RUNS and running_for > max(_TIMES_LONGER * max(runs), LEAST_HUNG)
+
+
+def is_silent(heard: timedelta, lease: float) -> bool:
+    """Whether a worker renewed a lease of so many seconds too long ago."""
+    return heard > timedelta(seconds=lease / 3) + _RENEWAL_LATE
+
+
+def skipped_in_a_row(records: Sequence[Past]) -> int:
+    """Return how many of the newest windows were skipped; ``records`` are newest first."""
+    number = 0
+    for past in records:
+        if past.outcome != "skipped":
+            break
+        number += 1
+    return number
