@@ -42,6 +42,7 @@ __all__ = (
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
 OVERLAP = ("allow", "skip")
+FAILURE_TEXT = ("message", "type", "none")
 _MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
 #: After this many seconds without a heartbeat a beat counts as gone.
@@ -199,6 +200,9 @@ class Settings:
     wait_replicas: int = _setting(0, check_count(0))
     #: Windows of history kept for each entry, 0 for none.
     history_size: int = _setting(50, check_count(0))
+
+    #: What is recorded of a failure: its type and the first line of its text, its type alone, or nothing.
+    failure_text: str = _setting("message", check_choice(*FAILURE_TEXT))
 
     @classmethod
     def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:

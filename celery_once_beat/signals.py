@@ -51,10 +51,11 @@ window_closed = Signal(name="window_closed", providing_args=[*_arguments, "outco
 #: done all that it does for the task. A process that has a receiver of this, or of ``window_closed``, records each
 #: success at once.
 window_succeeded = Signal(name="window_succeeded", providing_args=_arguments)
-#: In the worker's child: recorded as failed; ``exception`` is what the body raised. Not sent if the window is retried
-#: or runs again later. A failure that has no exception here has only ``window_closed``: a hard time limit kills the
-#: child, and a message that can't be made never reaches a worker.
-window_failed = Signal(name="window_failed", providing_args=[*_arguments, "exception"])
+#: In the worker's child: recorded as failed; ``exception`` is what the body raised, ``failure`` what is recorded of it
+#: (``once_beat_failure_text``). Not sent if the window is retried or runs again later. A failure that has no exception
+#: here has only ``window_closed``: a hard time limit kills the child, and a message that can't be made never reaches a
+#: worker.
+window_failed = Signal(name="window_failed", providing_args=[*_arguments, "exception", "failure"])
 #: In beat: windows were passed over, by ``catch_up`` or ``grace``; ``window`` is the newest, ``count`` their number.
 window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count"])
 #: A limit ended the window, and it isn't executed: in beat when it looks at what is overdue, or in the worker's child

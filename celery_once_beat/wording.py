@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone, tzinfo
 
-__all__ = ("A_SPAN", "did_you_mean", "printable", "read_span", "read_time", "shown", "span")
+__all__ = ("A_SPAN", "did_you_mean", "failure_words", "printable", "read_span", "read_time", "shown", "span")
 
+#: Most characters that are recorded of a failure.
+_MOST_FAILURE = 200
 #: Most characters of a value in a message.
 _SHOWN = 80
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -30,6 +32,23 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """Return a name from outside on one line: what could move a terminal's cursor is written out."""
     return text if text.isprintable() else repr(text)
+
+
+def failure_words(error: BaseException, how: str) -> str:
+    """Return what is recorded of a failure: its type, and for ``how`` "message" the first line of its text.
+
+    At most 200 characters; '' for "none". It isn't escaped.
+    """
+    if how == "none":
+        return ""
+    words = type(error).__name__
+    if how == "message":
+        try:
+            lines = str(error).lstrip().splitlines()
+        except Exception:  # noqa: BLE001  # a user's __str__
+            lines = []
+        words = f"{words}: {lines[0]}" if lines else words
+    return words[:_MOST_FAILURE].encode(errors="replace").decode().rstrip()
 
 
 def did_you_mean(found: str, known: Iterable[str], write: Callable[[str], str] = str) -> str:

@@ -62,7 +62,7 @@ def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FB
 def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
     """Show which beats live and how each entry stands; those that need attention come first.
 
-    Exits with 1 where entries stand still, since the Redis server's clock went back.
+    Exits with 1 where no beat lives, or entries stand still, since the Redis server's clock went back.
     """
     with open_project(ctx, scheduler) as project:
         report = _look(project)
@@ -70,7 +70,7 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
             print_json(as_json(report))
         else:
             _print_status(report, project.zone)
-    if report.behind:
+    if report.behind or not report.beats:
         ctx.exit(1)
 
 
@@ -277,7 +277,7 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
         click.echo(f"{plain(entry)}: no window has an outcome yet.")
         return
     print_table(
-        ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED"],
+        ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"],
         [
             [
                 local(window.start, zone),
@@ -288,6 +288,7 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
                 seconds(window.late),
                 seconds(window.took),
                 str(window.refused),
+                plain(window.failure),
             ]
             for window in windows
         ],

@@ -131,6 +131,8 @@ class WindowStatus:
     missed: int
     refused: int
     backfill: bool | None
+    #: What its last failure said, as it was recorded and not escaped; '' where nothing is known.
+    failure: str
     #: When a person ordered it.
     ordered: datetime | None = field(metadata={"json": False})
 
@@ -155,6 +157,7 @@ class WindowStatus:
             missed=past.missed if past else 0,
             refused=seen.refused,
             backfill=still_open.backfill if still_open else None,
+            failure=seen.failure,
             ordered=known.claimed if known and by_order else None,
         )
 
@@ -402,7 +405,8 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
         except ScheduleError as exc:
             yield _Worry.of(BROKEN, str(exc))
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
-        yield _Worry.of(FAILED, f"the last window is {last.state}", OUTCOMES[last.state].urgency)
+        why = f": {printable(last.failure)}" if last.failure else ""
+        yield _Worry.of(FAILED, f"the last window is {last.state}{why}", OUTCOMES[last.state].urgency)
     if account is not None:
         yield from _worries_of(account, entry, now)
     elif not seen.trouble:

@@ -13,6 +13,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
     {7}:workers                 workers that began windows of the shard → when, server ms, for people; a day
+    {7}:failures:<name>         start → what its last failure said, of the last ten, for people; as the entry
     {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days
     {7}:changes:<name>          its last 50 changes; as that
     {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
@@ -52,6 +53,7 @@ _TYPES = {
     "history": "list",
     "refused": "hash",
     "workers": "zset",
+    "failures": "hash",
     "def": "hash",
     "changes": "list",
     "defs": "zset",
@@ -91,7 +93,7 @@ class Keys:
         }
 
     def of_entry(self, what: str, entry: str) -> str:
-        """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``def`` or ``changes``."""
+        """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``failures``, ``def`` or ``changes``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
     def of_load(self, entry: str) -> dict[str, str]:

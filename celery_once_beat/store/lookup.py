@@ -54,6 +54,8 @@ class WindowSeen:
     refused: int = 0
     #: When it becomes overdue, aware UTC; known of windows that run, if that was asked for. Each renewal moves it.
     deadline: datetime | None = None
+    #: What its last failure said, as it was recorded; '' where nothing is known.
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Lookup:
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
                 late = overdue.pop(name, {})
                 seen[name] = self._entry(name, reply, late, trouble.get(shard_of(name), ""))
+            self._add_failures(seen, chunk)
         strangers = {name: len(windows) for name, windows in overdue.items()}
         return Overview(now, latency, beats, seen, strangers, loaded, workers)
 
@@ -235,6 +238,20 @@ class Lookup:
                     late[window.start] = codec.EPOCH + timedelta(milliseconds=deadline)
         return found, trouble
 
+    def _add_failures(self, seen: dict[str, EntrySeen], names: Iterable[str]) -> None:
+        """Add what failures said to the windows that failed; most entries have none."""
+        failed = [name for name in names if any(_may_have_failed(window) for window in seen[name].windows)]
+        commands = [("HGETALL", self._keys.of_entry("failures", name)) for name in failed]
+        for name, reply in zip(failed, self._trip.read(commands) if commands else (), strict=True):
+            if isinstance(reply, OnceError):
+                continue  # for people only
+            words = codec.as_mapping(reply)
+            windows = [
+                replace(window, failure=words.get(format_instant(window.start), "")) if words else window
+                for window in seen[name].windows
+            ]
+            seen[name] = replace(seen[name], windows=windows)
+
     def _loaded(self) -> dict[str, str]:
         """Return what beats say of the entries that they have loaded. A part at a time: there may be a million."""
         found: dict[str, str] = {}
@@ -295,6 +312,10 @@ def _readable(texts: Iterable[str]) -> Iterator[Past]:
     for text in texts:
         with suppress(ValueError, OverflowError):  # the look has said so
             yield codec.read_past(text)
+
+
+def _may_have_failed(window: WindowSeen) -> bool:
+    return window.state in ("failed", "abandoned") or (window.open is not None and window.open.begun is not None)
 
 
 def _state(window: OpenWindow, *, overdue: bool) -> str:

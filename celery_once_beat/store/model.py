@@ -95,7 +95,8 @@ class Ending(NamedTuple):
     """The end of one execution that is to be recorded: done, failed or revoked.
 
     With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
-    begin's, or 0 where the caller doesn't know it: then only the run key counts.
+    begin's, or 0 where the caller doesn't know it: then only the run key counts. ``failure`` is what people are told of
+    a failure.
     """
 
     window: WindowKey
@@ -104,6 +105,7 @@ class Ending(NamedTuple):
     outcome: str
     again_after: float | None = None
     tracked: bool = True
+    failure: str = ""
 
 
 @dataclass(frozen=True)

@@ -333,9 +333,10 @@ HAND_OVER = Verb(
 FINISH = Verb(
     "finish",
     "entry open history run",
-    f"{_ENDING} {_OWNED} outcome again:span keyed:flag",
+    f"{_ENDING} {_OWNED} outcome again:span keyed:flag failure",
     codec.read_finish,
     waits=True,
+    more_keys="failures",
 )
 CLOSE = Verb(
     "close",

@@ -555,17 +555,25 @@ class Store:
         tracked: bool = True,
     ) -> model.Finished | model.Again | model.Stale:
         """Record the end of one execution; the arguments are those of :class:`Ending`."""
-        return self._trip.one(self._finish(Ending(window, owner, fence, outcome, again_after, tracked)))
+        return self.end(Ending(window, owner, fence, outcome, again_after, tracked))
+
+    def end(self, ending: Ending) -> model.Finished | model.Again | model.Stale:
+        """Record the end of one execution."""
+        return self._trip.one(self._finish(ending))
 
     def finish_many(self, endings: Iterable[Ending]) -> list[model.Finished | model.Again | model.Stale | OnceError]:
         """Record the ends of executions in one pipeline."""
         return self._trip.run([self._finish(ending) for ending in endings])
 
     def _finish(self, ending: Ending) -> Call[model.Finished | model.Again | model.Stale]:
-        window, owner, fence, outcome, again_after, tracked = ending
+        window, owner, fence, outcome, again_after, tracked, failure = ending
+        if isinstance(window, KeyedWindow):  # nobody looks at an entry of its
+            failure = ""
         return self._of_window(
             scripts.FINISH,
             window,
+            [self.keys.of_entry("failures", window.entry)] if failure else (),
+            failure=failure,
             owner=owner,
             fence=fence,
             outcome=outcome,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from celery.exceptions import TimeLimitExceeded
 from celery.signals import task_revoked, task_unknown, worker_ready, worker_shutdown
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
@@ -19,8 +20,9 @@ from celery_once_beat.identity import delivery_name, host_of
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Again, Closed, Finished, Store
+from celery_once_beat.store import Again, Closed, Ending, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, format_instant
+from celery_once_beat.wording import failure_words
 
 from .errands import errands_of
 from .execution import DELIVERY
@@ -53,16 +55,16 @@ class OnceRequest(Request):
         try:
             super().on_timeout(soft, timeout)
         finally:
-            self._end_timed_out(soft=soft)
+            self._end_timed_out(timeout, soft=soft)
 
-    def _end_timed_out(self, *, soft: bool) -> None:
+    def _end_timed_out(self, timeout: float, *, soft: bool) -> None:
         task = self.task
         keeps = getattr(task, "acks_on_timeout", None)
         if keeps is None:
             keeps = task.acks_on_failure_or_timeout
         if soft or state.should_terminate or (task.acks_late and not keeps):
             return  # if the broker delivers it again, it is for recovery to run it again
-        _end(task, self.request_dict, "failed", killed=True)
+        _end(task, self.request_dict, "failed", killed=True, error=TimeLimitExceeded(timeout))
 
 
 def request_class(task: Any) -> type[OnceRequest]:
@@ -148,8 +150,11 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
         )
 
 
-def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> None:
-    """Record ``outcome`` of the delivery ``request``; if the store doesn't answer, recovery ends the window."""
+def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, error: BaseException | None = None) -> None:
+    """Record ``outcome`` of the delivery ``request``; if the store doesn't answer, recovery ends the window.
+
+    ``error`` is what a failure came of.
+    """
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
         return
@@ -157,7 +162,8 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool) -> N
 
     def send(store: Store) -> None:
         again_after = store.settings.of_task("retry_failed_after", task) or None if outcome == "failed" else None
-        if delivery.record(store, outcome, killed=killed, again_after=again_after):
+        failure = failure_words(error, store.settings.failure_text) if error is not None else ""
+        if delivery.record(store, outcome, killed=killed, again_after=again_after, failure=failure):
             extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
             start = format_instant(window.start)
             logger.info("once: window %s of %r is %s", start, window.entry, outcome, extra=extra)
@@ -174,11 +180,11 @@ class _Delivery(NamedTuple):
     owner: str
     retry: int
 
-    def record(self, store: Store, outcome: str, *, killed: bool, again_after: float | None) -> bool:
+    def record(self, store: Store, outcome: str, *, killed: bool, again_after: float | None, failure: str = "") -> bool:
         """Return whether it is recorded, and final."""
         if killed:
             # Only the child was told its fence.
-            reply = store.finish(self.key, self.owner, 0, outcome, again_after)
+            reply = store.end(Ending(self.key, self.owner, 0, outcome, again_after, failure=failure))
             if isinstance(reply, (Finished, Again)):
                 return isinstance(reply, Finished)
         if outcome == "failed":

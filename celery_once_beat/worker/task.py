@@ -8,6 +8,7 @@ behind Celery's tracer (``__trace__``), when the result is stored and the callba
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import OVERLAP, Settings, check_choice, check_count, check_seconds
-from celery_once_beat.store import check_client, store_of
+from celery_once_beat.store import Store, check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
@@ -42,6 +43,9 @@ else:
 
 #: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
 _logged: set[str] = set()
+
+#: Seconds after which a stock beat looks once more whether there are others: they may start at the same time.
+_OTHERS_START = 30.0
 
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
@@ -335,20 +339,44 @@ def _start_worker(instance: Any, **_: Any) -> None:
 
 @beat_init.connect(weak=False)
 def _start_beat(sender: Any, **_: Any) -> None:
-    """A beat with a wrong task says so at its start, and stock beat is warned of.
+    """A beat with a wrong task says so at its start, and stock beat is warned of where others claim windows.
 
-    It sends what the others claim once more: it looks well, and everything runs twice.
+    It sends what they claim once more: it looks well, and everything runs twice. Alone it is what somebody wants who
+    has gone back to it.
     """
     with _ending_if_wrong():
         check_tasks(sender.app)
-    scheduler = sender.scheduler
-    if not getattr(scheduler, "claims_windows", False):
-        logger.warning(
-            "once: this beat runs %s, which sends each window once more than the others: start it with -S once, or set "
-            "beat_scheduler = 'once'",
-            type(scheduler).__name__,
-            extra=about("scheduler_stock"),
-        )
+    if not getattr(sender.scheduler, "claims_windows", False) and not _warn_of_stock(sender):
+        later = threading.Timer(_OTHERS_START, _warn_of_stock, [sender])
+        later.daemon = True
+        later.start()
+
+
+def _warn_of_stock(service: Any) -> bool:
+    """Warn of a stock beat beside others that claim windows; returns whether that was said."""
+    others = _beats_that_claim(service.app)
+    if others == 0:
+        return False
+    logger.warning(
+        "once: this beat runs %s, which sends each window once more than %s: start it with -S once, or set "
+        "beat_scheduler = 'once'",
+        type(service.scheduler).__name__,
+        "any beats that claim windows" if others is None else f"the {others} that claim windows",
+        extra=about("scheduler_stock"),
+    )
+    return True
+
+
+def _beats_that_claim(app: Any) -> int | None:
+    """How many beats claim windows now; None if Redis doesn't say."""
+    try:
+        store = Store(Settings.from_app(app))
+        try:
+            return len(store.beats())
+        finally:
+            store.close()
+    except OnceError:
+        return None
 
 
 @contextmanager

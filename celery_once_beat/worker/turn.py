@@ -53,8 +53,9 @@ from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.logs import about
-from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Finished, Renewal, Stale, Store, raised
+from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Ending, Finished, Renewal, Stale, Store, raised
 from celery_once_beat.windows import Window, format_instant, key_of
+from celery_once_beat.wording import failure_words, printable
 
 from .leases import Lease
 
@@ -107,6 +108,8 @@ class Turn(ABC):
         self._begin_until = time.monotonic() + length / 2
         self._late_begins = 0
         self._answer: Finished | Again | Stale | None = None
+        #: What people are told of its failure.
+        self._failure = ""
         #: Until when the store is told or asked, once the body has ended; by time.monotonic().
         self._tell_until: float | None = None
         #: True also if the store couldn't be reached.
@@ -195,9 +198,11 @@ class Turn(ABC):
 
     def fail(self, exc: BaseException, again_after: float | None) -> None:
         """Record that the body failed; with ``again_after`` the window may run again so many seconds later."""
+        self._failure = failure_words(exc, self.store.settings.failure_text)
         if self._finish("failed", again_after):
             self._recorded = True
-            signals.window_failed.send(sender=self.sender, window=self.window, exception=exc)
+            failure = self._failure
+            signals.window_failed.send(sender=self.sender, window=self.window, exception=exc, failure=failure)
             self.tell_closed("failed")
 
     def tell_closed(self, outcome: str) -> None:
@@ -218,14 +223,16 @@ class Turn(ABC):
         if self.stale:
             self.end_stale()
         if isinstance(self._answer, Again):
-            self.log(logging.WARNING, "window_runs_again", "failed, runs again in %g s", self._answer.after)
+            why = f" ({printable(self._failure)})" if self._failure else ""
+            self.log(logging.WARNING, "window_runs_again", "failed%s, runs again in %g s", why, self._answer.after)
         return isinstance(self._answer, Finished)
 
     def _send_finish(self, outcome: str, again_after: float | None) -> None:
         assert self.lease is not None
         self.lease.ending = True
         fence = self.lease.renewal.fence
-        self._answer = self.store.finish(self.key, self.owner, fence, outcome, again_after, tracked=self.window.tracked)
+        tracked, failure = self.window.tracked, self._failure
+        self._answer = self.store.end(Ending(self.key, self.owner, fence, outcome, again_after, tracked, failure))
         self.stale, self._told = isinstance(self._answer, Stale), True
 
     def tell(self, send: Callable[[], object]) -> None:

@@ -64,13 +64,25 @@ def test_an_unknown_key_of_an_entry(system: System) -> None:
 def test_a_stock_beat_is_warned_of(system: System) -> None:
     """Where -S once was forgotten everything would be sent once more: that beat says so at its start, and no other."""
     system.check_law = False
+    right = system.beat()
+    wait_until(system.store.beats, "one that claims windows lives", 60)
     stock = system.beat("stock", scheduler="celery.beat:Scheduler")
     embedded = system.worker("embedded", pool="threads", beat=True, scheduler="celery.beat:Scheduler")
     for proc in (stock, embedded):
         proc.wait_log("once: this beat runs Scheduler, which sends each window once more", 60)
-    right = system.beat()
+    assert "than the 1 that claim windows" in stock.log
     wait_until(lambda: system.store.account("tick"), "the schedule is loaded", 60)
     assert "this beat runs" not in right.log
+
+
+def test_a_stock_beat_alone_is_what_somebody_went_back_to(system: System) -> None:
+    """It isn't warned of as doubling, until another that claims windows starts beside it."""
+    system.check_law = False
+    stock = system.beat("stock", scheduler="celery.beat:Scheduler")
+    stock.wait_log("Sending due task", 60)
+    assert "this beat runs" not in stock.log
+    system.beat()
+    stock.wait_log("once: this beat runs Scheduler, which sends each window once more than the 1 that", 90)
 
 
 def test_a_schedule_that_raises(system: System) -> None:

@@ -104,7 +104,7 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     assert [entry["entry"] for entry in told["entries"]] == ["wrong", "failing", "good", "later", "over\nthere"]
     by_name = {entry["entry"]: entry for entry in told["entries"]}
     assert "did you mean 'grace'?" in by_name["wrong"]["attention"][0]
-    assert by_name["failing"]["attention"] == ["the last window is failed"]
+    assert by_name["failing"]["attention"] == ["the last window is failed: ValueError: this task fails"]
     good = by_name["good"]
     assert not good["attention"]
     assert good["last"]["state"] == "done"
@@ -121,15 +121,17 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     assert "\x1b" not in table.log, "no colours but on a terminal"
     assert "'over\\nthere'" in table.log, "an entry's name can't break the table"
     assert next(line for line in lines if line.startswith("ENTRY")).split() == [
-        *("ENTRY", "LAST", "WINDOW", "OUTCOME", "RAN", "ON", "LATE", "NEXT", "OPEN", "OVERDUE", "REFUSED", "ATTENTION")
-    ]  # fmt: skip
+        *("ENTRY", "LAST", "WINDOW", "OUTCOME", "RAN", "ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED"),
+        "ATTENTION",
+    ]
     assert re.search(
-        r"^good +\d\d:\d\d:\d\d +done +\S+ +\d+\.\d s +\d\d:\d\d:\d\d +\d+ +0 +\d+$", table.log, re.MULTILINE
+        r"^good +\d\d:\d\d:\d\d +done +\S+ +\d+\.\d s +\d\d:\d\d:\d\d +\d+ +\d+ +0 +\d+$", table.log, re.MULTILINE
     )
     for beat in beats:
         beat.stop()
     alone = once("status")
     assert "No beat lives: start one with -S once." in alone.log
+    assert alone.exit_code == 1, "nobody claims"
 
 
 def test_reading_writes_nothing(system: System, once: Once) -> None:
@@ -257,7 +259,7 @@ def test_the_history_of_an_entry(system: System, once: Once) -> None:
     assert sum(window["refused"] for window in told) == 1
     worker.resume()
     table = once("history", "tick", "-n", "1000").log.splitlines()
-    assert table[0].split() == ["WINDOW", "OUTCOME", "BEAT", "RAN", "ON", "TRIES", "LATE", "TOOK", "REFUSED"]
+    assert table[0].split() == ["WINDOW", "OUTCOME", "BEAT", "RAN", "ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"]
     assert re.fullmatch(rf"\S+ \S+ +done +{HOST}:{beat.pid} +\S+ +1 +\S+ s +\S+ s +[01]", table[-1])
     unknown = once("history", "tock")
     assert (unknown.exit_code, unknown.log) == (
@@ -585,7 +587,7 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
         assert foreign.exit_code == os.EX_DATAERR
         assert foreign.log.startswith("once: the key 'once:{")
         status = once("status")
-        assert status.exit_code == 0
+        assert status.exit_code == 1, "no beat lives"
         assert "holds a string, expected a hash" in status.log
         client.delete(system.store.entry_key("tick"))
 
@@ -635,7 +637,8 @@ def test_colours_on_a_terminal_alone(system: System) -> None:
         proc.wait()
         os.close(master)
         assert (b"\x1b[" in shown) == coloured, shown
-        assert all(len(re.sub(rb"\x1b\[[0-9;]*m", b"", line)) <= 110 + 1 for line in shown.split(b"\n")), shown
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).split("\r\n")
+        assert all(len(line) <= 110 for line in lines), shown
 
 
 def _read(terminal: int) -> bytes:

@@ -39,6 +39,7 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("run_without_store", False, [True], [None, 0, 1, "yes", "False"]),
     ("wait_replicas", 0, [1, 5], [-1, 1.0, "1", None, True]),
     ("history_size", 50, [0, 1, 5000], [-1, 1.0, "1", None, True]),
+    ("failure_text", "message", ["message", "type", "none"], ["text", True, None, 1]),
 ]
 RIGHT = [(name, value) for name, _, values, _ in TABLE for value in values]
 WRONG = [(name, value) for name, _, _, values in TABLE for value in values]

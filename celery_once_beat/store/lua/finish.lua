@@ -4,6 +4,8 @@
 -- After AGAIN ms (0: never) the same window runs again, up to max_attempts executions; what the entry says of failures goes
 -- first. A window of a key has no attempts.
 --
+-- FAILURE is what a failure says, for people, '' for nothing; then FAILURES is given.
+--
 -- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later
 --         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
@@ -56,7 +58,13 @@ if again > 0 and window.attempts < most_attempts() then
   -- The next run gets its full retries back.
   window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1
   write_window(window, NOW + again)
+  if FAILURE ~= '' then
+    remember_failure()
+  end
   return {'again', int(again)}
 end
 close_window(window, OUTCOME, OWNER)
+if FAILURE ~= '' then
+  remember_failure()
+end
 return 'finished'

@@ -14,6 +14,8 @@ from celery_once_beat.status import BeatStatus, WindowStatus
 from celery_once_beat.wording import printable, span
 
 _MOST = 200
+#: What is recorded of a failure, and room for what has to be written out.
+_MOST_FAILURE = 400
 #: From this many seconds on a beat that says nothing is mentioned.
 _SILENT = 5
 
@@ -85,6 +87,8 @@ def story_words(window: WindowStatus, zone: tzinfo) -> Iterator[tuple[str, str]]
     """A window's story, line by line: what it is called, and what is known; times in ``zone``, and in UTC."""
     yield "Window", _moment(window.start, zone)
     yield "Outcome" if window.closed else "State", f"{_said(window.state)}: {state_of(window.state).meaning}"
+    if window.failure:
+        yield "Failure", plain(window.failure, _MOST_FAILURE)
     if window.missed > 1:
         yield "Missed with it", f"{window.missed - 1} windows before it"
     yield "Claimed", _moment(window.claimed, zone)

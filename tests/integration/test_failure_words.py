@@ -1,0 +1,142 @@
+"""Failures carry their words: in the store, in history, status, board and signal; a setting says how much of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timezone
+from typing import Any
+
+import pytest
+from processes import wait_until
+from stage import ENTRY, Stage, nth
+from system import System, rare
+
+from celery_once_beat.status import WindowStatus
+from celery_once_beat.store.lookup import Lookup
+from celery_once_beat.store.model import Again, Begun, Ending, Finished
+from celery_once_beat.web.board.words import story_words
+from celery_once_beat.wording import failure_words
+
+
+class Unwritable(Exception):  # noqa: N818  # a name as users have them
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "how", "words"),
+    [
+        (ValueError("no such user"), "message", "ValueError: no such user"),
+        (ValueError("first\nsecond"), "message", "ValueError: first"),
+        (ValueError("\n\n  third"), "message", "ValueError: third"),
+        (ValueError("x" * 500), "message", "ValueError: " + "x" * 188),
+        (ValueError(), "message", "ValueError"),
+        (ValueError("half \udcff"), "message", "ValueError: half ?"),
+        (Unwritable(), "message", "Unwritable"),
+        (ValueError("password s3cret"), "type", "ValueError"),
+        (ValueError("password s3cret"), "none", ""),
+    ],
+)
+def test_the_words_of_a_failure(error: Exception, how: str, words: str) -> None:
+    """Type and first line, at most 200 characters; the type alone; or nothing."""
+    assert failure_words(error, how) == words
+
+
+@pytest.mark.parametrize(("how", "words"), [("message", "ValueError: this task fails"), ("type", "ValueError")])
+def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words: str) -> None:
+    """History, status and board say what a body raised, as far as the setting lets them."""
+    system.check_law = False
+    system.settings = {"once_beat_failure_text": how}
+    system.entries = {"tick": {"task": "apps.once_app.ending", "args": ["fails"], **rare(3600.0)}}
+    system.worker(concurrency=1).wait_ready()
+    system.beat()
+    wait_until(lambda: system.outcomes().get("failed"), "it has failed", 60)
+    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
+    assert window["failure"] == words
+    assert words in system.once("history", "tick")
+    (entry,) = json.loads(system.once("status", "--json"))["entries"]
+    assert entry["attention"] == [f"the last window is failed: {words}"]
+
+
+def test_nothing_is_recorded_where_nothing_is_to_be(system: System) -> None:
+    """A text may hold a secret: with "none" Redis has nothing of it."""
+    system.check_law = False
+    system.settings = {"once_beat_failure_text": "none"}
+    system.entries = {"tick": {"task": "apps.once_app.ending", "args": ["fails"], **rare(3600.0)}}
+    system.worker(concurrency=1).wait_ready()
+    system.beat()
+    wait_until(lambda: system.outcomes().get("failed"), "it has failed", 60)
+    with system.client() as client:
+        assert not client.keys("*failures*")
+    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
+    assert window["failure"] == ""
+
+
+def test_a_hard_time_limit_has_words_too(system: System) -> None:
+    """The child is killed: the worker's main process says why."""
+    system.check_law = False
+    system.entries = {"tick": {"task": "apps.once_app.work", "args": [60], **rare(3600.0)}}
+    system.task = {"time_limit": 1}
+    system.worker(concurrency=1).wait_ready()
+    system.beat()
+    wait_until(lambda: system.outcomes().get("failed"), "it has failed", 60)
+    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
+    assert window["failure"].startswith("TimeLimitExceeded: ")
+
+
+@pytest.fixture
+def stage(any_url: str) -> Iterator[Stage]:
+    stage = Stage(any_url)
+    stage.load()
+    yield stage
+    stage.close()
+
+
+def fail(stage: Stage, number: int, again: float | None = None) -> Any:
+    """Let the window of that number fail, with words of its own."""
+    stage.start = nth(number)
+    stage.claim(since=nth(number - 1))
+    stage.confirm()
+    begun = stage.begin()
+    assert isinstance(begun, Begun)
+    return stage.store.end(Ending(stage.window, "A", begun.fence, "failed", again, failure=f"ValueError: {number}"))
+
+
+def test_the_last_ten_failures_are_kept(stage: Stage) -> None:
+    """Of each entry, also of one that runs again; they expire as the entry does."""
+    for number in range(1, 13):
+        assert fail(stage, number) == Finished()
+    assert isinstance(fail(stage, 13, again=60.0), Again)
+    key = stage.store.keys.of_entry("failures", ENTRY)
+    assert stage.raw.hlen(key) == 10
+    assert stage.raw.pttl(key) > 0
+    seen = Lookup(stage.store).entry(ENTRY, 20)
+    assert [window.failure for window in seen.windows][:10] == [f"ValueError: {number}" for number in range(13, 3, -1)]
+    assert {window.failure for window in seen.windows[10:]} == {""}
+
+
+def test_a_foreign_key_stops_no_end(stage: Stage) -> None:
+    """What stands in the place of the words is left as it is, and shown as nothing."""
+    key = stage.store.keys.of_entry("failures", ENTRY)
+    stage.raw.set(key, "foreign", ex=60)
+    assert fail(stage, 1) == Finished()
+    assert stage.raw.get(key) == "foreign"
+    assert Lookup(stage.store).entry(ENTRY, 1).windows[0].failure == ""
+
+
+def test_words_are_untrusted(system: System, stage: Stage) -> None:
+    """A text that would move a terminal's cursor, or be markup, is shown as text."""
+    system.check_law = False
+    stage.claim()
+    stage.confirm()
+    begun = stage.begin()
+    hostile = "Error: \x1b[2J<script>alert(1)</script>"
+    stage.store.end(Ending(stage.window, "A", begun.fence, "failed", failure=hostile))
+    system.use_store(stage.url)
+    shown = system.once("history", ENTRY)
+    assert "\x1b" not in shown
+    assert "script" in shown
+    window = WindowStatus.of(Lookup(stage.store).entry(ENTRY, 1).windows[0])
+    story = dict(story_words(window, timezone.utc))
+    assert story["Failure"] == repr(hostile)
