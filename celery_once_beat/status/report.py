@@ -131,10 +131,10 @@ class WindowStatus:
     missed: int
     refused: int
     backfill: bool | None
-    #: What its last failure said, as it was recorded and not escaped; '' where nothing is known.
-    failure: str
     #: When a person ordered it.
     ordered: datetime | None = field(metadata={"json": False})
+    #: What its last failure said, as it was recorded and not escaped; '' where nothing is known.
+    failure: str = ""
 
     @classmethod
     def of(cls, seen: WindowSeen) -> WindowStatus:

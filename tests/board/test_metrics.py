@@ -25,7 +25,7 @@ from promql_parser import Expr, VectorSelector, parse, walk
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, IdleQueue, Report, WindowStatus, WorkerStatus
 from celery_once_beat.status.metrics import OTHERS, expose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,10 +211,12 @@ def report(names: list[str], took: float | None = None) -> Report:
         EntryStatus(
             name, "scheduled", "t", "s", tracked=True, last=_last(n, took), next=HOUR + timedelta(hours=2), open=1,
             overdue=2, refused=3, outcomes={"done": 10, "what is this": 1}, backfilled={"done": 1}, attention=("look",),
+            oldest_open=60.0, oldest_running=30.0,
         )
         for n, name in enumerate(names)
     ]  # fmt: skip
-    return Report(HOUR + timedelta(hours=1), 0.0, 0.001, tuple(beats), tuple(entries))
+    workers, queues = (WorkerStatus("celery@a", 1.0, 0),), (IdleQueue("mail", 2, None),)
+    return Report(HOUR + timedelta(hours=1), 0.0, 0.001, tuple(beats), tuple(entries), workers, queues)
 
 
 def _last(n: int, took: float | None) -> WindowStatus:

@@ -1,0 +1,93 @@
+"""The reasons to look at an entry: each documented, each judged by the thresholds that the docs state."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from celery_once_beat.status import judgements
+from celery_once_beat.status.judgements import (
+    JUDGEMENTS,
+    LEAST_HUNG,
+    STUCK_AFTER,
+    Judgement,
+    is_hung,
+    is_silent,
+    skipped_in_a_row,
+)
+from celery_once_beat.store.model import Past
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+#: Seconds from one scrape of Prometheus to the next, and as many from one evaluation of its rules to the next.
+SCRAPE = 15
+
+
+def past(outcome: str = "done", took: float | None = 1.0) -> Past:
+    begun = None if took is None else T0
+    return Past(T0, outcome, T0, begun, T0 + timedelta(seconds=took or 0), 1, 0, "b", "w")
+
+
+def test_every_reason_is_documented() -> None:
+    """docs/cli.md has each reason with its meaning, in their order, and no other."""
+    page = (DOCS / "cli.md").read_text()
+    table = page[page.index("<!-- judgements -->") : page.index("<!-- /judgements -->")]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ?([^|]*) ?\|$", table, re.MULTILINE)[2:]
+    assert [row[:2] for row in rows] == [(each.name, each.meaning) for each in JUDGEMENTS]
+    assert ["doctor" in row[2] for row in rows] == [each.setup for each in JUDGEMENTS]
+
+
+def test_all_reasons_are_listed() -> None:
+    """Each is in the list, the most urgent first, and names are used once."""
+    declared = [value for value in vars(judgements).values() if isinstance(value, Judgement)]
+    assert set(declared) == set(JUDGEMENTS)
+    assert [each.urgency for each in JUDGEMENTS] == sorted((each.urgency for each in JUDGEMENTS), reverse=True)
+    assert len({each.name for each in JUDGEMENTS}) == len(JUDGEMENTS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "records", "hung"),
+    [
+        (59, [past()] * 3, False),
+        (61, [past()] * 3, True),
+        (61, [past()] * 2, False),
+        (61, [past(), past(), past(took=None)], False),
+        (100, [past(), past(took=30), past()], False),
+        (151, [past(), past(took=30), past()], True),
+        (86400, [], False),
+    ],
+)
+def test_a_run_is_hung_by_its_entrys_history(seconds: float, records: list[Past], hung: bool) -> None:
+    """Longer than a minute, and than five times the longest of three recorded runs at least."""
+    assert is_hung(timedelta(seconds=seconds), records) == hung
+
+
+@pytest.mark.parametrize(("heard", "silent"), [(0, False), (10.9, False), (11.1, True)])
+def test_a_worker_is_silent_if_a_renewal_is_late(heard: float, silent: bool) -> None:
+    """Each third of the lease is one."""
+    assert is_silent(timedelta(seconds=heard), 30.0) == silent
+
+
+def test_skipped_ones_are_counted_from_the_newest() -> None:
+    """Up to the first that wasn't skipped."""
+    records = [past("skipped", None)] * 3 + [past()] + [past("skipped", None)]
+    assert skipped_in_a_row(records) == 3
+    assert skipped_in_a_row(records[3:]) == 0
+
+
+@pytest.mark.parametrize("name", ["OnceHung", "OnceStuck", "OnceNoWorker", "OnceSkipping", "OnceOverdue"])
+def test_alerts_come_within_two_minutes(name: str) -> None:
+    """A minute until it is judged, the rule's own wait, and what Prometheus takes to see it."""
+    rules: list[dict[str, Any]] = [
+        rule for group in yaml.safe_load((DOCS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+    ]
+    (rule,) = (rule for rule in rules if rule["alert"] == name)
+    amount, unit = re.fullmatch(r"(\d+)([sm])", rule["for"]).groups()
+    waits = int(amount) * {"s": 1, "m": 60}[unit]
+    judged = 0 if name == "OnceOverdue" else max(LEAST_HUNG, STUCK_AFTER).total_seconds()
+    assert judged + waits + 2 * SCRAPE <= 120
