@@ -25,6 +25,8 @@ ENTRIES = 200
 #: What the label ``entry`` says of all others.
 OTHERS = "(others)"
 
+#: Begins the name of each metric.
+_PREFIX = "celery_once_beat_"
 _MOST_NAME = 200
 #: Queues that have a label.
 _MOST_QUEUES = 50
@@ -34,62 +36,62 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 #: Name, help, what it is of one entry, and what of several.
 _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[Iterable[float]], float]], ...] = (
-    ("once_open_windows", "Windows that still owe their outcome.", lambda e: e.open, sum),
-    ("once_running_windows", "Windows that a worker executes.", lambda e: e.running, sum),
+    ("open_windows", "Windows that still owe their outcome.", lambda e: e.open, sum),
+    ("running_windows", "Windows that a worker executes.", lambda e: e.running, sum),
     (
-        "once_overdue_windows",
+        "overdue_windows",
         "Windows past their deadline: something that should have happened didn't.",
         lambda e: e.overdue,
         sum,
     ),
-    ("once_paused", "1 where the entry is paused.", lambda e: e.paused, sum),
-    ("once_hung_windows", "Running windows that take far longer than their entry's history.", lambda e: e.hung, sum),
-    ("once_silent_windows", "Running windows whose worker hasn't renewed the lease in time.", lambda e: e.silent, sum),
+    ("paused", "1 where the entry is paused.", lambda e: e.paused, sum),
+    ("hung_windows", "Running windows that take far longer than their entry's history.", lambda e: e.hung, sum),
+    ("silent_windows", "Running windows whose worker hasn't renewed the lease in time.", lambda e: e.silent, sum),
     (
-        "once_stuck_windows",
+        "stuck_windows",
         "Windows that no worker began within a minute of their publish.",
         lambda e: e.stuck,
         sum,
     ),
-    ("once_skipped_in_a_row", "Skipped windows in a row, from three on; of others the most.", lambda e: e.skipped, max),
+    ("skipped_in_a_row", "Skipped windows in a row, from three on; of others the most.", lambda e: e.skipped, max),
     (
-        "once_oldest_open_window_age_seconds",
+        "oldest_open_window_age_seconds",
         "Since the oldest open window was claimed; of others the largest.",
         lambda e: e.oldest_open,
         max,
     ),
     (
-        "once_oldest_running_window_age_seconds",
+        "oldest_running_window_age_seconds",
         "Since the oldest window that runs began; of others the largest.",
         lambda e: e.oldest_running,
         max,
     ),
     (
-        "once_attention",
+        "attention",
         "1 where somebody should look at the entry; 'celery once status' says why.",
         lambda e: bool(e.attention),
         sum,
     ),
     (
-        "once_last_window_lateness_seconds",
+        "last_window_lateness_seconds",
         "From the start of the last window that ended to the begin of its last execution; of others the largest.",
         lambda e: e.last.late if e.last else None,
         max,
     ),
     (
-        "once_last_window_duration_seconds",
+        "last_window_duration_seconds",
         "From the begin of that execution to its end; of others the largest.",
         lambda e: e.last.took if e.last else None,
         max,
     ),
     (
-        "once_last_window_start_timestamp_seconds",
+        "last_window_start_timestamp_seconds",
         "Start of the last window that ended; of others the oldest.",
         lambda e: _timestamp(e.last.start) if e.last else None,
         min,
     ),
     (
-        "once_next_window_start_timestamp_seconds",
+        "next_window_start_timestamp_seconds",
         "Start of the next window; of others the nearest.",
         lambda e: _timestamp(e.next) if e.next else None,
         min,
@@ -112,10 +114,10 @@ class OnceCollector(Collector):
         """Look once, and yield what was seen."""
         report = self._look()
         up = report is not None
-        yield _gauge("once_store_up", "1 where Redis could be read, else 0, and then nothing else is told.", up)
+        yield _gauge("store_up", "1 where Redis could be read, else 0, and then nothing else is told.", up)
         if report is None:
             return
-        yield _gauge("once_store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
+        yield _gauge("store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
         yield from _beats(report.beats)
         yield from _workers(report)
         yield from _entries(report.entries, self._most)
@@ -134,23 +136,21 @@ def expose(report: Report | None, accept: str = "", entries: int = ENTRIES) -> t
 
 
 def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
-    yield _gauge("once_beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats))
+    yield _gauge("beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats))
     lags = [beat.lag for beat in beats if beat.lag is not None]
     if lags:
-        yield _gauge("once_beat_lag_seconds", "How late the latest beat is with what is due.", max(lags))
+        yield _gauge("lag_seconds", "How late the latest beat is with what is due.", max(lags))
     offsets = [abs(beat.offset) for beat in beats if beat.offset is not None]
     if offsets:
         help_ = "By how much the clock of a beat's machine is off the server's; of all beats the most."
-        yield _gauge("once_beat_clock_offset_seconds", help_, max(offsets))
+        yield _gauge("clock_offset_seconds", help_, max(offsets))
 
 
 def _workers(report: Report) -> Iterator[Metric]:
     recent = [each for each in report.workers if each.running or (each.heard is not None and each.heard < _RECENT)]
-    yield _gauge("once_workers", "Workers that began a window within five minutes, or run one.", len(recent))
-    stuck = GaugeMetricFamily(
-        "once_idle_queue_stuck_windows",
-        "Stuck windows of a queue of which no worker has begun anything since.",
-        labels=["queue"],
+    yield _gauge("workers", "Workers that began a window within five minutes, or run one.", len(recent))
+    stuck = _gauges(
+        "idle_queue_stuck_windows", "Stuck windows of a queue of which no worker has begun anything since.", "queue"
     )
     for name, number in {_label(each.queue): each.stuck for each in report.idle_queues[:_MOST_QUEUES]}.items():
         stuck.add_metric([name], number)
@@ -158,30 +158,30 @@ def _workers(report: Report) -> Iterator[Metric]:
 
 
 def _entries(entries: tuple[EntryStatus, ...], most: int) -> Iterator[Metric]:
-    kinds = GaugeMetricFamily(
-        "once_entries",
+    kinds = _gauges(
+        "entries",
         "Entries of the schedule; those left out, as wrong; strangers: overdue, and not in this schedule.",
-        labels=["kind"],
+        "kind",
     )
     for kind in ("scheduled", "left out", "stranger"):
         kinds.add_metric([kind], sum(entry.kind == kind for entry in entries))
     yield kinds
     labelled = _labelled(entries, most)
-    yield _counted(labelled, "once_windows", "Windows that ended so, under the entry's present definition.", "outcomes")
+    yield _counted(labelled, "windows", "Windows that ended so, under the entry's present definition.", "outcomes")
     yield _counted(
         labelled,
-        "once_windows_apart",
+        "windows_apart",
         "Backfills that ended so, and windows of the entry's earlier definitions.",
         "backfilled",
     )
-    refused = CounterMetricFamily(
-        "once_refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", labels=["entry"]
+    refused = _counters(
+        "refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", "entry"
     )
     for name, group in labelled.items():
         refused.add_metric([name], sum(entry.refused for entry in group))
     yield refused
     for metric, help_, value, together in _GAUGES:
-        family = GaugeMetricFamily(metric, help_, labels=["entry"])
+        family = _gauges(metric, help_, "entry")
         for name, group in labelled.items():
             values = [float(found) for entry in group if (found := value(entry)) is not None]
             if values:
@@ -214,7 +214,7 @@ def _label(name: str) -> str:
 
 
 def _counted(labelled: dict[str, list[EntryStatus]], name: str, help_: str, key: str) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, help_, labels=["entry", "outcome"])
+    family = _counters(name, help_, "entry", "outcome")
     for entry, group in labelled.items():
         # Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1.
         counts = dict.fromkeys(COUNTED, 0) if key == "outcomes" else {}
@@ -228,7 +228,15 @@ def _counted(labelled: dict[str, list[EntryStatus]], name: str, help_: str, key:
 
 
 def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, help_, value=float(value))
+    return GaugeMetricFamily(_PREFIX + name, help_, value=float(value))
+
+
+def _gauges(name: str, help_: str, label: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, help_, labels=[label])
+
+
+def _counters(name: str, help_: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, help_, labels=labels)
 
 
 def _timestamp(instant: datetime) -> float:

@@ -93,5 +93,5 @@ def test_the_metrics_as_they_stand(serve: Serve, redis_url: str, tmp_path: Path)
     subprocess.run(["bash", "-c", shell], cwd=tmp_path, env=env, check=True, timeout=60)
     printed = (tmp_path / "once.prom").read_text()
     for told in (text, printed):
-        assert "once_store_up 1.0" in told
-        assert 'once_open_windows{entry="report"} 0.0' in told
+        assert "celery_once_beat_store_up 1.0" in told
+        assert 'celery_once_beat_open_windows{entry="report"} 0.0' in told

@@ -31,6 +31,7 @@ from celery_once_beat.status.metrics import OTHERS, expose
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "alerts.yml"
 WORK = "apps.once_app.work"
+PREFIX = "celery_once_beat_"
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -40,6 +41,7 @@ def read(text: str) -> Samples:
     samples: Samples = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation
+        assert family.name.startswith(PREFIX)
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
             assert key not in samples, f"told twice: {key}"
@@ -48,11 +50,11 @@ def read(text: str) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    return samples[name, frozenset(labels.items())]
+    return samples[PREFIX + name, frozenset(labels.items())]
 
 
 def entries(samples: Samples, name: str) -> set[str]:
-    return {dict(labels)["entry"] for found, labels in samples if found == name}
+    return {dict(labels)["entry"] for found, labels in samples if found == PREFIX + name}
 
 
 def metrics(system: System, *arguments: str, name: str = "metrics", **env: Any) -> Proc:
@@ -75,7 +77,7 @@ def test_what_a_pair_did(system: System) -> None:
         wait_until(lambda: client.zcard("once:beats") == 2, "both beats are heard of", 60)
     alive = metrics(system)
     assert alive.wait() == 0
-    assert value(read(alive.log), "once_beats_alive") == 2
+    assert value(read(alive.log), "beats_alive") == 2
     for proc in (beats[1], workers[1]):
         proc.stop()  # of two the window that ends last needn't be the newest
     failed = system.outcomes("failing")["failed"]
@@ -90,27 +92,27 @@ def test_what_a_pair_did(system: System) -> None:
     there = metrics(system, name="again")
     assert there.wait() == 0
     told = read(there.log)
-    assert value(told, "once_store_up") == 1
-    assert 0 < value(told, "once_store_latency_seconds") < 2
-    assert value(told, "once_beats_alive") == 0
+    assert value(told, "store_up") == 1
+    assert 0 < value(told, "store_latency_seconds") < 2
+    assert value(told, "beats_alive") == 0
     for entry, outcome in (("tick", "done"), ("failing", "failed")):
         account = system.account(entry)
-        assert value(told, "once_windows_total", entry=entry, outcome=outcome) == account.counts[outcome]
-        assert value(told, "once_windows_total", entry=entry, outcome="missed") == 0
-        assert value(told, "once_open_windows", entry=entry) == 0
-        assert value(told, "once_overdue_windows", entry=entry) == 0
-        assert value(told, "once_refused_copies_total", entry=entry) == account.refused
-        assert value(told, "once_paused", entry=entry) == 1
+        assert value(told, "windows_total", entry=entry, outcome=outcome) == account.counts[outcome]
+        assert value(told, "windows_total", entry=entry, outcome="missed") == 0
+        assert value(told, "open_windows", entry=entry) == 0
+        assert value(told, "overdue_windows", entry=entry) == 0
+        assert value(told, "refused_copies_total", entry=entry) == account.refused
+        assert value(told, "paused", entry=entry) == 1
         last = system.store.account(entry)
         assert last
-        newest = value(told, "once_last_window_start_timestamp_seconds", entry=entry)
+        newest = value(told, "last_window_start_timestamp_seconds", entry=entry)
         assert newest == last.cursor.timestamp()
-        assert 0 <= value(told, "once_last_window_lateness_seconds", entry=entry) < 60
-    assert 0.05 <= value(told, "once_last_window_duration_seconds", entry="tick") < 60
-    assert "later" not in entries(told, "once_last_window_lateness_seconds")
-    assert value(told, "once_next_window_start_timestamp_seconds", entry="later") > newest
-    assert value(told, "once_attention", entry="failing") == 1
-    assert {kind: value(told, "once_entries", kind=kind) for kind in ("scheduled", "left out", "stranger")} == {
+        assert 0 <= value(told, "last_window_lateness_seconds", entry=entry) < 60
+    assert 0.05 <= value(told, "last_window_duration_seconds", entry="tick") < 60
+    assert "later" not in entries(told, "last_window_lateness_seconds")
+    assert value(told, "next_window_start_timestamp_seconds", entry="later") > newest
+    assert value(told, "attention", entry="failing") == 1
+    assert {kind: value(told, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")} == {
         "scheduled": 3,
         "left out": 1,
         "stranger": 0,
@@ -133,7 +135,7 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
         return {key: number for key, number in read(text).items() if "latency" not in key[0]}
 
     said = steady(once.log)
-    assert value(said, "once_windows_total", entry="a", outcome="done") == 2
+    assert value(said, "windows_total", entry="a", outcome="done") == 2
     assert steady(ask(url, "/metrics")[1]) == said
     answer = board.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -142,7 +144,7 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
     for status, text in (ask(url, "/metrics", **form), (200, board.ask("/metrics", headers=form).text)):
         assert status == 200
         families = {family.name: family for family in parse_openmetrics(text)}
-        assert families["once_windows"].type == "counter"
+        assert families[PREFIX + "windows"].type == "counter"
     assert alone.log.count("\n") == 1
     alone.terminate()
     assert alone.wait(60) == 0
@@ -167,7 +169,7 @@ def test_the_server_is_for_this_machine(system: System) -> None:
     for path in ("/", "/metrics/", "/metrics/../..", "/etc/passwd"):
         assert ask(url, path)[0] == 404
     assert ask(url, "/metrics", "HEAD") == (200, "")
-    assert ask(url, "/metrics?name[]=once_beats_alive", host="localhost:1")[0] == 200
+    assert ask(url, "/metrics?name[]=celery_once_beat_beats_alive", host="localhost:1")[0] == 200
     assert proc.log.count("\n") == 1
 
 
@@ -188,12 +190,14 @@ def test_without_redis(system: System, start_redis: Any) -> None:
         return [read(ask(url, "/metrics")[1]), read(board.ask("/metrics").text)]
 
     for told in up():
-        assert value(told, "once_store_up") == 1
-        assert value(told, "once_beats_alive") == 0
+        assert value(told, "store_up") == 1
+        assert value(told, "beats_alive") == 0
     server.stop()
-    wait_until(lambda: all(told == {("once_store_up", frozenset()): 0} for told in up()), "it is told to be away", 60)
+    wait_until(
+        lambda: all(told == {(PREFIX + "store_up", frozenset()): 0} for told in up()), "it is told to be away", 60
+    )
     server.restart()
-    wait_until(lambda: all(value(told, "once_store_up") for told in up()), "it is told to be back", 60)
+    wait_until(lambda: all(value(told, "store_up") for told in up()), "it is told to be back", 60)
     assert proc.log.count("\n") == 1
     assert "Traceback" not in board.proc.log
 
@@ -228,18 +232,19 @@ def test_labels_are_bounded() -> None:
     """So many entries have series of their own, the first by name; the others are summed, and the largest is told."""
     names = [f"entry-{n:03}" for n in range(50)]
     told = read(expose(report(names), entries=10)[1].decode())
-    assert entries(told, "once_windows_total") == {*names[:10], OTHERS}
-    assert value(told, "once_windows_total", entry="entry-003", outcome="done") == 10
-    assert value(told, "once_windows_total", entry=OTHERS, outcome="done") == 400
-    assert value(told, "once_windows_total", entry=OTHERS, outcome="other") == 40, "outcomes too"
-    assert value(told, "once_windows_apart_total", entry=OTHERS, outcome="done") == 40
-    assert value(told, "once_overdue_windows", entry=OTHERS) == 80
-    assert value(told, "once_attention", entry=OTHERS) == 40
-    assert value(told, "once_last_window_lateness_seconds", entry=OTHERS) == 49
-    assert "once_last_window_duration_seconds" not in {name for name, _ in told}, "what nobody has isn't told"
-    assert value(told, "once_beat_lag_seconds") == 0.5
-    assert value(told, "once_beat_clock_offset_seconds") == 3, "in either direction"
-    assert sum(len(labels) for name, labels in told if name.startswith("once_beat")) == 0, "beats come and go"
+    assert entries(told, "windows_total") == {*names[:10], OTHERS}
+    assert value(told, "windows_total", entry="entry-003", outcome="done") == 10
+    assert value(told, "windows_total", entry=OTHERS, outcome="done") == 400
+    assert value(told, "windows_total", entry=OTHERS, outcome="other") == 40, "outcomes too"
+    assert value(told, "windows_apart_total", entry=OTHERS, outcome="done") == 40
+    assert value(told, "overdue_windows", entry=OTHERS) == 80
+    assert value(told, "attention", entry=OTHERS) == 40
+    assert value(told, "last_window_lateness_seconds", entry=OTHERS) == 49
+    assert PREFIX + "last_window_duration_seconds" not in {name for name, _ in told}, "what nobody has isn't told"
+    assert value(told, "lag_seconds") == 0.5
+    assert value(told, "clock_offset_seconds") == 3, "in either direction"
+    beats = ("beats_alive", "lag_seconds", "clock_offset_seconds")
+    assert [set(labels) for name, labels in told if name.endswith(beats)] == [set()] * 3, "beats come and go"
     assert len(told) < 600
     assert len(read(expose(report([f"entry-{n}" for n in range(5000)]))[1].decode())) < 201 * 30
 
@@ -247,19 +252,19 @@ def test_labels_are_bounded() -> None:
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
 def test_hostile_names(accept: str) -> None:
     """Quotes, newlines, halves of surrogates, our own word for the others: read back, and no series is told twice."""
-    names = ['"} 1\nonce_beats_alive 99', "back\\slash", "new\nline", "half\udcff", OTHERS, "'new\\nline'", "x" * 300,
-             "x" * 250, "ünï", '{entry="a"}', "a" * 60_000]  # fmt: skip
+    names = [f'"}} 1\n{PREFIX}beats_alive 99', "back\\slash", "new\nline", "half\udcff", OTHERS, "'new\\nline'",
+             "x" * 300, "x" * 250, "ünï", '{entry="a"}', "a" * 60_000]  # fmt: skip
     text = expose(report(names), accept)[1].decode()
     told = read(text) if not accept else None
     if told is None:
         assert list(parse_openmetrics(text))
         return
-    assert value(told, "once_beats_alive") == 3
-    assert entries(told, "once_open_windows") == {
-        r"""'"} 1\nonce_beats_alive 99'""", "back\\slash", r"'new\nline'", r"'half\udcff'", "x" * 200, "ünï",
-        '{entry="a"}', "a" * 200, OTHERS,
+    assert value(told, "beats_alive") == 3
+    assert entries(told, "open_windows") == {
+        r"""'"} 1\ncelery_once_beat_beats_alive 99'""", "back\\slash", r"'new\nline'", r"'half\udcff'", "x" * 200,
+        "ünï", '{entry="a"}', "a" * 200, OTHERS,
     }  # fmt: skip
-    assert value(told, "once_open_windows", entry=OTHERS) == 3, "the one of that name, and those that look like others"
+    assert value(told, "open_windows", entry=OTHERS) == 3, "the one of that name, and those that look like others"
 
 
 def test_strangers_have_no_label(system: System) -> None:
@@ -275,15 +280,15 @@ def test_strangers_have_no_label(system: System) -> None:
     proc = metrics(system)
     assert proc.wait() == 0
     told = read(proc.log)
-    assert entries(told, "once_overdue_windows") == {"tick", OTHERS}
-    assert value(told, "once_overdue_windows", entry=OTHERS) == 300
-    assert value(told, "once_entries", kind="stranger") == 300
+    assert entries(told, "overdue_windows") == {"tick", OTHERS}
+    assert value(told, "overdue_windows", entry=OTHERS) == 300
+    assert value(told, "entries", kind="stranger") == 300
 
 
 def test_every_metric_is_documented() -> None:
     """docs/metrics.md has each with its labels and its help, and no other."""
     page = (ROOT / "docs" / "metrics.md").read_text()
-    documented = dict(re.findall(r"^\| (`once_\w+` \|[^|]*)\| (.*) \|$", page, re.MULTILINE))
+    documented = dict(re.findall(r"^\| (`celery_once_beat_\w+` \|[^|]*)\| (.*) \|$", page, re.MULTILINE))
     told = report(["a"], took=1.0)
     found = {}
     for family in text_string_to_metric_families(expose(told)[1].decode()):
@@ -328,7 +333,7 @@ def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
         assert label in grouped[1]
     for outcome in re.findall(r"outcome=~?\"([^\"]+)\"", rule["expr"]):
         for one in outcome.split("|"):
-            assert any(("outcome", one) in given for name, given in told if name == "once_windows_total")
+            assert any(("outcome", one) in given for name, given in told if name == PREFIX + "windows_total")
 
 
 def test_promtool_takes_the_rules() -> None:
