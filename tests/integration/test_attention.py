@@ -54,7 +54,7 @@ def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System)
     assert seen["entry"]["oldest_running"] > LEAST_HUNG.total_seconds()
     assert not seen["entry"]["silent"]
     said = metrics(system)
-    assert said["once_hung_windows"] == 1
+    assert said["celery_once_beat_hung_windows"] == 1
     assert said["once_oldest_running_window_age_seconds"] > LEAST_HUNG.total_seconds()
     assert said["once_workers"] == 1
 
@@ -74,7 +74,7 @@ def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer],
     assert f"nothing else of the queue '{system.queue}' either" in seen["attention"]
     assert not seen["entry"]["overdue"]
     said = metrics(system)
-    assert said["once_stuck_windows"] == said["once_idle_queue_stuck_windows"] == 1
+    assert said["celery_once_beat_stuck_windows"] == said["celery_once_beat_idle_queue_stuck_windows"] == 1
     assert said["once_oldest_open_window_age_seconds"] > STUCK_AFTER.total_seconds()
     assert f"warn  workers: no worker for the queue '{system.queue}'" in system.once("doctor", exit_code=1)
     system.worker(concurrency=1).wait_ready()

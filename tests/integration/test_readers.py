@@ -66,7 +66,7 @@ def test_readers_show_what_the_beats_run(system: System) -> None:
     assert audit["balances"]
     assert {each["entry"]: each["verdict"] for each in audit["entries"]} == dict.fromkeys(entries, "balances")
     _, url = served(system, entries=code)
-    assert {entry for name, entry in series(url) if name == "once_open_windows"} == set(entries)
+    assert {entry for name, entry in series(url) if name == "celery_once_beat_open_windows"} == set(entries)
     doctor = system.celery("once", "doctor", name="doctor", entries=code)
     doctor.wait(120)
     assert "note  code: this process's code isn't what the beats run" in doctor.log
@@ -82,9 +82,9 @@ def test_a_new_entry_is_seen_by_who_runs_already(system: System) -> None:
     _, url = served(system)
     system.entries = {"tick": SECOND, "new": SECOND}
     system.beat("new")
-    wait_until(lambda: ("once_open_windows", "new") in series(url), "the new entry is told", 60)
+    wait_until(lambda: ("celery_once_beat_open_windows", "new") in series(url), "the new entry is told", 60)
     old.stop()
-    wait_until(lambda: ("once_open_windows", "leaves") not in series(url), "the one that left is told no more", 60)
+    wait_until(lambda: ("celery_once_beat_open_windows", "leaves") not in series(url), "the one that left is told no more", 60)
     assert series(url)["once_attention", "tick"] == 0
 
 
