@@ -325,12 +325,12 @@ def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
     if "cursor" not in values:
         return None
     try:
-        return _read_account(values)
+        return _read_account(key, values)
     except (ValueError, IndexError, KeyError, OverflowError) as exc:
         return StoreDataError(f"the key {key!r} is no account of an entry: {exc}")
 
 
-def _read_account(values: dict[str, str]) -> model.EntryAccount:
+def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
     by, note = _read_words(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
 
     def counted(prefix: str) -> dict[str, int]:
@@ -352,12 +352,27 @@ def _read_account(values: dict[str, str]) -> model.EntryAccount:
         paused_for=note,
         loaders=tuple(values.get("loaders", "").split(" ")[::3]),
         discarded=_read_discarded(values.get("discarded", "")),
+        times=_read_times(key, values.get("times", "0 0 0")),
     )
 
 
 def _read_discarded(text: str) -> tuple[str, datetime] | None:
     at, _, worker = text.partition(" ")
     return (worker, _instant(at)) if worker else None
+
+
+def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataError:
+    """Read the field ``times`` of an entry's hash, ``key``; see ``lua/pieces/times.lua``."""
+    if not re.fullmatch(r"(\d{1,15} ){2}\d{1,15}( [lqr](inf|\d{1,9}):\d{1,15})*", text, re.ASCII):
+        return StoreDataError(
+            f"the key {key!r} has no histograms in its field 'times': found {text!r:.40}, expected three sums and "
+            f"counters like 'l50:3'; with HDEL {key} times they begin anew"
+        )
+    times = {}
+    for letter, name, sum_ in zip("lqr", ("late", "queued", "ran"), text.split(" "), strict=False):
+        found = re.findall(rf" {letter}(\w+):(\d+)", text)
+        times[name] = model.Histogram({float(bound): int(number) for bound, number in found}, int(sum_))
+    return times
 
 
 def _read_open(text: str) -> model.OpenWindow:

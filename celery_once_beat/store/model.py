@@ -5,13 +5,13 @@ Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
 from celery_once_beat.rules import Limits
 from celery_once_beat.windows import WindowKey
 
@@ -399,6 +399,20 @@ class Overdue:
         return next((part for part in (self.heartbeat, *self.shards) if isinstance(part, StoreUnavailableError)), None)
 
 
+#: Upper bounds of the buckets in which an entry's times are counted, ms.
+BOUNDS = (50, 250, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How long something took, of many windows."""
+
+    #: How many took up to so many ms, and longer than the next smaller bound; a bound may be infinite.
+    counts: Mapping[float, int]
+    #: Of all of them, ms.
+    sum: int
+
+
 @dataclass(frozen=True)
 class EntryAccount:
     """What the store knows of an entry; instants are aware UTC."""
@@ -426,6 +440,9 @@ class EntryAccount:
     loaders: tuple[str, ...] = ()
     #: The last worker that didn't know the task, and when it discarded a message; None: none did.
     discarded: tuple[str, datetime] | None = None
+    #: Of the windows that ended. ``late``: from the start to the begin of the last execution; ``queued``: from the
+    #: claim to the only begin; ``ran``: from the last begin to the end. An error where that can't be read.
+    times: Mapping[str, Histogram] | StoreDataError = field(default_factory=dict)
 
     @property
     def last_begun(self) -> datetime | None:

@@ -24,6 +24,7 @@ from celery_once_beat.windows import format_instant
 from . import codec
 from .codec import encode, pack_word
 from .keys import VERSION
+from .model import BOUNDS
 from .nodes import Command
 
 T = TypeVar("T")
@@ -191,6 +192,7 @@ def _read_pieces() -> dict[str, str]:
     """Return the pieces by the names that they declare."""
     pieces = {
         "VERSION": f"local VERSION = '{VERSION}'",
+        "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
     }
     for file in (files(__package__) / "lua" / "pieces").iterdir():
@@ -236,7 +238,7 @@ def _with_pieces(block: str, pieces: Mapping[str, str], above: Iterable[str] = (
 _WINDOW = "start member"
 #: How many records of windows that ended an entry has, and for how long a window's markers live.
 _KEPT = "marker_ttl:life history_size:number"
-_ENDING = f"{_WINDOW} {_KEPT} retention:life"
+_ENDING = f"{_WINDOW} {_KEPT} retention:life starts_at:time"
 #: Which beats were alive and which gone at ``asked_at`` (None: now), of those that may matter.
 _WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
@@ -245,8 +247,9 @@ _OWNED = "owner fence tracked:flag"
 #: The message's retry number, and whether its task id is the one by which the schedule sends the window. A window that
 #: was ordered has an id of its own: this is then a copy of an earlier message.
 _MESSAGE = "retry:number by_schedule:flag"
-#: With ``now_only`` the verb counts while the server's time lies in the window; ``ends_at`` None: it has no end.
-_NOW_ONLY = "now_only:flag starts_at:time ends_at:time"
+#: With ``now_only`` the verb counts while the server's time lies in the window, which begins with ``starts_at``;
+#: ``ends_at`` None: it has no end.
+_NOW_ONLY = "now_only:flag ends_at:time"
 
 LOAD = Verb(
     "load",
@@ -288,7 +291,7 @@ CONFIRM = Verb(
 TAKE = Verb(
     "take",
     "entry open history run",
-    f"{_ENDING} beat fingerprint claim_lease:span starts_at:time",
+    f"{_ENDING} beat fingerprint claim_lease:span",
     codec.read_take,
     waits=True,
 )
@@ -345,5 +348,7 @@ CLOSE = Verb(
     codec.read_close,
 )
 DISCARDED = CLOSE.read_by(codec.read_discarded)
-KEY_CLAIM = Verb("key_claim", "claim run", f"claimant publish_timeout:span {_NOW_ONLY}", codec.read_key_claim)
+KEY_CLAIM = Verb(
+    "key_claim", "claim run", f"claimant publish_timeout:span starts_at:time {_NOW_ONLY}", codec.read_key_claim
+)
 KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", codec.read_word)

@@ -55,7 +55,7 @@ def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System)
     assert not seen["entry"]["silent"]
     said = metrics(system)
     assert said["celery_once_beat_hung_windows"] == 1
-    assert said["once_oldest_running_window_age_seconds"] > LEAST_HUNG.total_seconds()
+    assert said["celery_once_beat_oldest_running_window_age_seconds"] > LEAST_HUNG.total_seconds()
     assert said["once_workers"] == 1
 
 
@@ -75,7 +75,7 @@ def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer],
     assert not seen["entry"]["overdue"]
     said = metrics(system)
     assert said["celery_once_beat_stuck_windows"] == said["celery_once_beat_idle_queue_stuck_windows"] == 1
-    assert said["once_oldest_open_window_age_seconds"] > STUCK_AFTER.total_seconds()
+    assert said["celery_once_beat_oldest_open_window_age_seconds"] > STUCK_AFTER.total_seconds()
     assert f"warn  workers: no worker for the queue '{system.queue}'" in system.once("doctor", exit_code=1)
     system.worker(concurrency=1).wait_ready()
     seen = wait_until(lambda: (found := told(system))["workers"] and found, "a worker has begun it", 60)

@@ -127,7 +127,7 @@ def test_what_it_costs(store: Store) -> None:
 def test_what_it_keeps(store: Store) -> None:
     """The bytes of an entry that two beats have loaded are those that docs/scaling.md says, and so are its sums."""
     idle = quoted(r"loaded takes some ([\d,]+) bytes of Redis")
-    active = quoted(r"bytes of Redis, and ([\d,]+) once a window of it has run")
+    active = quoted(r"bytes of Redis, and ([\d,]+) once windows of it have run")
     recent = quoted(r"has two more keys of ([\d,]+) bytes together")
     remembered = quoted(r"Each window of its history adds ([\d,]+) bytes")
     compact = quoted(r"hash-max-ziplist-value`\) it takes ([\d,]+) bytes")

@@ -15,8 +15,8 @@ from celery_once_beat.windows import format_instant
 ACCOUNT = f"w:{format_instant(nth(1))}"
 FIELDS = [
     "v", "cursor", "born", "since", "ttl", "fence", "last_done", "fingerprint", "loaders", "paused", "max_attempts",
-    "recover", "grace", "refused", "spent", ACCOUNT, "c:done", "c:missed", "c:untracked", "c:expired", "c:failed",
-    "c:dropped",
+    "recover", "grace", "refused", "spent", "times", ACCOUNT, "c:done", "c:missed", "c:untracked", "c:expired",
+    "c:failed", "c:dropped",
 ]  # fmt: skip
 #: Words, what Lua takes for a number and Redis doesn't, what overflows, nothing, and bytes that are no text.
 GARBAGE = [b"garbage", b"", b"nan", b"inf", b"-7", b"0x10", b"1.5", b"9" * 400, b"\xff\xfe\x00\n"]

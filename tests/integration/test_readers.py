@@ -84,7 +84,9 @@ def test_a_new_entry_is_seen_by_who_runs_already(system: System) -> None:
     system.beat("new")
     wait_until(lambda: ("celery_once_beat_open_windows", "new") in series(url), "the new entry is told", 60)
     old.stop()
-    wait_until(lambda: ("celery_once_beat_open_windows", "leaves") not in series(url), "the one that left is told no more", 60)
+    wait_until(
+        lambda: ("celery_once_beat_open_windows", "leaves") not in series(url), "the one that left is told no more", 60
+    )
     assert series(url)["once_attention", "tick"] == 0
 
 

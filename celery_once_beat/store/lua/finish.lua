@@ -63,7 +63,7 @@ if again > 0 and window.attempts < most_attempts() then
   end
   return {'again', int(again)}
 end
-close_window(window, OUTCOME, OWNER)
+close_window(window, OUTCOME, OWNER, NOW - window.fence)
 if FAILURE ~= '' then
   remember_failure()
 end

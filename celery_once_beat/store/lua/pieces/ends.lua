@@ -29,7 +29,8 @@ local function remember(start, outcome, claimed, begun, closed, number, beat, ow
   end
 end
 
-local function close_window(window, outcome, owner)
+-- `ran`: for how long, ms; nil where its execution didn't say that it ended.
+local function close_window(window, outcome, owner, ran)
   check_instants()
   local alone = not passed()
   local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
@@ -40,9 +41,9 @@ local function close_window(window, outcome, owner)
   redis.call('HDEL', ENTRY, 'w:' .. START)
   mark_done(owner, outcome, alone)
   if outcome == 'done' and START > (entry.last_done or '') then
-    redis.call('HSET', ENTRY, name, counted, 'last_done', START)
+    redis.call('HSET', ENTRY, name, counted, 'last_done', START, times_with(window, ran))
   else
-    redis.call('HSET', ENTRY, name, counted)
+    redis.call('HSET', ENTRY, name, counted, times_with(window, ran))
   end
   keep_entry()
   local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat

@@ -18,6 +18,7 @@
 --                 was last seen to wait; see overlap.lua
 --   trying        '<start> <number> <server ms>'; see unconsumed.lua
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
+--   times         histograms; see times.lua
 --   w:<start>     the account of an open window; see window.lua
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
@@ -62,12 +63,12 @@ end
 -- hash lives after this, ms.
 local function read_entry()
   local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
-    'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'w:' .. START)
+    'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START)
   return {
     cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
     ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8],
     refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11], paused = hash[12], fingerprint = hash[13],
-    recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18], account = hash[19],
+    recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18], times = hash[19], account = hash[20],
   }
 end
 

@@ -1,0 +1,206 @@
+"""How late windows begin, how long they wait and run: counted in the store where each ends, by the same script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from stage import ENTRY, MINUTE, Stage
+
+from celery_once_beat.errors import StoreDataError
+from celery_once_beat.store.model import BOUNDS, Histogram
+from celery_once_beat.windows import format_instant
+
+INF = float("inf")
+
+
+@pytest.fixture
+def stage(any_url: str) -> Iterator[Stage]:
+    stage = Stage(any_url)
+    stage.load()
+    yield stage
+    stage.close()
+
+
+def times(stage: Stage) -> Any:
+    return stage.store.account(ENTRY).times
+
+
+def counts(stage: Stage) -> dict[str, int]:
+    """How many windows each of the three has."""
+    return {name: sum(histogram.counts.values()) for name, histogram in times(stage).items()}
+
+
+def begin(stage: Stage, *, queued: int = 0, ran: int = 0) -> None:
+    """A begun window, as if it had waited and run for so many ms."""
+    stage.claim(since=stage.store.account(ENTRY).cursor)
+    stage.confirm()
+    stage.begin("A")
+    field = f"w:{format_instant(stage.start)}"
+    account = stage.raw.hget(stage.entry_key, field).split(" ")
+    fence = stage.now() - ran
+    account[1], account[5] = str(fence), str(fence - queued)
+    stage.raw.hset(stage.entry_key, field, " ".join(account))
+    stage.raw.set(stage.run_key, f"run:A:{fence}", px=30_000)
+    stage.fences["A"] = fence
+
+
+def next_window(stage: Stage) -> None:
+    stage.start += MINUTE
+
+
+def last(stage: Stage) -> Any:
+    from celery_once_beat.store import Lookup
+
+    (window,) = Lookup(stage.store).overview([ENTRY]).entries[ENTRY].windows
+    return window.past
+
+
+def in_ms(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("late", "queued", "ran", "bounds"),
+    [
+        (2_000, 50, 300, (5_000, 50, 1_000)),
+        (2_000, 51, 6_000, (5_000, 250, 15_000)),
+        (70_000, 4_000, 65_000, (300_000, 5_000, 300_000)),
+        (20_000_000, 15_000_000, 2_000_000, (INF, INF, 3_600_000)),
+    ],
+)
+def test_a_window_is_counted_where_it_ends(
+    stage: Stage, late: int, queued: int, ran: int, bounds: tuple[float, float, float]
+) -> None:
+    """Once in each of the three, in the bucket and with the sum that its history tells."""
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    stage.start = now - timedelta(milliseconds=late + ran)
+    begin(stage, queued=queued, ran=ran)
+    assert counts(stage) == {"late": 0, "queued": 0, "ran": 0}, "it hasn't ended"
+    for _ in "the reply was lost", "so it is sent again":
+        stage.finish("A")
+    past = last(stage)
+    assert times(stage) == {
+        "late": Histogram({bounds[0]: 1}, in_ms(past.late)),
+        "queued": Histogram({bounds[1]: 1}, queued),
+        "ran": Histogram({bounds[2]: 1}, in_ms(past.took)),
+    }
+
+
+def test_counters_grow(stage: Stage) -> None:
+    """With each window the one counter of each of the three, and the sums; what has begun once stays counted."""
+    for number in range(1, 25):
+        begin(stage, queued=number, ran=20_000 if number % 2 else 100_000)
+        stage.finish("A", "failed" if number % 3 else "done")
+        next_window(stage)
+        assert counts(stage) == {"late": number, "queued": number, "ran": number}
+    found = times(stage)
+    assert found["queued"] == Histogram({50: 24}, sum(range(1, 25)))
+    assert found["ran"].counts == {60_000: 12, 300_000: 12}
+    assert found["late"].counts == {INF: 24}
+
+
+ENDS = {
+    "dead, then done": (["claim", "confirm", "begin", "lapse", "overdue", "take", "begin B", "finish B"], (1, 0, 1)),
+    "retried, then done": (["claim", "confirm", "begin", "hand_over", "begin again", "finish"], (1, 0, 1)),
+    "its process died for good": (["claim", "confirm", "begin", "spend", "lapse", "overdue", "take"], (1, 1, 0)),
+    "ordered": (["claim", "confirm", "begin", "finish", "lapse", "order", "begin", "finish"], (1, 2, 2)),
+    "expired in the queue": (["claim", "confirm", "discard"], (0, 0, 0)),
+    "revoked while it ran": (["claim", "confirm", "begin", "revoke"], (1, 1, 1)),
+}
+STEPS = {
+    "begin B": lambda s: s.begin("B"),
+    "begin again": lambda s: s.begin("A", retry=1),
+    "finish B": lambda s: s.finish("B"),
+    "order": lambda s: s.backfill(),
+    "discard": lambda s: s.discard("revoked"),
+    "revoke": lambda s: s.finish("A", "revoked"),
+    "spend": lambda s: s.raw.hset(s.entry_key, "max_attempts", 1),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_known_of_each_end(stage: Stage, end: str) -> None:
+    """A window that never began has no times; one that began twice waited twice; a dead run's end nobody knows.
+
+    An order is as late as somebody was to order it, so it has no lateness.
+    """
+    steps, (late, queued, ran) = ENDS[end]
+    for step in steps:
+        STEPS[step](stage) if step in STEPS else getattr(stage, step)()
+    assert stage.state() == "closed"
+    assert counts(stage) == {"late": late, "queued": queued, "ran": ran}
+
+
+def test_they_outlive_a_changed_definition(stage: Stage) -> None:
+    """A deploy doesn't begin them anew: the conservation law doesn't need that of them."""
+    begin(stage)
+    stage.finish("A")
+    stage.load(mark="another", loaded_at=0)
+    assert stage.counts() == {}
+    assert counts(stage) == {"late": 1, "queued": 1, "ran": 1}
+
+
+GARBAGE = [
+    "garbage", "", "1 2", "1 2 3 l50:x", "1 2 3 l50:-1", "1 2 3 l50:", "nan 2 3 l50:1", "1 2 3 l50:1\n", "1 2 3 x50:1",
+    "1 2 3 l50:1e3", f"1 2 3 l50:{'9' * 16}", f"{'9' * 15} 2 3 linf:1", f"1 2 3{' l50:1' * 500}", "\udcff\udcfe",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_stops_nothing(stage: Stage, garbage: str) -> None:
+    """The window ends as ever, the field gets no longer, and all else of the entry is read."""
+    written = garbage.encode(errors="surrogateescape")
+    stage.raw.hset(stage.entry_key, "times", written)
+    begin(stage)
+    stage.finish("A")
+    account = stage.store.account(ENTRY)
+    assert account.counts == {"done": 1}
+    assert stage.raw.execute_command("HSTRLEN", stage.entry_key, "times") <= len(written) + 40
+    if isinstance(account.times, StoreDataError):
+        assert stage.entry_key in str(account.times)
+        assert "'times'" in str(account.times)
+        assert len(str(account.times).splitlines()) == 1
+    else:
+        assert garbage.startswith(("1 2 3 l50:1 ", "999")), "only what looks like ours is read"
+
+
+def test_the_longest_text_is_short(stage: Stage) -> None:
+    """It is bounded, however long an entry lives: 33 counters and three sums, none of more than 15 digits."""
+    bounds = [*BOUNDS, "inf"]
+    full = " ".join(f"{letter}{bound}:{'9' * 14}" for letter in "lqr" for bound in bounds)
+    stage.raw.hset(stage.entry_key, "times", f"{'9' * 14} {'9' * 14} {'9' * 14} {full}")
+    begin(stage)
+    stage.finish("A")
+    text = stage.raw.hget(stage.entry_key, "times")
+    assert len(text) < 1000
+    assert counts(stage)["late"] == 11 * (10**14 - 1) + 1
+
+
+def test_they_are_read_whatever_the_bounds(stage: Stage) -> None:
+    """Another version may count in other buckets."""
+    stage.raw.hset(stage.entry_key, "times", "10 20 30 l7:1 q123456789:2 rinf:3 l50:4")
+    assert times(stage) == {
+        "late": Histogram({7: 1, 50: 4}, 10),
+        "queued": Histogram({123456789: 2}, 20),
+        "ran": Histogram({INF: 3}, 30),
+    }
+
+
+def test_they_cost_no_command(stage: Stage) -> None:
+    """They are read and written with the fields that the end of a window reads and writes anyway."""
+
+    def commands() -> dict[str, int]:
+        begin(stage)
+        stage.raw.config_resetstat()
+        stage.finish("A")
+        next_window(stage)
+        return {name: found["calls"] for name, found in stage.raw.info("commandstats").items()}
+
+    commands()  # loads the scripts
+    counted = commands()
+    stage.raw.hset(stage.entry_key, "times", "garbage")
+    assert commands() == counted
+    assert (counted["cmdstat_evalsha"], counted["cmdstat_hmget"], counted["cmdstat_hset"]) == (1, 1, 1)
