@@ -67,14 +67,14 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
 def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str | None) -> None:
     """Print what Prometheus reads: windows by outcome, how late, how long, what is overdue, which beats live."""
     try:
-        from celery_once_beat.status.metrics import expose
+        from celery_once_beat.status.metrics import OnceCollector
         from celery_once_beat.web.exporter import serve
     except ModuleNotFoundError as exc:
         _not_installed("metrics", exc)
     with open_project(ctx, scheduler) as project:
         view = View(project.app, project.settings, scheduler)
         if port is None:
-            _, text = expose(view.look().report, entries=entries)
+            _, text = OnceCollector(entries).expose(view.look().report)
             view.close()
             click.echo(text, nl=False)
             return

@@ -1,24 +1,31 @@
 """What Prometheus is told: the report of one look, as metrics. Needs the extra ``metrics``.
 
-The counters are the store's own: it doesn't matter which process is asked, or when it started. Labels are bounded: at
-most ``entries`` entries have series of their own, the others are summed under OTHERS; outcomes are a fixed set; beats,
-whose names change with each start, have no label.
+The counters of an entry are the store's own: it doesn't matter which process is asked, or when it started. Labels are
+bounded: so many entries have series of their own, the others are told together under OTHERS; outcomes are a fixed set;
+beats, whose names change with each start, have no label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from celery_once_beat.errors import StoreDataError
+from celery_once_beat.logs import about
 from celery_once_beat.outcomes import COUNTED, OTHER
+from celery_once_beat.store import BOUNDS, Histogram
 from celery_once_beat.wording import printable
 
 from .report import BeatStatus, EntryStatus, Report
+
+logger = logging.getLogger(__name__)
 
 #: Entries with series of their own, unless another number is given.
 ENTRIES = 200
@@ -33,6 +40,23 @@ _MOST_QUEUES = 50
 #: Seconds within which a worker has begun something, to be counted.
 _RECENT = 300.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+#: What an entry has counted: numbers by metric, and within it by outcome or by bucket.
+_Counts = dict[str, dict[str, float]]
+
+#: Counters: name, help, and the label beside the entry, if there is one.
+_COUNTERS = (
+    ("windows", "Windows that ended so, under the entry's present definition.", "outcome"),
+    ("windows_apart", "Backfills that ended so, and windows of the entry's earlier definitions.", "outcome"),
+    ("refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", ""),
+)
+
+#: Histograms: name, help, and the store's name for it.
+_HISTOGRAMS = (
+    ("window_lateness_seconds", "From the start of a window to the begin of its last execution.", "late"),
+    ("window_queue_seconds", "From a window's claim by a beat to its begin, of windows that began once.", "queued"),
+    ("window_duration_seconds", "From the begin of that execution to its end.", "ran"),
+)
 
 #: Name, help, what it is of one entry, and what of several.
 _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[Iterable[float]], float]], ...] = (
@@ -100,19 +124,45 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
 
 
 class OnceCollector(Collector):
-    """Metrics of what ``look`` returns: the report of one look, or None where Redis can't be read."""
+    """The metrics of one look after another; for one thread at a time.
 
-    def __init__(self, look: Callable[[], Report | None], entries: int = ENTRIES) -> None:
-        self._look = look
+    At most ``entries`` entries have series of their own: those that need attention first, and then those that had them
+    at the last look, so that series stay. Of the others' counters it tells what they grew by since it was made: their
+    sum would jump with each entry that comes or goes.
+    """
+
+    def __init__(self, entries: int = ENTRIES) -> None:
         self._most = entries
+        self._report: Report | None = None
+        #: What each value of the label stands for.
+        self._own: dict[str, EntryStatus] = {}
+        self._others: list[EntryStatus] = []
+        self._counted_by_others: _Counts = {name: _buckets(Histogram({}, 0)) for name, _, _ in _HISTOGRAMS}
+        #: By entry of the schedule.
+        self._seen: dict[str, _Seen] = {}
+        self._unreadable: set[str] = set()
+
+    def expose(self, report: Report | None, accept: str = "") -> tuple[str, bytes]:
+        """Return content type and text of one look, in the form that ``accept``, an HTTP header, asks for.
+
+        ``report`` None: Redis couldn't be read.
+        """
+        self._report = report
+        if report is not None:
+            self._see(report.entries)
+        registry = CollectorRegistry()
+        registry.register(self)
+        encode, content_type = choose_encoder(accept)
+        text: bytes = encode(registry)
+        return content_type, text
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering it doesn't ask Redis."""
+        """Return nothing, so that registering it collects nothing."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Look once, and yield what was seen."""
-        report = self._look()
+        """Yield what the last look saw."""
+        report = self._report
         up = report is not None
         yield _gauge("store_up", "1 where Redis could be read, else 0, and then nothing else is told.", up)
         if report is None:
@@ -120,19 +170,68 @@ class OnceCollector(Collector):
         yield _gauge("store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
         yield from _beats(report.beats)
         yield from _workers(report)
-        yield from _entries(report.entries, self._most)
+        yield _kinds(report.entries)
+        yield from self._counters()
+        yield from self._gauges()
 
+    def _see(self, entries: Iterable[EntryStatus]) -> None:
+        had_own, self._own, self._others = self._own.keys(), {}, []
+        # Entries that aren't in the schedule are summed: Redis may hold any number of them.
+        by_need = sorted(entries, key=lambda e: (-e.urgency, _label(e.entry) not in had_own, e.entry))
+        seen = {}
+        for entry in by_need:
+            label, scheduled = _label(entry.entry), entry.kind == "scheduled"
+            own = scheduled and len(self._own) < self._most and label != OTHERS and label not in self._own
+            if own:
+                self._own[label] = entry
+            else:
+                self._others.append(entry)
+            if scheduled:
+                self._name_unreadable(entry)
+                before = self._seen.get(entry.entry)
+                now = seen[entry.entry] = _Seen.of(entry, before)
+                if before is not None and not (own and label in had_own):
+                    _add_growth(self._counted_by_others, before.ever, now.counts)
+        self._seen = seen
 
-def expose(report: Report | None, accept: str = "", entries: int = ENTRIES) -> tuple[str, bytes]:
-    """Return content type and text of the metrics of one look, in the form that ``accept``, an HTTP header, asks for.
+    def _name_unreadable(self, entry: EntryStatus) -> None:
+        if not isinstance(entry.times, StoreDataError):
+            self._unreadable.discard(entry.entry)
+        elif entry.entry not in self._unreadable:
+            self._unreadable.add(entry.entry)
+            logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
 
-    ``report`` None: Redis couldn't be read.
-    """
-    registry = CollectorRegistry()
-    registry.register(OnceCollector(lambda: report, entries))
-    encode, content_type = choose_encoder(accept)
-    text: bytes = encode(registry)
-    return content_type, text
+    def _counters(self) -> Iterator[Metric]:
+        told = {label: self._seen[entry.entry].counts for label, entry in self._own.items()}
+        if self._others:
+            told[OTHERS] = self._counted_by_others
+        for name, help_, label in _COUNTERS:
+            counter = CounterMetricFamily(_PREFIX + name, help_, labels=["entry", label] if label else ["entry"])
+            # Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1.
+            nothing = {"windows": dict.fromkeys(COUNTED, 0.0), "refused_copies": {"": 0.0}}.get(name, {})
+            for entry, counts in told.items():
+                for value, number in {**nothing, **counts.get(name, {})}.items():
+                    counter.add_metric([entry, value] if label else [entry], number)
+            yield counter
+        for name, help_, _ in _HISTOGRAMS:
+            histogram = HistogramMetricFamily(_PREFIX + name, help_, labels=["entry"])
+            for entry, counts in told.items():
+                if name in counts:
+                    *buckets, (_, total) = counts[name].items()
+                    histogram.add_metric([entry], buckets, total)
+            yield histogram
+
+    def _gauges(self) -> Iterator[Metric]:
+        told = {label: [entry] for label, entry in self._own.items()}
+        if self._others:
+            told[OTHERS] = self._others
+        for name, help_, value, together in _GAUGES:
+            gauge = _gauges(name, help_, "entry")
+            for label, entries in told.items():
+                values = [float(found) for entry in entries if (found := value(entry)) is not None]
+                if values:
+                    gauge.add_metric([label], together(values))
+            yield gauge
 
 
 def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
@@ -157,74 +256,85 @@ def _workers(report: Report) -> Iterator[Metric]:
     yield stuck
 
 
-def _entries(entries: tuple[EntryStatus, ...], most: int) -> Iterator[Metric]:
+def _kinds(entries: Iterable[EntryStatus]) -> Metric:
     kinds = _gauges(
         "entries",
         "Entries of the schedule; those left out, as wrong; strangers: overdue, and not in this schedule.",
         "kind",
     )
+    found = [entry.kind for entry in entries]
     for kind in ("scheduled", "left out", "stranger"):
-        kinds.add_metric([kind], sum(entry.kind == kind for entry in entries))
-    yield kinds
-    labelled = _labelled(entries, most)
-    yield _counted(labelled, "windows", "Windows that ended so, under the entry's present definition.", "outcomes")
-    yield _counted(
-        labelled,
-        "windows_apart",
-        "Backfills that ended so, and windows of the entry's earlier definitions.",
-        "backfilled",
-    )
-    refused = _counters(
-        "refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", "entry"
-    )
-    for name, group in labelled.items():
-        refused.add_metric([name], sum(entry.refused for entry in group))
-    yield refused
-    for metric, help_, value, together in _GAUGES:
-        family = _gauges(metric, help_, "entry")
-        for name, group in labelled.items():
-            values = [float(found) for entry in group if (found := value(entry)) is not None]
-            if values:
-                family.add_metric([name], together(values))
-        yield family
+        kinds.add_metric([kind], found.count(kind))
+    return kinds
 
 
-def _labelled(entries: Iterable[EntryStatus], most: int) -> dict[str, list[EntryStatus]]:
-    """Return the entries that each value of the label stands for.
+@dataclass(frozen=True)
+class _Seen:
+    """What an entry had counted at one look."""
 
-    By name, so that the same ones have series of their own each time. Entries that aren't in the schedule are summed:
-    Redis may hold any number of them.
-    """
-    labelled: dict[str, list[EntryStatus]] = {}
-    others = []
-    for entry in sorted(entries, key=lambda entry: entry.entry):
-        label = _label(entry.entry)
-        if entry.kind != "scheduled" or len(labelled) >= most or label == OTHERS or label in labelled:
-            others.append(entry)
-        else:
-            labelled[label] = [entry]
-    if others:
-        labelled[OTHERS] = others
-    return labelled
+    #: What its counts were made of.
+    told: tuple[object, ...]
+    counts: _Counts
+    #: With what couldn't be read at this look, as it was before.
+    ever: _Counts
+
+    @classmethod
+    def of(cls, entry: EntryStatus, before: _Seen | None) -> _Seen:
+        """Make it of what the report says; most entries say what they said before."""
+        told = (entry.outcomes, entry.backfilled, entry.refused, entry.times)
+        if before is not None and before.told == told:
+            return before
+        counts = _counts(entry)
+        return cls(told, counts, {**before.ever, **counts} if before else counts)
+
+
+def _counts(entry: EntryStatus) -> _Counts:
+    """What an entry has counted. What the store knows nothing of, or can't read, isn't in it."""
+    found: _Counts = {}
+    if entry.outcomes or entry.backfilled or entry.refused:
+        found["windows"] = _by_outcome(entry.outcomes)
+        found["windows_apart"] = _by_outcome(entry.backfilled)
+        found["refused_copies"] = {"": entry.refused}
+    if not isinstance(entry.times, StoreDataError):
+        for name, _, stored in _HISTOGRAMS:
+            if stored in entry.times:
+                found[name] = _buckets(entry.times[stored])
+    return found
+
+
+def _by_outcome(numbers: Mapping[str, int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for outcome, number in numbers.items():
+        known = outcome if outcome in COUNTED else OTHER.name
+        found[known] = found.get(known, 0) + number
+    return found
+
+
+def _buckets(histogram: Histogram) -> dict[str, float]:
+    """Return the buckets as Prometheus has them, each with those before it, and at last ``sum``; seconds."""
+    found: dict[str, float] = {}
+    for bound in BOUNDS:
+        up_to = sum(number for other, number in histogram.counts.items() if other <= bound)
+        found[str(bound / 1000)] = up_to
+    found["+Inf"] = sum(histogram.counts.values())
+    found["sum"] = histogram.sum / 1000
+    return found
+
+
+def _add_growth(to: _Counts, before: _Counts, now: _Counts) -> None:
+    """Add what grew. Counters that fell have begun anew, and grew by all they have."""
+    for name, numbers in now.items():
+        old = before.get(name, {})
+        if any(numbers.get(key, 0) < number for key, number in old.items()):
+            old = {}
+        sums = to.setdefault(name, dict.fromkeys(numbers, 0.0))
+        for key, number in numbers.items():
+            sums[key] = sums.get(key, 0) + number - old.get(key, 0)
 
 
 def _label(name: str) -> str:
     """A name as the value of a label: printable, and cut if it is very long."""
     return printable(name[:_MOST_NAME])
-
-
-def _counted(labelled: dict[str, list[EntryStatus]], name: str, help_: str, key: str) -> CounterMetricFamily:
-    family = _counters(name, help_, "entry", "outcome")
-    for entry, group in labelled.items():
-        # Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1.
-        counts = dict.fromkeys(COUNTED, 0) if key == "outcomes" else {}
-        for status in group:
-            for outcome, number in getattr(status, key).items():
-                known = outcome if outcome in COUNTED else OTHER.name
-                counts[known] = counts.get(known, 0) + number
-        for outcome, number in counts.items():
-            family.add_metric([entry, outcome], number)
-    return family
 
 
 def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
@@ -233,10 +343,6 @@ def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
 
 def _gauges(name: str, help_: str, label: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, help_, labels=[label])
-
-
-def _counters(name: str, help_: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(_PREFIX + name, help_, labels=labels)
 
 
 def _timestamp(instant: datetime) -> float:

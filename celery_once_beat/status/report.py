@@ -13,10 +13,18 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule
-from celery_once_beat.errors import ScheduleError, UndecidedError
+from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import BeatSeen, EntryAccount, OpenWindow, Overview, Past, WindowSeen
+from celery_once_beat.store import (
+    BeatSeen,
+    EntryAccount,
+    Histogram,
+    OpenWindow,
+    Overview,
+    Past,
+    WindowSeen,
+)
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, shown, span
 
@@ -200,6 +208,8 @@ class EntryStatus:
     misfit: tuple[str, ...] = ()
     #: Entries with a larger one are shown first.
     urgency: int = 0
+    #: How late its windows began, how long they were queued and ran; or why that can't be read.
+    times: Mapping[str, Histogram] | StoreDataError = field(default_factory=dict, metadata={"json": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +355,7 @@ def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
             "outcomes": account.counts,
             "backfilled": account.apart,
             "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
+            "times": account.times,
         }
     if entry is not None:
         # A one-off whose window is behind it has no next one.

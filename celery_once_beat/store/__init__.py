@@ -72,6 +72,7 @@ from .codec import read_app
 from .keys import SHARDS
 from .lookup import BeatSeen, EntrySeen, Lookup, Overview, WindowSeen
 from .model import (
+    BOUNDS,
     RUNS_ALONE,
     SET_ANEW,
     Again,
@@ -92,6 +93,7 @@ from .model import (
     EntryAccount,
     Finished,
     Heartbeat,
+    Histogram,
     Loaded,
     LoadRequest,
     Moved,
@@ -118,6 +120,7 @@ from .roundtrip import raised
 from .verbs import Store, store_of
 
 __all__ = (
+    "BOUNDS",
     "RUNS_ALONE",
     "SET_ANEW",
     "SHARDS",
@@ -141,6 +144,7 @@ __all__ = (
     "EntrySeen",
     "Finished",
     "Heartbeat",
+    "Histogram",
     "LoadRequest",
     "Loaded",
     "Lookup",

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.status import Report, View
-from celery_once_beat.status.metrics import expose
+from celery_once_beat.status.metrics import OnceCollector
 
 from .loopback import names_this_machine
 
@@ -38,11 +38,11 @@ class _Handler(WSGIRequestHandler):
 
 
 class Exporter:
-    """The WSGI application; its view is used by one thread at a time."""
+    """The WSGI application; its view and its collector are used by one thread at a time."""
 
     def __init__(self, view: View, entries: int) -> None:
         self._view = view
-        self._entries = entries
+        self._collector = OnceCollector(entries)
         self._lock = threading.Lock()
         self._due = 0.0
         self._report: Report | None = None
@@ -61,18 +61,18 @@ class Exporter:
             return "400 Bad Request", plain, b"This is for localhost only.\n"
         if environ.get("PATH_INFO") != "/metrics":
             return "404 Not Found", plain, b"There is /metrics, and nothing else.\n"
-        content_type, text = expose(self._fresh(), environ.get("HTTP_ACCEPT", ""), self._entries)
+        with self._lock:
+            content_type, text = self._collector.expose(self._fresh(), environ.get("HTTP_ACCEPT", ""))
         return "200 OK", content_type, text
 
     def _fresh(self) -> Report | None:
-        with self._lock:
-            if time.monotonic() >= self._due:
-                try:
-                    self._report = self._view.look().report
-                except OnceError:
-                    self._report = None
-                self._due = time.monotonic() + _LASTS
-            return self._report
+        if time.monotonic() >= self._due:
+            try:
+                self._report = self._view.look().report
+            except OnceError:
+                self._report = None
+            self._due = time.monotonic() + _LASTS
+        return self._report
 
 
 def serve(view: View, listener: socket.socket, entries: int) -> None:

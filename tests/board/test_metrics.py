@@ -21,12 +21,14 @@ from needs import need
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from promql_parser import Expr, VectorSelector, parse, walk
+from queries import check_query
 from servers import RedisServer, free_port
 from system import System
 
+from celery_once_beat.errors import StoreDataError
 from celery_once_beat.status import BeatStatus, EntryStatus, IdleQueue, Report, WindowStatus, WorkerStatus
-from celery_once_beat.status.metrics import OTHERS, expose
+from celery_once_beat.status.metrics import OTHERS, OnceCollector
+from celery_once_beat.store.model import BOUNDS, Histogram
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "alerts.yml"
@@ -108,7 +110,11 @@ def test_what_a_pair_did(system: System) -> None:
         newest = value(told, "last_window_start_timestamp_seconds", entry=entry)
         assert newest == last.cursor.timestamp()
         assert 0 <= value(told, "last_window_lateness_seconds", entry=entry) < 60
+        for name in ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds"):
+            assert value(told, f"{name}_count", entry=entry) == account.counts[outcome]
+            assert value(told, f"{name}_bucket", entry=entry, le="+Inf") == account.counts[outcome]
     assert 0.05 <= value(told, "last_window_duration_seconds", entry="tick") < 60
+    assert value(told, "window_duration_seconds_sum", entry="tick") >= 0.05 * system.account("tick").counts["done"]
     assert "later" not in entries(told, "last_window_lateness_seconds")
     assert value(told, "next_window_start_timestamp_seconds", entry="later") > newest
     assert value(told, "attention", entry="failing") == 1
@@ -208,6 +214,17 @@ def test_without_redis(system: System, start_redis: Any) -> None:
 HOUR = datetime(2026, 11, 21, 1, tzinfo=timezone.utc)
 
 
+def expose(told: Report, accept: str = "", entries: int = 200) -> str:
+    return OnceCollector(entries).expose(told, accept)[1].decode()
+
+
+#: Of four windows, in a version that had one bucket more.
+TIMES = {
+    name: Histogram({BOUNDS[0]: 1, BOUNDS[0] + 1: 1, BOUNDS[2]: 1, float("inf"): 1}, 20_000_123)
+    for name in ("late", "queued", "ran")
+}
+
+
 def report(names: list[str], took: float | None = None) -> Report:
     lags = [(0.1, -3.0), (0.5, 1.0), (None, None)]
     beats = [BeatStatus(f"host:{n}:x", 0.1, lag, offset, 1, 0, "1") for n, (lag, offset) in enumerate(lags)]
@@ -216,6 +233,7 @@ def report(names: list[str], took: float | None = None) -> Report:
             name, "scheduled", "t", "s", tracked=True, last=_last(n, took), next=HOUR + timedelta(hours=2), open=1,
             overdue=2, refused=3, outcomes={"done": 10, "what is this": 1}, backfilled={"done": 1}, attention=("look",),
             oldest_open=60.0, oldest_running=30.0,
+            urgency=1, times=TIMES,
         )
         for n, name in enumerate(names)
     ]  # fmt: skip
@@ -229,14 +247,13 @@ def _last(n: int, took: float | None) -> WindowStatus:
 
 
 def test_labels_are_bounded() -> None:
-    """So many entries have series of their own, the first by name; the others are summed, and the largest is told."""
+    """So many entries have series of their own; the others' gauges are summed, and the largest is told."""
     names = [f"entry-{n:03}" for n in range(50)]
-    told = read(expose(report(names), entries=10)[1].decode())
+    told = read(expose(report(names), entries=10))
     assert entries(told, "windows_total") == {*names[:10], OTHERS}
     assert value(told, "windows_total", entry="entry-003", outcome="done") == 10
-    assert value(told, "windows_total", entry=OTHERS, outcome="done") == 400
-    assert value(told, "windows_total", entry=OTHERS, outcome="other") == 40, "outcomes too"
-    assert value(told, "windows_apart_total", entry=OTHERS, outcome="done") == 40
+    assert value(told, "windows_total", entry="entry-003", outcome="other") == 1, "outcomes too"
+    assert value(told, "windows_total", entry=OTHERS, outcome="done") == 0, "they count from the first look on"
     assert value(told, "overdue_windows", entry=OTHERS) == 80
     assert value(told, "attention", entry=OTHERS) == 40
     assert value(told, "last_window_lateness_seconds", entry=OTHERS) == 49
@@ -245,8 +262,110 @@ def test_labels_are_bounded() -> None:
     assert value(told, "clock_offset_seconds") == 3, "in either direction"
     beats = ("beats_alive", "lag_seconds", "clock_offset_seconds")
     assert [set(labels) for name, labels in told if name.endswith(beats)] == [set()] * 3, "beats come and go"
-    assert len(told) < 600
-    assert len(read(expose(report([f"entry-{n}" for n in range(5000)]))[1].decode())) < 201 * 30
+    assert len(told) < 11 * 70
+    assert len(read(expose(report([f"entry-{n}" for n in range(5000)])))) < 201 * 70
+
+
+class Looks:
+    """One collector, and what the store has counted at each of its looks."""
+
+    def __init__(self, entries: int) -> None:
+        self.collector = OnceCollector(entries)
+
+    def look(self, *entries: EntryStatus) -> Samples:
+        return read(self.collector.expose(Report(HOUR, 0.0, 0.001, (), entries))[1].decode())
+
+
+def status(name: str, done: int = 0, failed: int = 0, urgency: int = 0, **more: Any) -> EntryStatus:
+    outcomes = {"done": done, "failed": failed} if done or failed else {}
+    times = {"ran": Histogram({BOUNDS[0]: done, BOUNDS[3]: failed}, done + failed * 3_000)}
+    return EntryStatus(name, "scheduled", outcomes=outcomes, urgency=urgency, **{"times": times, **more})
+
+
+def test_what_needs_attention_has_series_first() -> None:
+    """Not the first by name: the entries somebody should look at, the most urgent of them first."""
+    looks = Looks(3)
+    calm = [status(f"a{n}") for n in range(5)]
+    assert entries(looks.look(*calm), "open_windows") == {"a0", "a1", "a2", OTHERS}
+    told = looks.look(*calm, status("zebra", urgency=3), status("yak", urgency=1))
+    assert entries(told, "open_windows") == {"zebra", "yak", "a0", OTHERS}
+    told = looks.look(*calm, status("zebra", urgency=3), *(status(f"x{n}", urgency=2) for n in range(5)))
+    assert entries(told, "open_windows") == {"zebra", "x0", "x1", OTHERS}
+
+
+def test_series_stay() -> None:
+    """An entry that needs no attention any more keeps its series, while no other needs the place."""
+    looks = Looks(2)
+    calm = [status(f"a{n}") for n in range(5)]
+    looks.look(*calm, status("zebra", urgency=3))
+    assert entries(looks.look(*calm, status("zebra")), "open_windows") == {"zebra", "a0", OTHERS}
+    assert entries(looks.look(*calm, status("zebra"), status("yak", urgency=1)), "open_windows") == {
+        "yak",
+        "a0",
+        OTHERS,
+    }
+
+
+def test_what_others_counted_never_falls_and_never_jumps() -> None:
+    """They count each increase that no series of its own shows; entries that come, go and begin anew change nothing."""
+    looks = Looks(1)
+    busy = status("busy", urgency=9)
+
+    def others(*each: EntryStatus) -> tuple[float, float]:
+        told = looks.look(busy, *each)
+        counted = [value(told, "windows_total", entry=OTHERS, outcome=name) for name in ("done", "failed")]
+        ran = [value(told, f"window_duration_seconds_{part}", entry=OTHERS) for part in ("count", "sum")]
+        assert ran == pytest.approx([sum(counted), counted[0] / 1000 + counted[1] * 3])
+        return counted[0], counted[1]
+
+    assert others(status("a", 500, 50), status("b", 10)) == (0, 0)
+    assert others(status("a", 501, 50), status("b", 12)) == (3, 0)
+    assert others(status("a", 501, 50), status("b", 12)) == (3, 0), "nothing happened"
+    assert others(status("a", 501, 51), status("b", 12), status("c", 70)) == (3, 1), "a new one brings nothing along"
+    assert others(status("b", 12), status("c", 71)) == (4, 1), "nor does one that has gone take away"
+    unknown = EntryStatus("b", "scheduled", times=StoreDataError("can't be read"))
+    assert others(unknown, status("c", 71)) == (4, 1)
+    assert others(status("b", 13), status("c", 71)) == (5, 1), "the store can be read again"
+    assert others(status("b", 2), status("c", 71)) == (7, 1), "it has begun anew"
+    busy = status("b", 2, 1, urgency=9)
+    told = looks.look(busy, status("busy"), status("c", 71))
+    assert value(told, "windows_total", entry=OTHERS, outcome="failed") == 2, "what gave it series of its own"
+    busy = status("b", 5, 4, urgency=9)
+    assert others(status("busy"), status("c", 72)) == (8, 2), "its own series show the rest"
+
+
+def test_histograms_are_prometheus_own() -> None:
+    """Buckets in order, each with those before it; the last is the count; the sum is in seconds."""
+    told = read(expose(report(["a"])))
+    for name in ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds"):
+        buckets = {
+            dict(labels)["le"]: number for (found, labels), number in told.items() if found == f"{PREFIX}{name}_bucket"
+        }
+        assert [float(bound) for bound in buckets] == [*(bound / 1000 for bound in BOUNDS), float("inf")]
+        assert list(buckets.values()) == [1, 2, 3, *[3] * (len(BOUNDS) - 3), 4]
+        assert value(told, f"{name}_count", entry="a") == 4
+        assert value(told, f"{name}_sum", entry="a") == pytest.approx(20_000.123)
+
+
+def test_a_foreign_histogram_is_left_out_and_named_once(system: System) -> None:
+    """That one of that entry alone; nothing else is missing."""
+    system.check_law = False
+    system.entries = {name: {"task": WORK, "every": 7 * 86_400.0} for name in ("a", "b")}
+    filled.fill(system.store, loaded_of(system), 3, timedelta(days=22))
+    with system.client() as client:
+        client.hset(system.store.entry_key("b"), "times", "\x1b[31mgarbage")
+    proc = metrics(system, "--port", "0")
+    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    for _ in range(3):
+        told = read(ask(url, "/metrics")[1])
+        assert entries(told, "window_duration_seconds_count") == {"a"}
+        assert value(told, "window_duration_seconds_count", entry="a") == 3
+        assert value(told, "windows_total", entry="b", outcome="done") == 3
+        system.store.pause("a")  # so that the next look sees something else
+    wait_until(lambda: "no histograms" in proc.log, "it is named", 60)
+    assert proc.log.count("no histograms") == 1
+    assert system.store.entry_key("b") in proc.log
+    assert "\x1b" not in proc.log
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
@@ -254,7 +373,7 @@ def test_hostile_names(accept: str) -> None:
     """Quotes, newlines, halves of surrogates, our own word for the others: read back, and no series is told twice."""
     names = [f'"}} 1\n{PREFIX}beats_alive 99', "back\\slash", "new\nline", "half\udcff", OTHERS, "'new\\nline'",
              "x" * 300, "x" * 250, "ünï", '{entry="a"}', "a" * 60_000]  # fmt: skip
-    text = expose(report(names), accept)[1].decode()
+    text = expose(report(names), accept)
     told = read(text) if not accept else None
     if told is None:
         assert list(parse_openmetrics(text))
@@ -291,9 +410,9 @@ def test_every_metric_is_documented() -> None:
     documented = dict(re.findall(r"^\| (`celery_once_beat_\w+` \|[^|]*)\| (.*) \|$", page, re.MULTILINE))
     told = report(["a"], took=1.0)
     found = {}
-    for family in text_string_to_metric_families(expose(told)[1].decode()):
+    for family in text_string_to_metric_families(expose(told)):
         labels = ", ".join(f"`{label}`" for label in family.samples[0].labels)
-        name = family.samples[0].name
+        name = family.name if family.type == "histogram" else family.samples[0].name
         found[f"`{name}` | {labels} " if labels else f"`{name}` | "] = family.documentation
     assert documented == found
 
@@ -309,31 +428,29 @@ def alerts() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("rule", list(alerts()), ids=lambda rule: rule["alert"])
 def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
     """Each expression parses, and each metric and label of it is one that is told."""
-    told = read(expose(report(["a"]))[1].decode())
-    labels: dict[str, set[str]] = {}
-    for name, given in told:
-        labels.setdefault(name, set()).update(dict(given))
-    selectors: list[VectorSelector] = []
-
-    def collect(node: Expr) -> None:
-        if isinstance(node, VectorSelector):
-            selectors.append(node)
-
-    walk(parse(rule["expr"]), pre_visit=collect)
-    assert selectors
-    for selector in selectors:
-        assert selector.name in labels, selector.name
-        for label in re.findall(r"(\w+)\s*[=!]", str(selector.matchers)):
-            assert label in labels[selector.name]
+    check_query(rule["expr"], labels_told())
     grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
-    for label in re.split(r",\s*", grouped[1]) if grouped else ():
-        assert label in labels[str(selectors[0].name)]
     for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
         assert grouped
         assert label in grouped[1]
+    told = read(expose(report(["a"])))
     for outcome in re.findall(r"outcome=~?\"([^\"]+)\"", rule["expr"]):
         for one in outcome.split("|"):
             assert any(("outcome", one) in given for name, given in told if name == PREFIX + "windows_total")
+
+
+def labels_told() -> dict[str, set[str]]:
+    """The labels of each sample, by its name."""
+    labels: dict[str, set[str]] = {}
+    for name, given in read(expose(report(["a"], took=1.0))):
+        labels.setdefault(name, set()).update(dict(given))
+    return labels
+
+
+def test_the_documented_query_asks_for_what_there_is() -> None:
+    """docs/metrics.md shows one."""
+    (query,) = re.findall(r"<!-- query -->\n```promql\n(.*?)\n```", (ROOT / "docs" / "metrics.md").read_text())
+    check_query(query, labels_told())
 
 
 def test_promtool_takes_the_rules() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 try:
-    from celery_once_beat.status.metrics import expose
+    from celery_once_beat.status.metrics import OnceCollector
 except ModuleNotFoundError as exc:
     if exc.name != "prometheus_client":
         raise
-    expose = None  # type: ignore[assignment]
+    OnceCollector = None  # type: ignore[assignment, misc]
 
-__all__ = ("expose",)
+__all__ = ("OnceCollector",)

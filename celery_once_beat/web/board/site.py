@@ -27,7 +27,7 @@ from celery_once_beat.windows import task_id
 from . import words
 from .actions import Actions
 from .desk import Desk
-from .expose import expose
+from .expose import OnceCollector
 from .feed import Feed
 from .guard import Access, Guard, Visitor
 from .page import Line
@@ -79,6 +79,7 @@ class _Site:
         closing: Callable[[], bool],
     ) -> None:
         self._feed = feed
+        self._collector = None if OnceCollector is None else OnceCollector()
         self._zone = zone
         self._prefix = prefix
         self._closing = closing
@@ -137,10 +138,10 @@ class _Site:
         return _News(self._feed, position, self._closing, headers)
 
     async def metrics(self, request: Request) -> Response:
-        if expose is None:
+        if self._collector is None:
             raise HTTPException(404, "For metrics install celery-once-beat[metrics]")
         await self._feed.fresh()
-        media_type, text = expose(self._feed.report, request.headers.get("accept", ""))
+        media_type, text = self._collector.expose(self._feed.report, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": media_type})
 
     async def static(self, request: Request) -> Response:
