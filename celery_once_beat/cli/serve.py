@@ -54,7 +54,11 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
 
 
 @click.command()
-@click.option("--port", type=_PORT, help="Serve /metrics on this port instead, to this machine alone; 0: a free one.")
+@click.option("--port", type=_PORT, help="Serve /metrics on this port instead, without a token; 0: a free one.")
+@click.option(
+    "--host",
+    help="With --port: address to listen on. Whoever reaches it reads the metrics.  [default: 127.0.0.1]",
+)
 @click.option(
     "--entries",
     type=click.IntRange(0, 10_000),
@@ -64,13 +68,15 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
 )
 @scheduler_option
 @click.pass_context
-def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str | None) -> None:
+def metrics(ctx: click.Context, port: int | None, host: str | None, entries: int, scheduler: str | None) -> None:
     """Print what Prometheus reads: windows by outcome, how late, how long, what is overdue, which beats live."""
     try:
         from celery_once_beat.status.metrics import OnceCollector
         from celery_once_beat.web.exporter import serve
     except ModuleNotFoundError as exc:
         _not_installed("metrics", exc)
+    if host is not None and port is None:
+        raise click.UsageError("--host says where to serve, and needs --port")
     with open_project(ctx, scheduler) as project:
         view = View(project.app, project.settings, scheduler)
         if port is None:
@@ -78,7 +84,7 @@ def metrics(ctx: click.Context, port: int | None, entries: int, scheduler: str |
             view.close()
             click.echo(text, nl=False)
             return
-        listener = bind("127.0.0.1", port)
+        listener = bind("127.0.0.1" if host is None else host, port)
         click.echo(f"once: the metrics are at {_url(listener.getsockname())}/metrics")
         serve(view, listener, entries)
 

@@ -1,4 +1,8 @@
-"""Serves the metrics alone, to this machine: for a project that has a board elsewhere, or none."""
+"""Serves the metrics alone: for a project that has a board elsewhere, or none.
+
+There is no token: whoever reaches the address reads how the schedule stands, and its names. So it is the loopback's
+unless the user names another one.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,36 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.status import Report, View
 from celery_once_beat.status.metrics import OnceCollector
 
-from .loopback import names_this_machine
+from .loopback import is_loopback, names_this_machine
 
 #: Seconds for which one look at Redis serves everybody who asks.
 _LASTS = 1.0
 #: Seconds that a client has to send its request, and to take the answer.
 _PATIENCE = 10.0
+#: Clients at a time. Others are turned away: each has a thread.
+MOST_CLIENTS = 32
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_CLIENTS)
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Let a thread answer."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, in the thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _Handler(WSGIRequestHandler):
@@ -38,9 +62,14 @@ class _Handler(WSGIRequestHandler):
 
 
 class Exporter:
-    """The WSGI application; its view and its collector are used by one thread at a time."""
+    """The WSGI application; its view and its collector are used by one thread at a time.
 
-    def __init__(self, view: View, entries: int) -> None:
+    ``address`` is where it listens. On a loopback it answers only where the Host header says so, too: a page of another
+    site whose name points here (DNS rebinding) gets nothing.
+    """
+
+    def __init__(self, view: View, entries: int, address: str) -> None:
+        self._for_this_machine = is_loopback(address)
         self._view = view
         self._collector = OnceCollector(entries)
         self._lock = threading.Lock()
@@ -57,7 +86,7 @@ class Exporter:
         plain = "text/plain; charset=utf-8"
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return "405 Method Not Allowed", plain, b"GET and HEAD only.\n"
-        if not names_this_machine(environ.get("HTTP_HOST")):
+        if self._for_this_machine and not names_this_machine(environ.get("HTTP_HOST")):
             return "400 Bad Request", plain, b"This is for localhost only.\n"
         if environ.get("PATH_INFO") != "/metrics":
             return "404 Not Found", plain, b"There is /metrics, and nothing else.\n"
@@ -84,7 +113,7 @@ def serve(view: View, listener: socket.socket, entries: int) -> None:
     server.socket = listener
     server.server_name, server.server_port = address[:2]
     server.setup_environ()
-    server.set_app(Exporter(view, entries))
+    server.set_app(Exporter(view, entries, address[0]))
     try:
         server.serve_forever(poll_interval=0.5)
     except KeyboardInterrupt:

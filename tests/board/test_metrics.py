@@ -6,9 +6,10 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import filled
 import pytest
 import yaml
 from boards import loaded_of, start_board
+from celery import Celery
 from needs import need
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -26,9 +28,10 @@ from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.status import BeatStatus, EntryStatus, IdleQueue, Report, WindowStatus, WorkerStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, IdleQueue, Report, View, WindowStatus, WorkerStatus
 from celery_once_beat.status.metrics import OTHERS, OnceCollector
 from celery_once_beat.store.model import BOUNDS, Histogram
+from celery_once_beat.web.exporter import MOST_CLIENTS, Exporter
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "alerts.yml"
@@ -177,6 +180,57 @@ def test_the_server_is_for_this_machine(system: System) -> None:
     assert ask(url, "/metrics", "HEAD") == (200, "")
     assert ask(url, "/metrics?name[]=celery_once_beat_beats_alive", host="localhost:1")[0] == 200
     assert proc.log.count("\n") == 1
+
+
+def test_it_listens_where_it_is_told(system: System) -> None:
+    """On one address alone; what can't be listened on, and an address without a port, is one line."""
+    system.check_law = False
+    proc = metrics(system, "--host", "127.0.0.2", "--port", "0")
+    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.2:\d+)/metrics")[1]
+    assert ask(url, "/metrics")[0] == 200
+    assert ask(url, "/metrics", host="evil.example")[0] == 400
+    with pytest.raises(ConnectionRefusedError):
+        ask(f"127.0.0.1:{url.rpartition(':')[2]}", "/metrics")
+    nowhere = metrics(system, "--host", "192.0.2.1", "--port", "0", name="nowhere")
+    assert nowhere.wait() == os.EX_CONFIG
+    assert nowhere.log.startswith("once: --host, --port: can't listen on '192.0.2.1', port 0: ")
+    assert nowhere.log.count("\n") == 1
+    printed = metrics(system, "--host", "127.0.0.1", name="printed")
+    assert printed.wait() == 2
+    assert "--host says where to serve, and needs --port" in printed.log
+
+
+@pytest.mark.parametrize(("address", "status"), [("127.0.0.1", 400), ("::1", 400), ("0.0.0.0", 200), ("10.1.2.3", 200)])
+def test_who_listens_for_others_answers_to_any_name(system: System, address: str, status: int) -> None:
+    """Prometheus calls a pod by its address or its name. On a loopback another name is another site's."""
+    system.check_law = False
+    view = View(Celery("exported", broker=system.broker_url, set_as_current=False), system.store.settings)
+    answered: list[str] = []
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_HOST": "metrics.pod:9466"}
+    body = Exporter(view, 10, address)(environ, lambda line, _: answered.append(line))
+    assert int(answered[0].split()[0]) == status
+    assert (b"celery_once_beat_store_up 1.0" in b"".join(body)) == (status == 200)
+    view.close()
+
+
+def test_so_many_clients_at_a_time(system: System) -> None:
+    """Those that say nothing keep a thread each; beyond the most, one is turned away, and Prometheus comes again."""
+    system.check_law = False
+    proc = metrics(system, "--port", "0")
+    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    silent = [socket.create_connection(address, timeout=30) for _ in range(MOST_CLIENTS)]
+    with socket.create_connection(address, timeout=30) as another:
+        assert another.recv(1) == b"", "it is turned away at once"
+    for client in silent:
+        client.close()
+    wait_until(lambda: _answers(url), "it answers again", 60)
+
+
+def _answers(url: str) -> bool:
+    with suppress(ConnectionError, http.client.HTTPException):
+        return ask(url, "/metrics")[0] == 200
+    return False
 
 
 def test_without_redis(system: System, start_redis: Any) -> None:

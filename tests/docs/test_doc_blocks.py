@@ -31,6 +31,7 @@ BLOCKS = {
     ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "served"): "tests/board/test_board_docs.py",
     ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
+    ("docs/kubernetes.md", "metrics.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/redis.md", "acl"): "tests/integration/test_connections.py",
     ("docs/redis.md", "proj.py"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "replica.conf"): "tests/docs/test_doc_redis.py",

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import kubernetes_validate
 import pytest
@@ -170,6 +171,32 @@ def test_a_probe_has_the_time_that_it_needs(objects: dict[tuple[str, str], dict[
                 assert probe["timeoutSeconds"] >= 15
                 assert probe["periodSeconds"] >= probe["timeoutSeconds"]
                 assert probe["initialDelaySeconds"] >= 5
+
+
+def test_the_pod_that_prometheus_scrapes(machine: Machine) -> None:
+    """Its manifests are valid, name one port, and its command answers on it without a token."""
+    found = {one["kind"]: one for one in yaml.safe_load_all(the_block(KUBERNETES, "metrics.yaml").text)}
+    for one in found.values():
+        kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+    spec, policy = found["Deployment"]["spec"], found["NetworkPolicy"]["spec"]
+    (pod,) = spec["template"]["spec"]["containers"]
+    (port,) = pod["ports"]
+    assert spec["replicas"] == 1
+    assert spec["selector"] == policy["podSelector"]
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    assert [one["port"] for rule in policy["ingress"] for one in rule["ports"]] == [port["name"]]
+    assert {pod[f"{kind}Probe"]["tcpSocket"]["port"] for kind in ("readiness", "liveness")} == {port["name"]}
+    number = str(port["containerPort"])
+    assert spec["template"]["metadata"]["annotations"]["prometheus.io/port"] == number
+    # Nothing of the tests listens for others.
+    here = {"0.0.0.0": "127.0.0.1", number: str(free_port())}
+    assert set(here) <= set(pod["command"])
+    proc = machine.start([here.get(word, word) for word in pod["command"]], "metrics")
+    url = proc.wait_log(r"the metrics are at (http://127\.0\.0\.1:\d+/metrics)")[1]
+    with urlopen(url, timeout=30) as answer:
+        assert b"celery_once_beat_store_up 1.0" in answer.read()
+    proc.terminate()
+    assert proc.wait(60) == 0
 
 
 # --------------------------------------------------------------------------------------------------- systemd
