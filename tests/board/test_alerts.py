@@ -1,0 +1,280 @@
+"""The alert rules, on series of real faults: silent before, firing while it lasts, silent after it.
+
+A fault is caused with real beats, workers and servers. A real exporter tells of it, and promtool evaluates the rule.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import filled
+import pytest
+import yaml
+from boards import loaded_of
+from processes import Proc, wait_until
+from prometheus import PHASE, Recording, tell
+from servers import RedisServer
+from system import System
+
+from celery_once_beat.store.model import BeatReport
+from celery_once_beat.windows import format_instant
+
+RULES = Path(__file__).resolve().parents[2] / "docs" / "alerts.yml"
+WORK = "apps.once_app.work"
+PREFIX = "celery_once_beat_"
+#: Longer than any rule waits, and before what it looks back at has passed.
+SOON, END = 6, PHASE - 1
+
+
+def rule(name: str) -> dict[str, Any]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    (found,) = (rule for group in groups for rule in group["rules"] if rule["alert"] == name)
+    return dict(found)
+
+
+class Watched:
+    """A system with an exporter, and the recording of a fault."""
+
+    def __init__(self, system: System, directory: Path) -> None:
+        self.system = system
+        self.recording = Recording(directory)
+        system.check_law = False
+
+    def export(self, *arguments: str, **env: Any) -> Proc:
+        """Start the exporter; returns once it listens."""
+        proc = self.system.celery("once", "metrics", "--port", "0", *arguments, name="exporter", **env)
+        self._address = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+        return proc
+
+    def look(self) -> str:
+        with closing(http.client.HTTPConnection(self._address, timeout=30)) as connection:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+
+    def phase(self, name: str, shows: Callable[[float], object] = lambda _: True, **labels: str) -> None:
+        """Record looks until the metric ``name`` has a value as ``shows`` says; that look goes on for a whole phase."""
+        looks = []
+
+        def seen() -> bool:
+            looks.append(self.look())
+            found = tell(looks[-1]).get((PREFIX + name, frozenset(labels.items())))
+            return found is not None and bool(shows(found))
+
+        wait_until(seen, f"{name} {labels} is as it should be", 90, every=0.5)
+        # The last ones: so what it comes to stands near the phase's beginning.
+        self.recording.phase(*looks[-4:])
+
+    def check(self, alert: str, expected: dict[tuple[int, float], list[dict[str, str]]]) -> None:
+        self.recording.check(rule(alert), expected)
+
+
+@pytest.fixture
+def watched(system: System, tmp_path: Path) -> Watched:
+    return Watched(system, tmp_path)
+
+
+def test_beats_die_one_after_the_other(watched: Watched) -> None:
+    """One that is left is a warning in a quarter of an hour; none is critical in a minute."""
+    system = watched.system
+    beats = [system.beat(f"beat{n}") for n in (1, 2)]
+    for beat in beats:
+        beat.wait_ready()
+    watched.export()
+    watched.phase("beats_alive", lambda alive: alive == 2)
+    for left, beat in ((1, beats[0]), (0, beats[1])):
+        beat.kill()
+        system.count_as_gone(beat)
+        watched.phase("beats_alive", lambda alive, left=left: alive == left)
+    system.beat("beat3").wait_ready()
+    system.beat("beat4").wait_ready()
+    watched.phase("beats_alive", lambda alive: alive == 2)
+    one = [{"summary": "Only one beat lives, so nobody takes over when it dies"}]
+    none = [{"summary": "No beat lives, so nothing is scheduled"}]
+    watched.check("OnceOneBeat", {(0, END): [], (1, 14): [], (1, 17): one, (2, END): [], (3, END): []})
+    watched.check("OnceNoBeat", {(0, END): [], (1, END): [], (2, 2): none, (2, END): none, (3, END): []})
+
+
+def test_redis_goes_away(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
+    """Critical after a minute."""
+    server = start_redis()
+    watched.system.use_store(server.url())
+    watched.export()
+    watched.phase("store_up", bool)
+    server.stop()
+    watched.phase("store_up", lambda up: up == 0)
+    server.restart()
+    watched.phase("store_up", bool)
+    fires = [{"summary": "Redis can't be read, so nothing is claimed and workers put windows back"}]
+    watched.check("OnceRedisAway", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_the_exporter_dies(watched: Watched) -> None:
+    """Without metrics no other alert fires, so this one does."""
+    exporter = watched.export()
+    watched.phase("store_up", bool)
+    exporter.kill()
+    with pytest.raises(ConnectionRefusedError):
+        watched.look()
+    watched.recording.phase("")
+    watched.export()
+    watched.phase("store_up", bool)
+    fires = [{"summary": "The metrics are missing, so none of these other alerts can fire"}]
+    watched.check("OnceNotWatched", {(0, END): [], (1, 9): [], (1, 12): fires, (2, END): []})
+
+
+def test_nobody_is_left_to_recover_a_window(watched: Watched) -> None:
+    """A window whose worker died and whom no beat publishes again is overdue, until beat and worker are back."""
+    system = watched.system
+    system.entries = {"tick": {"task": WORK, "every": 1.0}}
+    system.kill_point = "worker.body:KILL"
+    watched.export(kill_point="")
+    watched.phase("overdue_windows", lambda overdue: overdue == 0, entry="tick")
+    worker, beat = system.worker().wait_ready(), system.beat(kill_point="").wait_ready()
+    system.killed_in()
+    beat.kill()
+    worker.end()
+    system.count_as_gone(beat)
+    watched.phase("overdue_windows", lambda overdue: overdue > 0, entry="tick")
+    (overdue,) = (
+        number for (name, _), number in watched.recording.phases[-1][-1].items() if name == PREFIX + "overdue_windows"
+    )
+    system.kill_point = ""
+    system.store.pause("tick")
+    system.worker("worker2").wait_ready()
+    system.beat("beat2").wait_ready()
+    watched.phase("open_windows", lambda number: number == 0, entry="tick")
+    fires = [{"entry": "tick", "summary": f"tick: {overdue:g} windows are overdue"}]
+    watched.check("OnceOverdue", {(0, END): [], (1, 4): [], (1, SOON): fires, (2, END): []})
+
+
+def test_windows_end_badly(watched: Watched) -> None:
+    """A window that failed is a warning, one that won't run any more is critical; each for a quarter of an hour."""
+    system = watched.system
+    system.entries = {
+        "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
+        "expiring": {"task": WORK, "every": 1.0, "options": {"expires": 1, "queue": "nobody"}},
+        "fine": {"task": WORK, "every": 1.0},
+    }
+    watched.export()
+    watched.phase("windows_total", lambda number: number == 0, entry="failing", outcome="failed")
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 60)
+    wait_until(lambda: system.outcomes("expiring").get("expired"), "one has expired", 60)
+    system.wait_done(1, "fine")
+    for entry in system.entries:
+        system.store.pause(entry)
+    wait_until(lambda: not any(system.account(entry).open for entry in system.entries), "all have ended", 60)
+    beat.stop()
+    counts = {entry: system.outcomes(entry) for entry in system.entries}
+    watched.phase("windows_total", lambda n: n == counts["failing"]["failed"], entry="failing", outcome="failed")
+    failed = [{"entry": "failing", "summary": "failing: a window failed"}]
+    lost = [
+        {
+            "entry": "expiring",
+            "outcome": "expired",
+            "summary": "expiring: a window is expired, and won't run any more",
+        }
+    ]
+    watched.check("OnceWindowFailed", {(0, END): [], (1, 2): failed, (1, END): []})
+    watched.check("OnceWindowLost", {(0, END): [], (1, 2): lost, (1, END): []})
+
+
+def test_an_entry_among_many_fails(watched: Watched) -> None:
+    """It had no series of its own before: the others' count says that a window failed, and its attention says whose."""
+    system = watched.system
+    # Its one window comes when all are loaded and looked at: what isn't loaded yet needs attention too.
+    anchor = format_instant(datetime.now(timezone.utc) + timedelta(seconds=20))
+    system.entries = {
+        **{f"a{n}": {"task": WORK, "every": 7 * 86_400.0} for n in range(5)},
+        "zebra": {"task": "apps.once_app.ending", "every": 7 * 86_400.0, "anchor": anchor, "args": ["fails"]},
+    }
+    watched.export("--entries", "2")
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    watched.phase("windows_total", lambda number: number == 0, entry="(others)", outcome="failed")
+    assert (PREFIX + "attention", frozenset({("entry", "zebra")})) not in watched.recording.phases[0][-1]
+    watched.phase("attention", bool, entry="zebra")
+    fires = [{"entry": "(others)", "summary": "(others): a window failed"}]
+    watched.check("OnceWindowFailed", {(0, END): [], (1, 2): fires, (1, END): []})
+
+
+def test_a_window_begins_late(watched: Watched) -> None:
+    """Minutes late is a warning; the next one that is in time ends it."""
+    system = watched.system
+    system.entries = {"hourly": {"task": WORK, "every": 60.0}}
+    watched.export()
+    loaded = loaded_of(system)
+    rows = list(loaded.entries)
+    filled.load(system.store, rows, timedelta(minutes=6))
+    watched.phase("open_windows", lambda number: number == 0, entry="hourly")
+    filled.execute(system.store, filled.claim(system.store, rows))
+    watched.phase("last_window_lateness_seconds", lambda late: late > 60, entry="hourly")
+    late = watched.recording.phases[-1][-1][PREFIX + "last_window_lateness_seconds", frozenset({("entry", "hourly")})]
+    assert 240 < late < 420
+    for _ in range(5):
+        filled.execute(system.store, filled.claim(system.store, rows))
+    watched.phase("last_window_lateness_seconds", lambda late: late <= 60, entry="hourly")
+    minutes, seconds = divmod(int(late), 60)
+    fires = [{"entry": "hourly", "summary": f"hourly begins {minutes}m {seconds}s late"}]
+    watched.check("OnceLate", {(0, END): [], (1, 4): [], (1, SOON): fires, (2, END): []})
+
+
+def test_beats_claim_late(watched: Watched) -> None:
+    """As a beat says it with its heartbeat."""
+    store = watched.system.store
+
+    def say(lag: float) -> None:
+        store.overdue("host:1:a", datetime.now(timezone.utc), 0, report=BeatReport(0.0, lag, 5, 0, "0.1.0"))
+
+    watched.export()
+    for lag in (0.5, 75.0, 0.5):
+        say(lag)
+        watched.phase("lag_seconds", lambda found, lag=lag: found == lag)
+    fires = [{"summary": "Beats claim 1m 15s late"}]
+    watched.check("OnceUnclaimed", {(0, END): [], (1, 1): [], (1, 3): fires, (2, END): []})
+
+
+def test_a_clock_is_wrong(watched: Watched) -> None:
+    """A beat whose machine's clock is a minute ahead."""
+    system = watched.system
+    watched.export()
+    right = system.beat("right").wait_ready()
+    watched.phase("clock_offset_seconds", lambda offset: offset < 2)
+    wrong = system.beat("wrong", faketime=60).wait_ready()
+    watched.phase("clock_offset_seconds", lambda offset: offset > 2)
+    ((_, offset),) = (
+        item for item in watched.recording.phases[-1][-1].items() if item[0][0] == PREFIX + "clock_offset_seconds"
+    )
+    assert 50 < offset < 70
+    wrong.kill()
+    system.count_as_gone(wrong)
+    watched.phase("clock_offset_seconds", lambda offset: offset < 2)
+    right.stop()
+    fires = [{"summary": f"A beat's clock is {_as_humanized(offset)} off the server's"}]
+    watched.check("OnceClocksApart", {(0, END): [], (1, 9): [], (1, 12): fires, (2, END): []})
+
+
+def test_an_entry_is_set_up_wrongly(watched: Watched) -> None:
+    """One that is left out, and overdue windows of one that nobody knows: until they are put right."""
+    good = {"tick": {"task": WORK, "every": 3600.0}}
+    wrong = {**good, "wrong": {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}}}
+    for number, entries in enumerate((good, wrong, good)):
+        exporter = watched.export(entries=entries)
+        watched.phase("entries", lambda left_out, number=number: left_out == number % 2, kind="left out")
+        exporter.stop()
+    fires = [{"kind": "left out", "summary": "1 entries are left out: `celery once status` says why"}]
+    watched.check("OnceSetUpWrongly", {(0, END): [], (1, 29): [], (1, 32): fires, (2, END): []})
+
+
+def _as_humanized(seconds: float) -> str:
+    """As Prometheus writes a duration of a minute or so."""
+    if seconds < 60:
+        return f"{seconds:.4g}s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}m {rest}s"
