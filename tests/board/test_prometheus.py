@@ -1,0 +1,171 @@
+"""A real Prometheus reads real exporters; docs/grafana.json asks it for what there is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from processes import Proc, wait_until
+from prometheus import PrometheusServer
+from queries import check_query
+from system import System
+
+from celery_once_beat.store.model import BOUNDS
+
+DASHBOARD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "grafana.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
+WORK = "apps.once_app.work"
+PREFIX = "celery_once_beat_"
+
+
+def filled_in(query: str) -> str:
+    """A query as Grafana sends it."""
+    query = query.replace("$entry", ".*").replace("$__rate_interval", "20s")
+    assert "$" not in query, query
+    return query
+
+
+@pytest.fixture
+def prometheus() -> Iterator[Callable[..., PrometheusServer]]:
+    started: list[PrometheusServer] = []
+
+    def start(*targets: str) -> PrometheusServer:
+        started.append(PrometheusServer.start(*targets))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.__exit__()
+
+
+def export(system: System, name: str = "exporter", port: str = "0") -> tuple[Proc, str]:
+    """An exporter, and where it listens."""
+    proc = system.celery("once", "metrics", "--port", port, name=name)
+    return proc, proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+
+
+def test_every_query_of_the_dashboard_is_answered(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
+    """Each parses and asks for metrics and labels that are told; Prometheus answers each with numbers."""
+    system.check_law = False
+    system.entries = {
+        "tick": {"task": WORK, "every": 1.0},
+        "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
+        "later": {"task": WORK, "every": 7 * 86_400.0},
+    }
+    _, address = export(system)
+    server = prometheus(address)
+    workers = [system.worker(f"worker{n}").wait_ready() for n in (1, 2)]
+    beats = [system.beat(f"beat{n}").wait_ready() for n in (1, 2)]
+    assert all(proc.pid for proc in (*workers, *beats))
+    system.wait_done(2)
+    system.once("run", "later")
+    wait_until(lambda: server.values(f"{PREFIX}windows_apart_total"), "an order is counted apart", 60)
+    system.once("run", "later")
+    labels: dict[str, set[str]] = {}
+    for found in server.query(f'{{__name__=~"{PREFIX}.*"}}'):
+        labels.setdefault(found["metric"]["__name__"], set()).update(found["metric"])
+    for query in QUERIES:
+        check_query(filled_in(query), labels)
+
+        def answered(query: str = query) -> bool:
+            return any(math.isfinite(float(found["value"][1])) for found in server.query(filled_in(query)))
+
+        wait_until(answered, f"a number for {query}", 60, every=0.5)
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    """Panels don't overlap, have ids and descriptions of their own, and ask the Prometheus that the user chooses."""
+    everything = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["description"]
+        assert {source["datasource"]["uid"] for source in (panel, *panel["targets"])} == {"${datasource}"}
+        assert [target["refId"] for target in panel["targets"]] == list("ABCDEF"[: len(panel["targets"])])
+    for one, other in combinations((panel["gridPos"] for panel in everything), 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, (one, other)
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "entry"]
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    """What is told and nowhere shown would have to be found by its name."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
+    shown = " ".join(QUERIES)
+    known = {line.split("`")[1] for line in page.splitlines() if line.startswith(f"| `{PREFIX}")}
+    assert {name for name in known if name not in shown} == UNSHOWN
+
+
+#: Of those, the histograms say more; who pauses knows it.
+UNSHOWN = {f"{PREFIX}{name}" for name in ("last_window_lateness_seconds", "last_window_duration_seconds", "paused")}
+
+
+def test_two_who_are_scraped_say_the_same_and_a_new_one_goes_on(
+    system: System, prometheus: Callable[..., PrometheusServer]
+) -> None:
+    """The counters are the store's: no exporter's start begins them anew, and each scraper sees all of them."""
+    system.check_law = False
+    system.entries = {"tick": {"task": WORK, "every": 1.0}}
+    one, address = export(system, "one")
+    _, other = export(system, "other")
+    server = prometheus(address, other)
+    worker, beat = system.worker().wait_ready(), system.beat().wait_ready()
+    system.wait_done(3)
+    system.store.pause("tick")
+    wait_until(lambda: not system.account().open, "all have ended", 60)
+    worker.stop()
+    beat.stop()
+    done = system.outcomes()["done"]
+    count = f"{PREFIX}window_duration_seconds_count"
+
+    def scraped() -> list[float]:
+        return [float(found["value"][1]) for found in server.query(f'{count}{{entry="tick"}}')]
+
+    wait_until(lambda: scraped() == [done, done], "both are scraped", 60)
+    one.stop()
+    wait_until(lambda: server.query("up == 0"), "one is gone", 60)
+    export(system, "one again", address.rpartition(":")[2])
+    wait_until(lambda: scraped() == [done, done] and not server.query("up == 0"), "it is back", 60)
+    assert {found["value"][1] for found in server.query(f"resets({count}[10m])")} == {"0"}
+
+
+def test_a_store_that_lost_its_data_is_a_reset(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
+    """Counters begin anew, and Prometheus counts on."""
+    system.check_law = False
+    system.entries = {"tick": {"task": WORK, "every": 1.0}}
+    _, address = export(system)
+    server = prometheus(address)
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    count = f'{PREFIX}window_duration_seconds_count{{entry="tick"}}'
+    wait_until(lambda: server.values(count).get("tick", 0) >= 4, "some are counted", 60)
+    with system.client() as client:
+        client.delete(system.store.entry_key("tick"))
+    wait_until(lambda: server.values(f"resets({count}[10m])").get("tick") == 1, "Prometheus saw the reset", 60)
+    wait_until(lambda: server.values(count).get("tick", 0) >= 1, "they count again", 60)
+    (grown,) = server.values(f"increase({count}[10m])").values()
+    assert grown >= 4, "what was counted before isn't lost"
+
+
+def test_what_a_histogram_says(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
+    """A quantile by Prometheus lies in the bucket in which the store's history has it."""
+    system.check_law = False
+    system.entries = {"tick": {"task": WORK, "every": 1.0}}
+    _, address = export(system)
+    server = prometheus(address)
+    system.worker().wait_ready()
+    system.beat().wait_ready()
+    # A body of this task takes 50 ms and more: the second bucket, or on a slow machine a later one.
+    query = f'histogram_quantile(0.5, rate({PREFIX}window_duration_seconds_bucket{{entry="tick"}}[1m]))'
+    found = wait_until(lambda: [v for v in server.values(query).values() if math.isfinite(v)], "a quantile", 60)
+    assert BOUNDS[0] / 1000 <= found[0] < 60
