@@ -20,7 +20,9 @@ PATIENT = {"once_beat_lease": 300.0, "once_beat_start_timeout": 600.0}
 
 
 def told(system: System, entry: str = "tick") -> dict[str, Any]:
-    report = json.loads(system.once("status", "--json"))
+    asked = system.celery("once", "status", "--json")
+    assert asked.wait(120) in (0, 1), "1 where no beat lives"
+    report = json.loads(asked.log)
     found = next(each for each in report["entries"] if each["entry"] == entry)
     return {**report, "entry": found, "attention": "; ".join(found["attention"])}
 
