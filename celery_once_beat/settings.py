@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = (
     "BEAT_TTL",
     "CATCH_UP",
+    "LINK_FIELDS",
     "OVERLAP",
     "Settings",
     "check_choice",
@@ -48,6 +49,10 @@ _TEN_YEARS = 10 * 366 * 86_400.0
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
 _DEFAULT_PREFIX = "once:"
+#: What a template of the board's links may name.
+LINK_FIELDS = frozenset({"entry", "task", "task_id", "state", "beat", "worker", "start", "begun", "ended"})
+#: Up to its path nothing of a template is filled in.
+_LINK_HOST = re.compile(r"https?://[^\s/?#{}]+([/?#]\S*)?$", re.ASCII)
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster")
 
@@ -111,6 +116,22 @@ def _check_prefix(name: str, value: Any) -> str:
 def _check_mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _wrong(name, type(value).__name__, "a dict of options for the Redis client")
+    return dict(value)
+
+
+def _check_links(name: str, value: Any) -> dict[str, str]:
+    """Names of links, each with a template; what fills it can't change where it leads."""
+    expected = "a dict of names and URLs like {'Flower': 'https://flower.example/task/{task_id}'}"
+    if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
+        raise _wrong(name, value, expected)
+    for link, template in value.items():
+        host, fields = _LINK_HOST.match(template), set(re.findall(r"{(.*?)}", template))
+        if not host:
+            raise _wrong(f"{name}[{link!r}]", template, "http:// or https://, and a host without a field in it")
+        unknown = sorted(fields - LINK_FIELDS)
+        if unknown or re.search(r"[{}]", re.sub(r"{\w+}", "", template)):
+            hint = did_you_mean(unknown[0], LINK_FIELDS) if unknown else ""
+            raise _wrong(f"{name}[{link!r}]", template, "fields of " + ", ".join(sorted(LINK_FIELDS)) + hint)
     return dict(value)
 
 
@@ -200,6 +221,8 @@ class Settings:
     wait_replicas: int = _setting(0, check_count(0))
     #: Windows of history kept for each entry, 0 for none.
     history_size: int = _setting(50, check_count(0))
+    #: Where the board's stories lead: name → URL with fields of :data:`LINK_FIELDS`.
+    board_links: Mapping[str, str] = field(default_factory=dict, metadata={"check": _check_links})
 
     #: What is recorded of a failure: its type and the first line of its text, its type alone, or nothing.
     failure_text: str = _setting("message", check_choice(*FAILURE_TEXT))
@@ -240,6 +263,7 @@ class Settings:
 _DERIVED = ("redis_url", "redis_options", "key_prefix", "grace")
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in fields(Settings)}
+_SHOWN[PREFIX + "board_links"] = {}
 DEFAULTS.update(_SHOWN)  # type: ignore[arg-type]  # no namespace of options, as celery-types has it
 _OLD_DEFAULTS.update(_SHOWN)
 

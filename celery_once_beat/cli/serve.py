@@ -26,7 +26,7 @@ _PORT = click.IntRange(0, 65535)
     help="Token that viewers must know. Better set ONCE_BOARD_TOKEN: ps shows options to everybody on the machine.",
 )
 @click.option(
-    "--windows", type=click.IntRange(1, 200), default=24, show_default=True, help="Windows shown of each entry."
+    "--windows", type=click.IntRange(1, 200), default=50, show_default=True, help="Windows shown of each entry."
 )
 @click.option("--actions", is_flag=True, help="Who knows the token may also run, pause, abandon and edit.")
 @scheduler_option

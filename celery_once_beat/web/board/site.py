@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import tzinfo
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, tzinfo
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,16 +20,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import View
-from celery_once_beat.windows import task_id
+from celery_once_beat.status import View, WindowStatus
+from celery_once_beat.windows import format_instant, parse_instant, task_id
 
 from . import words
 from .actions import Actions
+from .axis import ZOOMS, columns_css
+from .choice import ALL, GROUPS, SORTS, Choice
 from .desk import Desk
 from .expose import OnceCollector
 from .feed import Feed
+from .grid import Grid, Shown
 from .guard import Access, Guard, Visitor
-from .page import Line
+from .links import links_of
+from .page import Line, Page
 
 #: Viewers at a time who are told what changes; others see the page as it was when they opened it.
 MOST_VIEWERS = 64
@@ -53,12 +56,13 @@ def make_site(
     ``view`` looks, ``desk`` takes orders, and ``closing`` says that the server wants to end.
     """
     feed = Feed(view.look, app.timezone)
-    site = _Site(feed, app.main or "celery", app.timezone, settings.key_prefix, closing)
+    site = _Site(feed, app.main or "celery", app.timezone, settings, closing)
     compressed = [Middleware(GZipMiddleware, compresslevel=4)]
     answers = Starlette(
         routes=[
             Route("/", site.page, middleware=compressed),
             Route("/window/{line}/{start}", site.window),
+            Route("/entry/{line}", site.entry),
             Route("/events", site.events),
             Route("/metrics", site.metrics, middleware=compressed),
             Route("/static/{name}", site.static),
@@ -75,58 +79,98 @@ class _Site:
         feed: Feed,
         title: str,
         zone: tzinfo,
-        prefix: str,
+        settings: Settings,
         closing: Callable[[], bool],
     ) -> None:
         self._feed = feed
         self._collector = None if OnceCollector is None else OnceCollector()
         self._zone = zone
-        self._prefix = prefix
+        self._settings = settings
         self._closing = closing
         templates = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
-        templates.globals.update(title=words.plain(title), states=STATES)
+        templates.globals.update(
+            title=words.plain(title),
+            states=STATES,
+            zooms=ZOOMS.values(),
+            groups=GROUPS,
+            sorts=SORTS,
+            every_group=(ALL,),
+        )
         self.templates = templates
-        self._rows: dict[str, tuple[Line, Markup]] = {}
+        self._grid = Grid(templates, zone)
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
         shapes = (f".{state.name} {{ --colour: var(--{state.tone}); {state.symbol}; }}\n" for state in STATES.values())
-        self._static["states.css"] = "".join(shapes).encode()
+        self._static["states.css"] = ("".join(shapes) + columns_css()).encode()
 
     def _html(self, template: str, status: int = 200, **values: Any) -> Response:
         return HTMLResponse(self.templates.get_template(template).render(values), status)
 
     async def page(self, request: Request) -> Response:
-        page = await self._feed.fresh()
-        only = request.query_params.get("only") == "attention"
-        self._rows = {line.id: self._row(line) for line in page.lines.values()}
-        rows = [row for _, row in self._rows.values()]
-        return self._html(
-            "board.html", root="", page=page, rows=rows, position=self._feed.position, only=only, acts=_acts(request)
-        )
-
-    def _row(self, line: Line) -> tuple[Line, Markup]:
-        """Render one entry; what was rendered is kept while it is the same, since there may be thousands."""
-        known = self._rows.get(line.id)
-        if known is not None and known[0] is line:
-            return known
-        return line, Markup(self.templates.get_template("row.html").render(line=line))  # noqa: S704  # it escaped
+        choice = _choice(request)
+        shown = self._grid.show(await self._feed.fresh(), choice)
+        return self._html("board.html", root="", page=shown.page, shown=shown, choice=choice, acts=_acts(request))
 
     async def window(self, request: Request) -> Response:
         page = await self._feed.fresh()
-        line, start = request.path_params["line"], request.path_params["start"]
-        window = page.window(line, start)
-        if window is None:
+        line = page.lines.get(request.path_params["line"])
+        at = line.position(request.path_params["start"]) if line else None
+        if line is None or at is None:
             raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
-        shown = page.lines[line]
+        window = WindowStatus.of(line.windows[at])
+        of_task = task_id(self._settings.key_prefix, line.entry, window.start, window.ordered)
         story = [
-            *words.story_words(window, self._zone),
-            ("Task", words.plain(shown.task)),
-            ("Task id", task_id(self._prefix, shown.entry, window.start, window.ordered)),
+            *words.story_words(window, self._zone, page.moment),
+            ("Task", words.plain(line.task)),
+            ("Task id", of_task),
         ]
-        state = words.state_of(window.state).name
         return self._html(
-            "window.html", root="../../", name=shown.name, line=line, state=state, story=story, acts=_acts(request)
+            "window.html",
+            root="../../",
+            line=line,
+            state=words.state_of(window.state).name,
+            story=story,
+            links=list(links_of(self._settings.board_links, window, line.entry, line.task, of_task)),
+            newer=self._listed(line, at - 1) if at else None,
+            older=self._listed(line, at + 1) if at + 1 < len(line.windows) else None,
+            next=self._next(line, page),
+            acts=_acts(request),
         )
+
+    async def entry(self, request: Request) -> Response:
+        page = await self._feed.fresh()
+        line = page.lines.get(request.path_params["line"])
+        if line is None:
+            raise HTTPException(404, "No such entry is on the board")
+        since, until = _instant(request, "since"), _instant(request, "until")
+        listed = [
+            self._listed(line, at)
+            for at, seen in enumerate(line.windows)
+            if (since is None or seen.start >= since) and (until is None or seen.start < until)
+        ]
+        part = words.stretch(since, until, self._zone) if since and until else ""
+        return self._html(
+            "entry.html",
+            root="../",
+            line=line,
+            windows=listed,
+            part=part,
+            next=self._next(line, page),
+            acts=_acts(request),
+        )
+
+    def _listed(self, line: Line, at: int) -> dict[str, str]:
+        """Return one window of a line as a row of a list."""
+        window = WindowStatus.of(line.windows[at])
+        return {
+            "address": f"window/{line.id}/{format_instant(window.start)}",
+            "state": words.state_of(window.state).name,
+            "start": words.day_and_time(window.start, self._zone),
+            "words": words.in_short(window),
+        }
+
+    def _next(self, line: Line, page: Page) -> str:
+        return words.day_and_time(line.next_start, self._zone, page.moment) if line.next_start else ""
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -135,7 +179,12 @@ class _Site:
         if self._feed.viewers >= MOST_VIEWERS:
             raise HTTPException(503, f"{MOST_VIEWERS} look already", {"retry-after": "30"})
         position = request.headers.get("last-event-id") or request.query_params.get("since", "")
-        return _News(self._feed, position, self._closing, headers)
+        choice = _choice(request)
+
+        def show(page: Page) -> Shown:
+            return self._grid.show(page, choice)
+
+        return _News(self._feed, self._feed.follow(self._grid.at(position), show), self._closing, headers)
 
     async def metrics(self, request: Request) -> Response:
         if self._collector is None:
@@ -165,11 +214,13 @@ class _Site:
 class _News(Response):
     """The stream of one viewer; ends when it goes, takes nothing for too long, or the server wants to end."""
 
-    def __init__(self, feed: Feed, position: str, closing: Callable[[], bool], headers: dict[str, str]) -> None:
+    def __init__(
+        self, feed: Feed, news: AsyncIterator[str], closing: Callable[[], bool], headers: dict[str, str]
+    ) -> None:
         super().__init__(headers=headers)
         del self.headers["content-length"]
         self._feed = feed
-        self._position = position
+        self._news = news
         self._closing = closing
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
@@ -186,7 +237,7 @@ class _News(Response):
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for text in self._feed.follow(self._position):
+        async for text in self._news:
             if self._closing():
                 break
             if text:
@@ -194,6 +245,17 @@ class _News(Response):
                     send({"type": "http.response.body", "body": text.encode(), "more_body": True}), _PATIENCE
                 )
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _choice(request: Request) -> Choice:
+    return Choice.of(request.query_params, request.query_params.getlist("open"))
+
+
+def _instant(request: Request, name: str) -> datetime | None:
+    try:
+        return parse_instant(request.query_params[name])
+    except (KeyError, ValueError):
+        return None
 
 
 def _acts(request: Request) -> bool:

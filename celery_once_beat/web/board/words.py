@@ -60,7 +60,12 @@ def _there(instant: datetime, zone: tzinfo) -> datetime:
 
 def label(entry: str, window: WindowStatus, zone: tzinfo) -> str:
     """What a cell says: ``nightly-report, 21 November 02:00, done, 1.2 s late``."""
-    parts = [entry, day_and_time(window.start, zone), _said(window.state)]
+    return ", ".join([entry, day_and_time(window.start, zone), in_short(window)])
+
+
+def in_short(window: WindowStatus) -> str:
+    """How a window stands: ``done, 1.2 s late``."""
+    parts = [said(window.state)]
     if window.missed > 1:
         parts.append(f"and {window.missed - 1} before it")
     if window.late is not None:
@@ -71,7 +76,13 @@ def label(entry: str, window: WindowStatus, zone: tzinfo) -> str:
     return ", ".join(parts)
 
 
-def _said(state: str) -> str:
+def stretch(begin: datetime, end: datetime, zone: tzinfo) -> str:
+    """A stretch of time: ``21 November 02:00 to 03:00``."""
+    return f"{day_and_time(begin, zone)} to {day_and_time(end, zone, begin)}"
+
+
+def said(state: str) -> str:
+    """A state in a word or two."""
     return STATES[state].word or state if state in STATES else plain(state, 40)
 
 
@@ -83,28 +94,40 @@ def beat_words(beat: BeatStatus) -> str:
     return ", ".join(parts)
 
 
-def story_words(window: WindowStatus, zone: tzinfo) -> Iterator[tuple[str, str]]:
-    """A window's story, line by line: what it is called, and what is known; times in ``zone``, and in UTC."""
-    yield "Window", _moment(window.start, zone)
-    yield "Outcome" if window.closed else "State", f"{_said(window.state)}: {state_of(window.state).meaning}"
+def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[tuple[str, str]]:
+    """A window's story at ``now``: what each line is called, and what is known; times in ``zone``, and in UTC."""
+    yield "Window", moment(window.start, zone)
+    yield "Outcome" if window.closed else "State", f"{said(window.state)}: {state_of(window.state).meaning}"
     if window.failure:
         yield "Failure", plain(window.failure, _MOST_FAILURE)
     if window.missed > 1:
         yield "Missed with it", f"{window.missed - 1} windows before it"
-    yield "Claimed", _moment(window.claimed, zone)
-    yield "Beat", plain(window.beat or "-")
-    yield "Begun", _moment(window.begun, zone) + (f", by worker {plain(window.worker)}" if window.begun else "")
+    yield "Claimed", moment(window.claimed, zone) + (f", by beat {plain(window.beat)}" if window.beat else "")
+    yield "Published", _published(window)
+    yield "Begun", moment(window.begun, zone) + (f", by worker {plain(window.worker)}" if window.begun else "")
+    if window.begun and not window.closed and window.state == "running":
+        yield "Running for", span((now - window.begun).total_seconds())
     yield "Attempts", str(window.attempts)
     yield "Late", "-" if window.late is None else span(window.late)
     if window.closed:
-        yield "Ended", _moment(window.closed, zone)
+        yield "Ended", moment(window.closed, zone)
         yield "Took", "-" if window.took is None else span(window.took)
     yield "Refused copies", str(window.refused)
     if window.backfill:
         yield "Backfill", "opened once more, by order"
 
 
-def _moment(instant: datetime | None, zone: tzinfo) -> str:
+def _published(window: WindowStatus) -> str:
+    """Whether its message went out. The store doesn't keep when; it keeps when a worker began."""
+    if window.begun:
+        return "yes, before it was begun"
+    if window.closed:
+        return "-"
+    return "its message is out, or on its way" if window.claimed else "-"
+
+
+def moment(instant: datetime | None, zone: tzinfo) -> str:
+    """An instant in ``zone``, and in UTC; a dash for None."""
     if instant is None:
         return "-"
     there = _there(instant, zone)

@@ -1,5 +1,5 @@
-// Keeps the page as the server sees it. The server has rendered it and says what has changed; here texts, classes and
-// links are put in their places, and nothing is made of strings but whole pages of our own.
+// Keeps the page as the server sees it. The server renders each row and says which have changed; here they are put in
+// their places. A view is an address: whatever is chosen leads to the page that the server has there.
 
 const policy = window.trustedTypes
   ? window.trustedTypes.createPolicy("board", { createHTML: (html) => html })
@@ -7,16 +7,20 @@ const policy = window.trustedTypes
 
 const SILENCE = 15_000; // ms without news after which the connection counts as lost
 const RETRY = 5_000;
+const TYPED = 200; // ms after the last key until what was typed is looked for
 
 const $ = (id) => document.getElementById(id);
 const story = $("story");
 const hint = $("hint");
 
+/** The board's own HTML as a document. */
+const parse = (html) => new DOMParser().parseFromString(policy.createHTML(html), "text/html");
+
 /** The page that the board's server has at an address of its own. */
 async function fetchPage(address) {
   const answer = await fetch(address, { credentials: "same-origin", headers: { accept: "text/html" } });
   if (!answer.ok && answer.status !== 404) throw new Error(`${answer.status}`);
-  return new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+  return parse(await answer.text());
 }
 
 function element(name, text, className) {
@@ -31,10 +35,11 @@ function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// -- where the keyboard is: one window of the grid is in the tab order, arrows move on -----------------------------
+// -- where the keyboard is: one link of the grid is in the tab order, arrows move on -------------------------------
 
-const links = (row) => row.querySelectorAll(".cells a");
-const startOf = (link) => link.getAttribute("href").split("/").pop();
+const links = (row) => [...row.querySelectorAll("a")];
+/** The column of a link; that of a name is 0. */
+const columnOf = (link) => Number(/^c(\d+)$/.exec(link.parentNode.className)?.[1] ?? 0);
 let current = null;
 
 function setCurrent(link) {
@@ -43,95 +48,104 @@ function setCurrent(link) {
   if (link) link.tabIndex = 0;
 }
 
-const shown = (row) => !row.hidden && (!$("grid").classList.contains("only") || row.classList.contains("worry"));
-
-/** The next row that is shown and has windows; `step` is 1 or -1. */
+/** The nearest row with links, `step` is 1 or -1. */
 function rowFrom(row, step) {
   let next = row;
   do next = step > 0 ? next.nextElementSibling : next.previousElementSibling;
-  while (next && !(shown(next) && links(next).length));
+  while (next && !links(next).length);
   return next;
 }
 
+/** The row `count` rows further on, or the last one there is. */
+function rowsFrom(row, step, count) {
+  let reached = row;
+  for (let next; count && (next = rowFrom(reached, step)); count -= 1) reached = next;
+  return reached;
+}
+
+/** The link of a row that stands nearest to a column. */
+function nearest(row, column) {
+  const away = (link) => Math.abs(columnOf(link) - column);
+  return row && links(row).reduce((best, link) => (away(link) < away(best) ? link : best));
+}
+
 function keepCurrent() {
-  const grid = $("grid");
-  if (!grid) return setCurrent(null);
-  if (current?.isConnected && shown(current.closest("[role=row]"))) return undefined;
-  const row = [...grid.children].find((candidate) => shown(candidate) && links(candidate).length);
-  return setCurrent(row ? links(row)[0] : null);
+  for (const link of document.querySelectorAll("#grid a")) if (link !== current) link.tabIndex = -1;
+  if (current?.isConnected) return;
+  const row = [...($("grid")?.children ?? [])].find((candidate) => links(candidate).length);
+  setCurrent(row ? links(row).pop() : null);
 }
 
 function onKey(event) {
-  const link = event.target.closest?.(".cells a");
+  const link = event.target.closest?.("#grid a");
   if (!link || event.altKey || event.metaKey) return;
   const row = link.closest("[role=row]");
-  const all = [...links(row)];
+  const all = links(row);
   const at = all.indexOf(link);
-  const inRow = (other) => other && links(other)[Math.min(at, links(other).length - 1)];
-  const pages = (step) => {
-    let other = row;
-    for (let left = 10, next; left && (next = rowFrom(other, step)); left -= 1) other = next;
-    return other;
-  };
-  const edge = (step) => {
-    let other = row;
-    for (let next; (next = rowFrom(other, step)); ) other = next;
-    return other;
-  };
+  const column = columnOf(link);
   let to;
   switch (event.key) {
     case "ArrowRight": to = all[at + 1]; break;
     case "ArrowLeft": to = all[at - 1]; break;
-    case "ArrowDown": to = inRow(rowFrom(row, 1)); break;
-    case "ArrowUp": to = inRow(rowFrom(row, -1)); break;
-    case "PageDown": to = inRow(pages(1)); break;
-    case "PageUp": to = inRow(pages(-1)); break;
-    case "Home": to = event.ctrlKey ? links(edge(-1))[0] : all[0]; break;
-    case "End": to = event.ctrlKey ? [...links(edge(1))].pop() : all[all.length - 1]; break;
+    case "ArrowDown": to = nearest(rowFrom(row, 1), column); break;
+    case "ArrowUp": to = nearest(rowFrom(row, -1), column); break;
+    case "PageDown": to = nearest(rowsFrom(row, 1, 10), column); break;
+    case "PageUp": to = nearest(rowsFrom(row, -1, 10), column); break;
+    case "Home": to = links(event.ctrlKey ? rowsFrom(row, -1, Infinity) : row)[0]; break;
+    case "End": to = links(event.ctrlKey ? rowsFrom(row, 1, Infinity) : row).pop(); break;
     default: return;
   }
   event.preventDefault();
   if (to) {
     to.focus();
-    to.scrollIntoView({ block: "nearest" });
+    to.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 }
 
-// -- what a window says: at the foot of the page while it is pointed at, its story on a click ----------------------
+// -- what a cell says: at the foot of the page while it is pointed at, its story on a click -------------------------
 
 function say(event) {
-  const link = event.target.closest?.(".cells a");
+  const link = event.target.closest?.("#grid a");
   if (link && event.type === "focusin") setCurrent(link);
-  hint.hidden = !link;
-  if (link) hint.textContent = link.getAttribute("aria-label");
+  // A name says all of its row's head, which may be cut off.
+  const label = link?.getAttribute("aria-label") ?? link?.parentNode.textContent.trim();
+  hint.hidden = !label;
+  if (label) hint.textContent = label;
 }
 
-let told = null; // the link whose story is open
+let told = null; // the address whose story is open
+let opener = null; // the link of the grid that opened it
+let said = ""; // its HTML, as the server told it last
 
-async function tell(link) {
-  told = link;
+async function tell(address) {
+  told = address;
   let content;
   try {
-    const page = await fetchPage(link.href);
+    const page = await fetchPage(address);
     content = page.getElementById("told") ?? element("p", page.querySelector("main p").textContent);
+    // What is relative to the story's own page isn't relative to this one.
+    for (const link of content.querySelectorAll("a")) link.href = new URL(link.getAttribute("href"), address).href;
   } catch {
-    content = element("p", "The board can't be reached: this window's story can't be told now.");
+    content = element("p", "The board can't be reached: this story can't be told now.");
   }
-  if (told !== link) return; // another was asked for meanwhile
+  if (told !== address) return; // another was asked for meanwhile
   if (content.id !== "told") content.id = "story-heading"; // the dialog's name
+  if (story.open && content.innerHTML === said) return;
+  said = content.innerHTML;
+  const focused = document.activeElement?.href;
+  const within = story.contains(document.activeElement);
   const close = element("button", "Close");
   close.type = "button";
   close.addEventListener("click", () => story.close());
-  const within = story.contains(document.activeElement);
   story.replaceChildren(close, content);
   if (!story.open) story.showModal();
-  else if (within) close.focus();
+  else if (within) (links(story).find((link) => link.href === focused) ?? close).focus();
 }
 
 story.addEventListener("close", () => {
-  const link = told;
   told = null;
-  if (link?.isConnected) link.focus();
+  const again = opener?.isConnected ? opener : inGrid(opener?.getAttribute("href"), opener?.closest("[role=row]")?.id);
+  (again ?? current)?.focus();
 });
 story.addEventListener("click", (event) => {
   if (event.target === story) story.close(); // beside it
@@ -139,76 +153,108 @@ story.addEventListener("click", (event) => {
 
 document.addEventListener("click", (event) => {
   if (event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  const link = event.target.closest?.(".cells a");
-  if (link) {
-    event.preventDefault();
-    setCurrent(link);
-    tell(link);
-  } else if (event.target.id === "only") {
-    event.preventDefault();
-    showOnly(!$("grid")?.classList.contains("only"));
+  const link = event.target.closest?.("#grid a, #story a.told, a[data-view]");
+  if (!link) {
+    // A menu is closed by a click beside it.
+    for (const menu of document.querySelectorAll("#filters details[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+    return;
+  }
+  event.preventDefault();
+  if ("view" in link.dataset) {
+    go(link.href);
+  } else {
+    if (!story.contains(link)) {
+      opener = link;
+      setCurrent(link);
+    }
+    tell(link.href);
   }
 });
 
-// -- filters -------------------------------------------------------------------------------------------------------
+// -- another view --------------------------------------------------------------------------------------------------
 
-let wanted = "";
-
-function showOnly(only) {
-  history.replaceState(null, "", only ? "?only=attention" : "./");
-  $("grid")?.classList.toggle("only", only);
-  write($("only"), only ? "Show all entries" : "Show only what needs attention");
-  $("only").setAttribute("href", only ? "./" : "?only=attention");
-  filter();
+/** Shows the view of another address, which the browser's history then has. */
+async function go(address, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  await readAnew();
 }
 
-function filter() {
-  const grid = $("grid");
-  if (!grid) return;
-  for (const row of grid.children) {
-    row.hidden = !row.querySelector("b").textContent.toLowerCase().includes(wanted);
+let reading = 0;
+
+/** The page at the present address, whole; where the keyboard is, it stays. */
+async function readAnew() {
+  const turn = (reading += 1);
+  hush();
+  const address = location.href;
+  const page = await fetchPage(address).catch(() => null);
+  if (turn !== reading) return; // another was asked for meanwhile
+  const board = page?.getElementById("board");
+  if (!board) {
+    connection(false);
+    again = setTimeout(readAnew, RETRY);
+    return;
   }
-  const narrowed = wanted || grid.classList.contains("only");
-  const number = narrowed ? [...grid.children].filter(shown).length : 0;
-  write($("found"), narrowed ? `${number} of ${grid.children.length} shown` : "");
-  keepCurrent();
+  const focused = document.activeElement;
+  const [id, href, row] = [focused?.id, focused?.getAttribute?.("href"), focused?.closest?.("[role=row]")?.id];
+  const menu = focused?.closest?.("details");
+  const summary = focused?.localName === "summary" ? menu?.id : null;
+  const legend = $("legend-toggle").open;
+  // The field in which somebody types stays.
+  const search = $("search");
+  const typed = document.activeElement === search.querySelector("input");
+  if (!typed) search.querySelector("input").value = board.querySelector("#search input").value;
+  board.querySelector("#search").replaceWith(search);
+  $("board").replaceWith(board);
+  document.title = page.title;
+  dress();
+  $("legend-toggle").open = legend;
+  if (typed) search.querySelector("input").focus();
+  else if (row) (inGrid(href, row) ?? current)?.focus();
+  else if (summary) $(summary)?.querySelector("summary").focus();
+  else if (menu) $(menu.id)?.querySelector("summary").focus();
+  else if (id) $(id)?.focus();
+  if (!document.hidden) listen();
 }
+
+/** The link of the grid with this address; else the newest of its row. */
+function inGrid(href, row) {
+  const found = row && $(row) ? links($(row)) : [];
+  return found.find((link) => link.getAttribute("href") === href) ?? found.pop();
+}
+
+window.addEventListener("popstate", readAnew);
 
 // -- news ----------------------------------------------------------------------------------------------------------
 
-function changeLine(row, line) {
-  if (line.about !== undefined) write(row.querySelector(".about"), line.about);
-  if (line.next !== undefined) write(row.querySelector(".next"), line.next);
-  if (line.attention !== undefined) {
-    write(row.querySelector(".attention"), line.attention.join("; "));
-    row.classList.toggle("worry", line.attention.length > 0);
-  }
-  if (!line.cells && !line.gone) return;
-  const cells = row.querySelector(".cells");
-  const known = new Map([...links(row)].map((link) => [startOf(link), link]));
-  for (const start of line.gone ?? []) {
-    known.get(start)?.parentNode.remove();
-    known.delete(start);
-  }
-  for (const [start, state, label] of line.cells ?? []) {
-    let link = known.get(start);
-    if (!link) {
-      link = element("a");
-      link.href = `window/${row.id.slice(1)}/${start}`;
-      link.tabIndex = -1;
-      const cell = element("span");
-      cell.setAttribute("role", "gridcell");
-      cell.append(link);
-      // Instants are texts of one width: their order is that of time. The newest comes first.
-      const after = [...cells.children].find((other) => other.firstElementChild && startOf(other.firstElementChild) < start);
-      cells.insertBefore(cell, after ?? null);
-      known.set(start, link);
+/** Puts rows in their places; which are new or others, and the order of all where it is another. */
+function changeRows(rows, order) {
+  const grid = $("grid");
+  const focused = grid.contains(document.activeElement) ? document.activeElement : null;
+  const [href, row] = [focused?.getAttribute("href"), focused?.closest("[role=row]").id];
+  const fresh = Object.values(rows);
+  if (fresh.length) {
+    for (const made of [...parse(fresh.join("")).body.children]) {
+      const old = $(made.id);
+      if (old) old.replaceWith(made);
+      else grid.append(made);
     }
-    link.className = state;
-    link.setAttribute("aria-label", label);
-    if (link === told) tell(link);
   }
-  if (known.size) cells.querySelector(".none")?.remove();
+  if (order) {
+    const wanted = new Set(order);
+    for (const old of [...grid.children]) if (!wanted.has(old.id)) old.remove();
+    let place = grid.firstElementChild;
+    for (const id of order) {
+      const next = $(id);
+      if (!next) return false; // it was told while this page wasn't listening
+      if (next === place) place = place.nextElementSibling;
+      else grid.insertBefore(next, place);
+    }
+  }
+  keepCurrent();
+  if (focused && !focused.isConnected) (inGrid(href, row) ?? current)?.focus();
+  return true;
 }
 
 function changePage(news) {
@@ -216,6 +262,7 @@ function changePage(news) {
   write($("as-of"), news.as_of ? `As of ${news.as_of}` : "");
   write($("code"), news.code);
   write($("trouble"), news.trouble ? `${news.trouble}. What is shown is older.` : "");
+  write($("found"), news.found);
   document.title = document.title.replace(/^(\(\d+\) )?/, news.worries ? `(${news.worries}) ` : "");
   if (news.beats) {
     $("beats").replaceChildren(
@@ -227,47 +274,48 @@ function changePage(news) {
     );
     if (!news.beats.length) $("beats").append(element("li", "No beat lives: nothing is claimed.", "none"));
   }
-  const lines = Object.entries(news.lines);
-  for (const [id, line] of lines) {
-    const row = $(`e${id}`);
-    if (row) changeLine(row, line);
-  }
-  if (lines.some(([, line]) => line.attention)) filter();
-  else keepCurrent();
-}
-
-/** Other entries, or news that were missed: the whole page, where the keyboard stays with its window. */
-async function readAnew() {
-  const page = await fetchPage(location.href);
-  const board = page.getElementById("board");
-  if (!board) throw new Error("this isn't the board");
-  const focused = document.activeElement?.closest?.(".cells a")?.getAttribute("href");
-  const typing = document.activeElement?.matches?.("#search input");
-  $("board").replaceWith(board);
-  document.title = page.title;
-  dress();
-  if (typing) document.querySelector("#search input").focus();
-  else if (focused) document.querySelector(`.cells a[href="${focused}"]`)?.focus();
+  if (news.pager) $("pager").replaceWith(parse(news.pager).body.firstElementChild);
+  // The first entries come, or the last ones go: the page has another form.
+  const whole = $("grid") ? changeRows(news.rows, news.order) : !news.order;
+  if (!whole) readAnew();
+  // While a window runs, its story goes on. That of a window which has gone stays as it was told last.
+  const [, kind, line] = /(window|entry)\/(\w+)/.exec(told ?? "") ?? [];
+  if (kind && $(`e${line}`)?.querySelector(".cells a") && story.querySelector("#told")) tell(told);
 }
 
 /** What the server's page lacks, since it works without this script. */
 function dress() {
   const search = $("search");
   search.hidden = false;
-  const input = search.querySelector("input");
-  input.value = wanted;
-  input.addEventListener("input", () => {
-    wanted = input.value.toLowerCase();
-    filter();
-  });
-  for (const link of document.querySelectorAll(".cells a")) link.tabIndex = -1;
   const grid = $("grid");
   grid?.addEventListener("keydown", onKey);
   for (const type of ["mouseover", "mouseleave", "focusin", "focusout"]) grid?.addEventListener(type, say);
+  if (grid) grid.scrollLeft = grid.scrollWidth; // the newest
   current = null;
-  filter();
+  keepCurrent();
   connection(live);
 }
+
+let typing = 0;
+
+$("search").querySelector("input").addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    const address = new URL(location.href);
+    address.searchParams.delete("page");
+    if (event.target.value) address.searchParams.set("q", event.target.value);
+    else address.searchParams.delete("q");
+    go(address.href, { replace: true });
+  }, TYPED);
+});
+
+// Esc closes a menu, and the keyboard is where it was opened.
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && event.target.closest?.("#filters details[open]");
+  if (!menu) return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
 
 let live = false;
 
@@ -299,7 +347,9 @@ function heard() {
 
 function listen() {
   hush();
-  source = new EventSource(`events?since=${encodeURIComponent($("board").dataset.position)}`);
+  const asked = new URLSearchParams(location.search);
+  asked.set("since", $("board").dataset.position);
+  source = new EventSource(`events?${asked}`);
   source.addEventListener("news", (event) => {
     heard();
     $("board").dataset.position = event.lastEventId;
@@ -307,11 +357,7 @@ function listen() {
   });
   source.addEventListener("anew", () => {
     heard();
-    hush();
-    readAnew().then(listen, () => {
-      connection(false);
-      again = setTimeout(listen, RETRY);
-    });
+    readAnew();
   });
   source.addEventListener("error", lost);
 }

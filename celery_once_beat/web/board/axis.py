@@ -1,0 +1,152 @@
+"""The axis of time that all rows of the board share, and what stands in each of its columns. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+
+from celery_once_beat.outcomes import OPEN, OUTCOMES, STATES
+from celery_once_beat.store import WindowSeen
+
+from . import words
+
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Zoom:
+    """How much time the axis shows: ``columns`` columns, each ``step`` long."""
+
+    name: str
+    label: str
+    step: timedelta
+    columns: int
+    #: Each so many columns the axis says the time.
+    marked: int
+
+
+ZOOMS = {
+    zoom.name: zoom
+    for zoom in (
+        Zoom("hour", "1 h", timedelta(minutes=2), 30, 5),
+        Zoom("6h", "6 h", timedelta(minutes=15), 24, 4),
+        Zoom("day", "1 day", _HOUR, 24, 2),
+        Zoom("week", "7 days", timedelta(hours=6), 28, 4),
+        Zoom("month", "31 days", _DAY, 31, 2),
+    )
+}
+_MOST_COLUMNS = max(zoom.columns for zoom in ZOOMS.values())
+#: The most urgent state first: it is what a column shows that has several.
+_BY_URGENCY = sorted(
+    STATES,
+    key=lambda name: (
+        -(OUTCOMES[name].urgency if name in OUTCOMES else 0),
+        name != "overdue",
+        name not in OPEN,
+        name == "done",
+    ),
+)
+_RANK = {name: rank for rank, name in enumerate(_BY_URGENCY)}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The columns up to now. Two of the same zoom are equal while none has passed."""
+
+    zoom: Zoom
+    #: Where the first column begins, where each next one does, and where the last one ends; aware UTC.
+    bounds: tuple[datetime, ...]
+    #: What the axis says above its columns, by column; columns count from 1.
+    marks: tuple[tuple[int, str], ...]
+
+    @property
+    def begin(self) -> datetime:
+        """Where the first column begins."""
+        return self.bounds[0]
+
+    def column(self, instant: datetime) -> int:
+        """Return the column in which an instant lies, from 1; 0: it is before the first one."""
+        return min(bisect_right(self.bounds, instant), self.zoom.columns)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one entry, or one group of them, has in one column."""
+
+    column: int
+    #: A name of ``outcomes.STATES``: the most urgent of its windows'.
+    state: str
+    #: Newest first.
+    windows: Sequence[WindowSeen]
+
+    @property
+    def newest_worst(self) -> WindowSeen:
+        """Of the windows in its state the newest."""
+        return next(seen for seen in self.windows if words.state_of(seen.state).name == self.state)
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """How many windows stand how, the most urgent first."""
+        counted = Counter(words.state_of(seen.state).name for seen in self.windows)
+        return sorted(counted.items(), key=lambda item: _RANK[item[0]])
+
+
+def make_axis(zoom: Zoom, now: datetime, zone: tzinfo) -> Axis:
+    """Return the axis whose last column has ``now`` in it.
+
+    Columns of up to an hour are all equally long. Longer ones follow the local day: where the clocks change, one is an
+    hour shorter or longer.
+    """
+    there = now.astimezone(zone).replace(tzinfo=None)
+    since_midnight = there - there.replace(hour=0, minute=0, second=0, microsecond=0)
+    into = since_midnight % zoom.step
+    last = there - into
+    steps = range(1 - zoom.columns, 2)
+    if zoom.step <= _HOUR:
+        begin = now.astimezone(timezone.utc) - into
+        bounds = tuple(begin + number * zoom.step for number in steps)
+    else:
+        naive = (last + number * zoom.step for number in steps)
+        bounds = tuple(start.replace(tzinfo=zone).astimezone(timezone.utc) for start in naive)
+    return Axis(zoom, bounds, tuple(_marks(zoom, [bound.astimezone(zone) for bound in bounds[:-1]])))
+
+
+def _marks(zoom: Zoom, starts: Sequence[datetime]) -> Iterable[tuple[int, str]]:
+    """Say the time where it is round: a date where a day begins."""
+    every = zoom.step * zoom.marked
+    for column, start in enumerate(starts, 1):
+        since_midnight = timedelta(hours=start.hour, minutes=start.minute)
+        if zoom.step == _DAY:
+            if (len(starts) - column) % zoom.marked == 0:
+                yield column, f"{start.day} {start:%b}" if start.day <= zoom.marked or column == 1 else f"{start.day}"
+        elif since_midnight == timedelta(0):
+            yield column, f"{start:%a} {start.day}" if zoom.step > _HOUR else f"{start.day} {start:%b}"
+        elif since_midnight % every == timedelta(0) and zoom.step <= _HOUR:
+            yield column, f"{start:%H:%M}"
+
+
+def cells_of(windows: Iterable[WindowSeen], axis: Axis) -> list[Cell]:
+    """Return what stands in each column that has windows, the oldest first; ``windows`` come newest first."""
+    by_column: dict[int, list[WindowSeen]] = {}
+    for seen in windows:
+        column = axis.column(seen.start)
+        if column:
+            by_column.setdefault(column, []).append(seen)
+    return [Cell(column, worst(seen.state for seen in found), found) for column, found in sorted(by_column.items())]
+
+
+def worst(states: Iterable[str]) -> str:
+    """Return the most urgent of some states."""
+    return min((words.state_of(state).name for state in states), key=_RANK.__getitem__)
+
+
+def columns_css() -> str:
+    """Return the rules that put a cell into its column: the page's policy admits no style of an element's own."""
+    places = "".join(f".c{column} {{ grid-column: {column}; }}\n" for column in range(1, _MOST_COLUMNS + 1))
+    ends = "".join(f".to{column} {{ grid-column: 1 / {column + 1}; }}\n" for column in range(1, _MOST_COLUMNS + 1))
+    counts = "".join(f".zoom-{zoom.name} {{ --columns: {zoom.columns}; }}\n" for zoom in ZOOMS.values())
+    return places + ends + counts

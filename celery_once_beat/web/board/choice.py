@@ -1,0 +1,115 @@
+"""What a viewer asks to see of the page: all of it stands in the address, so that a link reproduces the view. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import urlencode
+
+from celery_once_beat.outcomes import STATES
+
+from . import words
+from .axis import ZOOMS, Zoom
+from .page import Line
+
+#: Rows of one page: more would take a browser longer to show than a person to look for one.
+ROWS = 200
+_LONGEST = 200
+_MOST_PAGES = 100_000
+_MOST_OPEN = 50
+#: All groups are open.
+ALL = "*"
+
+GROUPS = {"": "not at all", "prefix": "prefix", "task": "task"}
+SORTS = {"": "attention", "name": "name", "next": "next start", "newest": "newest window"}
+_PREFIX_ENDS = re.compile(r"[-_.:/ ]")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One view. What an address says that isn't known here is left out, as if it didn't stand there."""
+
+    only_attention: bool = False
+    #: Part of a name.
+    search: str = ""
+    #: A name of ``outcomes.STATES``, or ''.
+    state: str = ""
+    group: str = ""
+    #: The groups whose entries are shown, or ALL.
+    open: tuple[str, ...] = ()
+    sort: str = ""
+    zoom: Zoom = ZOOMS["day"]
+    #: Counts from 1.
+    number: int = 1
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str], opened: Iterable[str] = ()) -> Choice:
+        """Read it from an address; ``opened`` are the values of ``open``, which may stand there several times."""
+        number = asked.get("page", "")
+        return cls(
+            only_attention=asked.get("only") == "attention",
+            search=asked.get("q", "")[:_LONGEST],
+            state=asked.get("state", "") if asked.get("state", "") in STATES else "",
+            group=asked.get("group", "") if asked.get("group", "") in GROUPS else "",
+            open=tuple(dict.fromkeys(opened))[:_MOST_OPEN],
+            sort=asked.get("sort", "") if asked.get("sort", "") in SORTS else "",
+            zoom=ZOOMS.get(asked.get("zoom", ""), ZOOMS["day"]),
+            number=min(int(number), _MOST_PAGES) if re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII) else 1,
+        )
+
+    def address(self, **changes: Any) -> str:
+        """Return the address of this view with ``changes``, relative to the page. It begins at the first rows again."""
+        view = replace(self, **{"number": 1, **changes})
+        said = [
+            ("only", "attention" if view.only_attention else ""),
+            ("q", view.search),
+            ("state", view.state),
+            ("group", view.group),
+            *(("open", name) for name in view.open),
+            ("sort", view.sort),
+            ("zoom", view.zoom.name if view.zoom is not ZOOMS["day"] else ""),
+            ("page", str(view.number) if view.number > 1 else ""),
+        ]
+        query = urlencode([(name, value) for name, value in said if value], errors="surrogatepass")
+        return f"?{query}" if query else "./"
+
+    def is_open(self, group: str) -> bool:
+        """Whether a group's entries are shown."""
+        return ALL in self.open or group in self.open
+
+    def toggled(self, group: str) -> str:
+        """Return the address where this group is open if it is folded here, and folded if it is open."""
+        if group in self.open:
+            return self.address(open=tuple(name for name in self.open if name != group))
+        return self.address(open=(*self.open, group)[-_MOST_OPEN:])
+
+    def group_of(self, line: Line) -> str:
+        """Return the name of a line's group."""
+        if self.group == "task":
+            return line.shown_task or "no task"
+        return _PREFIX_ENDS.split(line.name, maxsplit=1)[0] or line.name
+
+    def picked(self, lines: Iterable[Line], begin: datetime) -> list[Line]:
+        """Return the lines that are asked for, in the order that is asked for; the axis begins at ``begin``."""
+        wanted = self.search.casefold()
+        picked = [
+            line
+            for line in lines
+            if (not self.only_attention or line.attention)
+            and (not wanted or wanted in line.name.casefold() or wanted in line.shown_task.casefold())
+            and (not self.state or self._has_state(line, begin))
+        ]
+        if self.sort == "name":
+            picked.sort(key=lambda line: line.name.casefold())
+        elif self.sort == "next":
+            picked.sort(key=lambda line: (line.next_start is None, line.next_start or begin, line.name))
+        elif self.sort == "newest":
+            never = datetime.min.replace(tzinfo=timezone.utc)
+            picked.sort(key=lambda line: line.windows[0].start if line.windows else never, reverse=True)
+        return picked
+
+    def _has_state(self, line: Line, begin: datetime) -> bool:
+        return any(words.state_of(seen.state).name == self.state and seen.start >= begin for seen in line.windows)

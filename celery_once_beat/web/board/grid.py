@@ -1,0 +1,207 @@
+"""The rows that one viewer sees: which ones, in which order, and their HTML, kept while it is true."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from itertools import chain, count
+from typing import Any, TypeVar
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from celery_once_beat.status import WindowStatus
+from celery_once_beat.windows import format_instant
+
+from . import words
+from .axis import Axis, Cell, cells_of, make_axis, worst
+from .choice import ALL, ROWS, Choice
+from .page import Line, Page
+
+K = TypeVar("K")
+
+#: Rows of HTML that are kept for the next look.
+_KEPT_ROWS = 4 * ROWS
+#: How many views of how many moments are kept, for viewers who were away for a moment.
+_KEPT = 500
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one view shows of one page."""
+
+    page: Page
+    axis: Axis
+    #: By id of its element each row's HTML, in order; the axis is the first.
+    rows: dict[str, Markup]
+    #: How many entries it shows, if not all.
+    found: str
+    #: Links to the rows before and after these.
+    pager: Markup
+    #: By this a viewer says what it sees.
+    position: str
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The entries of one group, as one row."""
+
+    name: str
+    lines: Sequence[Line]
+
+    @property
+    def id(self) -> str:
+        return "g" + hashlib.blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+class Grid:
+    """Shows pages; belongs to one event loop."""
+
+    def __init__(self, templates: Environment, zone: tzinfo) -> None:
+        self._templates = templates
+        self._zone = zone
+        self._rows: dict[tuple[str, str], tuple[Line, Axis, Markup]] = {}
+        self._cells: dict[str, tuple[Line, Axis, list[Cell]]] = {}
+        # Positions of another process mean nothing here.
+        self._era = secrets.token_hex(4)
+        self._numbers = count(1)
+        self._views: OrderedDict[Choice, Shown] = OrderedDict()
+        self._shown: OrderedDict[str, Shown] = OrderedDict()
+
+    def at(self, position: str) -> Shown | None:
+        """Return what a viewer at this position sees; None where that isn't known any more."""
+        return self._shown.get(position)
+
+    def show(self, page: Page, choice: Choice) -> Shown:
+        """Return what ``choice`` shows of ``page``."""
+        last = self._views.get(choice)
+        if last is not None and last.page is page:
+            return last
+        axis = make_axis(choice.zoom, page.moment, self._zone)
+        if last is not None and last.axis == axis and last.page.lines == page.lines:
+            shown = replace(last, page=page, position=self._position())
+        else:
+            shown = self._make(page, choice, axis)
+        _keep(self._views, choice, shown)
+        _keep(self._shown, shown.position, shown)
+        return shown
+
+    def _position(self) -> str:
+        return f"{self._era}-{next(self._numbers)}"
+
+    def _make(self, page: Page, choice: Choice, axis: Axis) -> Shown:
+        if len(self._cells) > 2 * len(page.lines):
+            self._cells.clear()
+        picked = choice.picked(page.lines.values(), axis.begin)
+        items: list[_Group | Line] = list(_grouped(picked, choice)) if choice.group else [*picked]
+        pages = max(1, -(-len(items) // ROWS))
+        number = min(choice.number, pages)
+        rows = {"axis": self._render("axis.html", axis=axis, zone=str(self._zone))}
+        for item in items[(number - 1) * ROWS : number * ROWS]:
+            if isinstance(item, _Group):
+                rows[item.id] = self._group(item, choice, axis)
+            else:
+                rows[f"e{item.id}"] = self._row(item, axis, page.moment)
+        return Shown(
+            page,
+            axis,
+            rows,
+            f"{len(picked)} of {len(page.lines)} shown" if len(picked) < len(page.lines) else "",
+            self._render("pager.html", choice=choice, number=number, pages=pages, items=len(items), most=ROWS),
+            self._position(),
+        )
+
+    def _render(self, template: str, **values: Any) -> Markup:
+        return Markup(self._templates.get_template(template).render(values))  # noqa: S704  # it escaped
+
+    def _row(self, line: Line, axis: Axis, now: datetime) -> Markup:
+        key = (line.id, axis.zoom.name)
+        known = self._rows.pop(key, None)
+        if known is None or known[0] is not line or known[1] != axis:
+            cells = [
+                (cell, self._label(line, cell, axis), _address(line, cell, axis))
+                for cell in cells_of(line.windows, axis)
+            ]
+            html = self._render(
+                "row.html",
+                line=line,
+                cells=cells,
+                next=words.day_and_time(line.next_start, self._zone, now) if line.next_start else "",
+                unknown_to=_unknown_to(line, axis),
+            )
+            known = (line, axis, html)
+        self._rows[key] = known  # the newest are at the end
+        while len(self._rows) > _KEPT_ROWS:
+            del self._rows[next(iter(self._rows))]
+        return known[2]
+
+    def _label(self, line: Line, cell: Cell, axis: Axis) -> str:
+        if len(cell.windows) == 1:
+            return words.label(line.name, WindowStatus.of(cell.windows[0]), self._zone)
+        return f"{line.name}, {self._counted(cell, axis)}"
+
+    def _counted(self, cell: Cell, axis: Axis) -> str:
+        """Say how many windows stand how in a column: ``21 November 02:00 to 03:00, 3 windows: 1 failed, 2 done``."""
+        time = words.stretch(axis.bounds[cell.column - 1], axis.bounds[cell.column], self._zone)
+        number = len(cell.windows)
+        how = ", ".join(f"{of_it} {words.said(state)}" for state, of_it in cell.counts)
+        return f"{time}, {number} {'window' if number == 1 else 'windows'}: {how}"
+
+    def _group(self, group: _Group, choice: Choice, axis: Axis) -> Markup:
+        by_column: dict[int, list[Cell]] = {}
+        for line in group.lines:
+            known = self._cells.get(line.id)
+            if known is None or known[0] is not line or known[1] != axis:
+                known = self._cells[line.id] = (line, axis, cells_of(line.windows, axis))
+            for cell in known[2]:
+                by_column.setdefault(cell.column, []).append(cell)
+        cells = []
+        for column, found in sorted(by_column.items()):
+            windows = list(chain.from_iterable(cell.windows for cell in found))
+            cells.append(Cell(column, worst(cell.state for cell in found), windows))
+        return self._render(
+            "group.html",
+            group=group,
+            name=words.plain(group.name),
+            worries=sum(bool(line.status.attention) for line in group.lines),
+            cells=[(cell, self._counted(cell, axis)) for cell in cells],
+            is_open=choice.is_open(group.name),
+            address=choice.toggled(group.name) if ALL not in choice.open else "",
+        )
+
+
+def _keep(kept: OrderedDict[K, Shown], key: K, shown: Shown) -> None:
+    kept[key] = shown
+    kept.move_to_end(key)
+    if len(kept) > _KEPT:
+        kept.popitem(last=False)
+
+
+def _grouped(lines: Iterable[Line], choice: Choice) -> Iterable[_Group | Line]:
+    """Put lines under their groups; a group stands where its first line would."""
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(choice.group_of(line), []).append(line)
+    for name, found in groups.items():
+        yield _Group(name, found)
+        if choice.is_open(name):
+            yield from found
+
+
+def _address(line: Line, cell: Cell, axis: Axis) -> str:
+    """Where a cell leads: to its window, or to the list of them."""
+    if len(cell.windows) == 1:
+        return f"window/{line.id}/{format_instant(cell.windows[0].start)}"
+    begin, end = axis.bounds[cell.column - 1 : cell.column + 1]
+    return f"entry/{line.id}?since={format_instant(begin)}&until={format_instant(end)}"
+
+
+def _unknown_to(line: Line, axis: Axis) -> int:
+    """Return the last column of which it isn't known what happened: the store keeps only the newest windows."""
+    if not line.windows or line.is_whole:
+        return 0
+    return axis.column(line.windows[-1].start) - 1
