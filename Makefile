@@ -46,7 +46,7 @@ examples: $(VENV)/.demo  ## six ways to run a job on one of many nodes: how each
 recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 	$(PY) -m examples.ha_pair --record docs/demo.svg
 
-screenshot: $(VENV)/.test  ## the board over a pair that runs, as docs/board.png
+screenshot: $(VENV)/.test  ## the board over a day of windows, as docs/board*.png
 	cd tests && $(abspath $(VENV))/bin/python screenshot.py
 
 unit: $(VENV)/.unit  ## the unit tests: no beat, no worker

@@ -221,7 +221,7 @@ class Settings:
     wait_replicas: int = _setting(0, check_count(0))
     #: Windows of history kept for each entry, 0 for none.
     history_size: int = _setting(50, check_count(0))
-    #: Where the board's stories lead: name → URL with fields of :data:`LINK_FIELDS`.
+    #: Where the board's stories lead: name → URL with fields of LINK_FIELDS.
     board_links: Mapping[str, str] = field(default_factory=dict, metadata={"check": _check_links})
 
     #: What is recorded of a failure: its type and the first line of its text, its type alone, or nothing.

@@ -65,9 +65,42 @@ def test_a_setting_has_its_documented_default(name: str, default: Any) -> None:
 
 
 def test_the_table_names_every_setting() -> None:
-    """No setting is without a test; the two about Redis have their own."""
+    """No setting is without a test; the two about Redis, and the board's links, have their own."""
     names = {f.name for f in dataclasses.fields(Settings)}
-    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options"}
+    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options", "board_links"}
+
+
+def test_links_of_the_board() -> None:
+    """Names with templates; app.conf shows an empty dict where none are set."""
+    links = {"Flower": "https://flower.example/task/{task_id}", "Logs": "http://[::1]:3100/?q={entry}&from={start}"}
+    assert read(once_beat_board_links=links).board_links == links
+    assert read().board_links == {}
+    assert app_with().conf.once_beat_board_links == {}
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ("https://flower.example", "a dict of names and URLs"),
+        ({"x": None}, "a dict of names and URLs"),
+        ({1: "https://x.example"}, "a dict of names and URLs"),
+        ({"x": "javascript:alert({entry})"}, "http:// or https://"),
+        ({"x": "//x.example/{entry}"}, "http:// or https://"),
+        ({"x": "HTTPS:x.example"}, "http:// or https://"),
+        ({"x": "https://{entry}.example/"}, "a host without a field in it"),
+        ({"x": "https://x.example{entry}/"}, "a host without a field in it"),
+        ({"x": "https://x.example/\n{entry}"}, "a host without a field in it"),
+        ({"x": "https://x.example/{taskid}"}, "did you mean task_id?"),
+        ({"x": "https://x.example/{task_id"}, "fields of beat, begun"),
+        ({"x": "https://x.example/{}"}, "fields of beat, begun"),
+        ({"x": "https://x.example/{entry.__class__}"}, "fields of beat, begun"),
+    ],
+)
+def test_a_link_that_could_lead_anywhere_is_refused(links: Any, expected: str) -> None:
+    """Only http and https; scheme and host are the template's own; fields are those that there are."""
+    with pytest.raises(SettingError, match="once_beat_board_links") as caught:
+        read(once_beat_board_links=links)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "value"), RIGHT, ids=map(repr, RIGHT))
