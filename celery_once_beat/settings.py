@@ -11,9 +11,11 @@ Django).
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -31,6 +33,7 @@ __all__ = (
     "CATCH_UP",
     "LINK_FIELDS",
     "OVERLAP",
+    "TICKS",
     "Settings",
     "check_choice",
     "check_count",
@@ -48,6 +51,10 @@ _MILLION = 1_000_000
 _TEN_YEARS = 10 * 366 * 86_400.0
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
+#: After the heartbeat file's path: the file that says that beat looks at its work, whether Redis answers or not.
+TICKS = ".ticks"
+#: Where the heartbeat file's path is if no setting says it: it is the machine's, and the app runs on several.
+_HEARTBEAT_FILE = "ONCE_BEAT_HEARTBEAT_FILE"
 _DEFAULT_PREFIX = "once:"
 #: What a template of the board's links may name.
 LINK_FIELDS = frozenset({"entry", "task", "task_id", "state", "beat", "worker", "start", "begun", "ended"})
@@ -152,6 +159,15 @@ def _check_url(name: str, value: Any) -> str | None:
     return value
 
 
+def _check_path(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+    if not isinstance(path, str) or not PurePath(path).is_absolute() or path.endswith("/") or "\0" in path:
+        raise _wrong(name, value, "the absolute path of a file, like /run/beat/heartbeat")
+    return path
+
+
 def unreadable_url(url: str) -> SettingError:
     """Return the error for a URL that can't be parsed; as it may hold a password anywhere, none of it is shown."""
     return SettingError(
@@ -226,6 +242,8 @@ class Settings:
 
     #: What is recorded of a failure: its type and the first line of its text, its type alone, or nothing.
     failure_text: str = _setting("message", check_choice(*FAILURE_TEXT))
+    #: A file that a beat touches when Redis has heard of it. :meth:`from_app`: else ONCE_BEAT_HEARTBEAT_FILE.
+    heartbeat_file: str | None = _setting(None, _check_path)
 
     @classmethod
     def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:
@@ -243,6 +261,8 @@ class Settings:
             values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
         if "key_prefix" not in values:
             values["key_prefix"] = _check_prefix(PREFIX + "key_prefix", _own_prefix(conf) + _DEFAULT_PREFIX)
+        if values.get("heartbeat_file") is None:
+            values["heartbeat_file"] = _check_path(_HEARTBEAT_FILE, os.environ.get(_HEARTBEAT_FILE) or None)
         if values.get("redis_url") is None:
             try:
                 values["redis_url"], found = _find_redis(app)
@@ -260,7 +280,7 @@ class Settings:
 
 
 #: If unset, these follow the app's other settings: ``app.conf`` shows None.
-_DERIVED = ("redis_url", "redis_options", "key_prefix", "grace")
+_DERIVED = ("redis_url", "redis_options", "key_prefix", "grace", "heartbeat_file")
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in fields(Settings)}
 _SHOWN[PREFIX + "board_links"] = {}

@@ -63,8 +63,8 @@ class Recovery:
         self.forgotten = False
         #: Why the last look didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
-        #: The last look learned who is alive; else ``alive`` is from an earlier look.
-        self._heard = False
+        #: The last look told the store that this beat lives, and learned who else does; else ``alive`` is older.
+        self.heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
         #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
@@ -99,7 +99,7 @@ class Recovery:
         )
         self._changed = asked, found.changed
         self.away, heartbeat = found.away, found.heartbeat
-        self._heard = isinstance(heartbeat, Heartbeat)
+        self.heard = isinstance(heartbeat, Heartbeat)
         if isinstance(heartbeat, Heartbeat):
             self._clock.measured(heartbeat.now, sent, steady())
             self.forgotten = heartbeat.new and bool(self.alive)
@@ -198,7 +198,7 @@ class Recovery:
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
-        if not self._heard:
+        if not self.heard:
             return jobs, away  # which beat has it instead depends on who lives
         try:
             self._put_off({window: entry for window, entry in entries.items() if window not in ours})

@@ -33,6 +33,7 @@ from .claiming import CHUNK, Claiming
 from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
+from .heartbeat_file import HeartbeatFile
 from .publishing import SLICE, Job, Publishing, Sent
 from .recovery import Recovery
 from .results import Results
@@ -111,6 +112,7 @@ class OnceSchedulerMixin(Publishing):
         self.clock = ServerClock()
         self._results = Results(self.app)
         self.beat_id = beat_name()
+        self._heartbeat_file = HeartbeatFile(self.store.settings.heartbeat_file, self.beat_id)
         with uncollected():
             super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
@@ -258,7 +260,10 @@ class OnceSchedulerMixin(Publishing):
 
         Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
         """
+        looked_at = self._heartbeat_file.looks()
         overdue = self._recovery.look(self._report())
+        if self._recovery.heard:
+            self._heartbeat_file.heard(looked_at)
         # A beat that wins nothing has no other write that says whether replicas are back.
         self._uncertain &= not self._recovery.certain
         if self._recovery.forgotten:
@@ -482,7 +487,10 @@ class OnceSchedulerMixin(Publishing):
                 extra=about("windows_owed", count=len(self._owed)),
             )
             self._owed = []
-        if self._store_down_since is not None or not hasattr(self, "store"):
+        if not hasattr(self, "store"):
+            return
+        self._heartbeat_file.remove()
+        if self._store_down_since is not None:
             return
         try:
             self.store.leave(self.beat_id)

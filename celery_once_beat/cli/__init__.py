@@ -32,7 +32,7 @@ _COMMANDS = {
     "history": "queries",
     "audit": "audit",
     "doctor": "doctor",
-    "ping": "queries",
+    "ping": "ping",
     "run": "orders",
     "backfill": "orders",
     "pause": "orders",

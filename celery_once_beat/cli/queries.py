@@ -1,4 +1,4 @@
-"""The commands that look: ``status``, ``watch``, ``next``, ``history``, ``ping``. None of them writes anything."""
+"""The commands that look: ``status``, ``watch``, ``next``, ``history``. None of them writes anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import click
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
-from celery_once_beat.identity import is_of
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import span
@@ -26,30 +25,6 @@ from .output import local, painted, plain, print_json, print_table, seconds
 _ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED")
 #: Most workers that status names.
 _MOST_WORKERS = 20
-
-
-@click.command()
-@click.option("--beat", metavar="ID", help="This beat: its ID, or the host name that its ID begins with.")
-@json_option
-@click.pass_context
-def ping(ctx: click.Context, beat: str | None, json_: bool) -> None:  # noqa: FBT001
-    """Exit with 0 where a beat lives, with 1 where none does: for probes.
-
-    A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
-    --beat $HOSTNAME.
-    """
-    with open_project(ctx) as project:
-        alive = project.store.beats()
-    found = [name for name in alive if beat is None or is_of(name, beat)]
-    if json_:
-        print_json({"alive": bool(found), "beats": found})
-    elif found:
-        click.echo("\n".join(map(plain, found)))
-    else:
-        whose = "no beat lives" if beat is None else f"no beat {beat} lives"
-        click.echo(f"{whose}; alive: {', '.join(map(plain, alive)) or 'none'}", err=True)
-    if not found:
-        ctx.exit(1)
 
 
 # -- status -----------------------------------------------------------------------------------------------------

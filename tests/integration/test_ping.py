@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from processes import Proc, Processes, wait_until
-from servers import free_port
+import pytest
+from processes import Proc, Processes, environ, wait_until
+from proxy import SlowProxy
+from servers import RedisServer, free_port
 from system import System
 
 
@@ -65,3 +71,161 @@ def test_the_command_line_loads_the_store_only_when_asked(procs: Processes) -> N
     known = procs.start([sys.executable, "-m", "celery", "--help"], name="help")
     assert known.wait() == 0
     assert "once" in known.log
+
+
+# -- the heartbeat file
+
+
+class HeartbeatFile:
+    """The file of one beat, and what probes say by it. None of them knows the app."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "heartbeat"
+        self.ticks = folder / "heartbeat.ticks"
+
+    def changed(self) -> tuple[int, int]:
+        """When each was changed, in ns; 0 where it isn't there."""
+        heard, looked = (path.stat().st_mtime_ns if path.exists() else 0 for path in (self.path, self.ticks))
+        return heard, looked
+
+    def grow_older(self, seconds: float, *paths: Path) -> None:
+        """Let these files be as they are so many seconds later."""
+        for path in paths or (self.path, self.ticks):
+            at = path.stat().st_mtime - seconds
+            os.utime(path, (at, at))
+
+    def ping(self) -> tuple[int, str]:
+        command = [sys.executable, "-m", "celery", "once", "ping", "--file", str(self.path)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environ({}))
+        return done.returncode, done.stdout + done.stderr
+
+    def find(self) -> int:
+        """As docs/kubernetes.md and others show it."""
+        script = f"test \"$(find {self.path} -newermt '-15 seconds')\""
+        return subprocess.run(["/bin/sh", "-c", script], check=False, capture_output=True, timeout=60).returncode
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> HeartbeatFile:
+    return HeartbeatFile(tmp_path)
+
+
+def test_the_file_says_what_ping_says(
+    system: System, start_redis: Callable[..., RedisServer], file: HeartbeatFile
+) -> None:
+    """0 while Redis hears of the beat, 69 where it doesn't and the beat looks for it, 1 where that hangs or ended."""
+    system.check_law = False
+    store = start_redis()
+    system.use_store(store.url())
+    assert file.ping() == (1, f"Redis doesn't hear of a beat, by {file.path}\n")
+    beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
+    wait_until(file.path.exists, "Redis has heard of the beat", 60)
+    assert file.find() == 0
+    status, text = file.ping()
+    assert status == 0
+    assert text.startswith("Redis has heard of this beat ")
+
+    store.pause()
+    heard = file.changed()[0]
+    beat.wait_log("nothing is claimed until Redis can be used again")
+    seen: set[int] = set()
+    wait_until(lambda: seen.add(file.changed()[1]) or len(seen) > 2, "the beat looks again and again", 60)
+    assert file.changed()[0] == heard, "Redis doesn't answer: nothing says that it has heard of the beat"
+    file.grow_older(16, file.path)
+    assert (file.ping()[0], file.find()) == (os.EX_UNAVAILABLE, 1), "as where ping gets no answer"
+    store.resume()
+    wait_until(lambda: file.find() == 0, "Redis hears of the beat again", 60)
+
+    beat.pause()
+    file.grow_older(16)
+    assert (file.ping()[0], file.find()) == (os.EX_UNAVAILABLE, 1)
+    file.grow_older(45)
+    assert file.ping()[0] == 1, "it hangs"
+    beat.resume()
+    wait_until(lambda: file.find() == 0, "it goes on", 60)
+
+    assert beat.stop() == 0
+    assert (file.changed(), file.ping()[0]) == ((0, 0), 1), "a beat that ends says so at once"
+
+
+def test_a_killed_beats_file_grows_old(system: System, file: HeartbeatFile) -> None:
+    """What it leaves behind is as old as its last sign of life; the next beat goes on with it."""
+    system.check_law = False
+    beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
+    wait_until(lambda: file.find() == 0, "Redis has heard of the beat", 60)
+    beat.kill()
+    heard = file.changed()
+    file.grow_older(61)
+    assert (file.ping()[0], file.find()) == (1, 1)
+    system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
+    wait_until(lambda: min(file.changed()) > max(heard), "another beat has its place", 60)
+    assert file.ping()[0] == 0
+
+
+def test_the_file_is_not_younger_than_what_redis_knows(
+    system: System, redis_server: RedisServer, file: HeartbeatFile
+) -> None:
+    """However late Redis' answer comes: by the file a beat never lives for longer than by ping."""
+    system.check_law = False
+    with SlowProxy(redis_server.port, 0.4) as proxy, system.client() as client:
+        system.beat(STORE_URL=proxy.url(), ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
+
+        def seen() -> Iterator[tuple[int, float]]:
+            while True:
+                before = client.zrange("once:beats", 0, -1, withscores=True)
+                heard = file.changed()[0]
+                if heard and before and before == client.zrange("once:beats", 0, -1, withscores=True):
+                    yield heard, before[0][1]
+                else:
+                    yield 0, 0.0
+
+        looks, found = seen(), {}
+
+        def look() -> bool:
+            heard, known = next(looks)
+            if heard:
+                found[heard] = known
+                assert heard / 1_000_000 <= known + 1, "Redis knows whole milliseconds"
+            return len(found) >= 5
+
+        wait_until(look, "five signs of life", 60)
+
+
+def test_a_file_that_can_not_be_written(system: System, tmp_path: Path) -> None:
+    """One line says it, and what to set; the beat goes on, and writes it once that is possible."""
+    folder = tmp_path / "missing"
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(folder / "heartbeat")).wait_ready()
+    system.wait_done(3)
+    assert beat.log.count("can't be written") == 1
+    assert f"heartbeat file {folder}/heartbeat can't be written: No such file or directory" in beat.log
+    folder.mkdir()
+    wait_until((folder / "heartbeat").exists, "it is written", 60)
+    system.settle([beat])
+
+
+def test_what_ping_says_by_a_file_as_json(file: HeartbeatFile, procs: Processes) -> None:
+    """For programs, with the ages; a time that lies ahead says nothing. It isn't for one beat of several."""
+    command = [sys.executable, "-m", "celery", "once", "ping", "--file", str(file.path)]
+    file.path.touch()
+    os.utime(file.path, (2e9, 2e9))
+    ahead = procs.start([*command, "--json"], name="ping")
+    assert (ahead.wait(), json.loads(ahead.log)) == (1, {"alive": False, "heard": None, "looks": None})
+    both = procs.start([*command, "--beat", "b"], name="ping")
+    assert (both.wait(), both.log.splitlines()[-1]) == (2, "Error: --file is one beat's own: give it without --beat")
+
+
+def test_ping_by_a_file_imports_next_to_nothing(file: HeartbeatFile, procs: Processes) -> None:
+    """Neither the app nor redis nor the store: it costs the start of ``celery``."""
+    file.path.touch()
+    code = (
+        "import sys; from celery_once_beat.cli import once; from types import SimpleNamespace; "
+        "once.main(sys.argv[1:], obj=SimpleNamespace(no_color=True), standalone_mode=False); "
+        "ours = {name for name in sys.modules if name.startswith('celery_once_beat')}; "
+        "heavy = {'redis', 'rich', 'celery.beat', 'celery.worker'} & set(sys.modules); "
+        "print(sorted(ours), sorted(heavy))"
+    )
+    proc = procs.start([sys.executable, "-c", code, "ping", "--file", str(file.path)], name="ping")
+    assert proc.wait() == 0, proc.log
+    ours = ["", ".cli", ".cli.output", ".cli.ping", ".errors", ".outcomes", ".settings", ".wording"]
+    assert proc.log.splitlines()[1:] == [f"{[f'celery_once_beat{name}' for name in ours]} []"]

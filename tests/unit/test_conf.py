@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from celery_once_beat.settings import Settings
 
-DERIVED = {"redis_url", "redis_options", "key_prefix", "grace"}
+DERIVED = {"redis_url", "redis_options", "key_prefix", "grace", "heartbeat_file"}
 
 
 class _Bare:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("wait_replicas", 0, [1, 5], [-1, 1.0, "1", None, True]),
     ("history_size", 50, [0, 1, 5000], [-1, 1.0, "1", None, True]),
     ("failure_text", "message", ["message", "type", "none"], ["text", True, None, 1]),
+    ("heartbeat_file", None, ["/run/beat/heartbeat", None], ["", "heartbeat", "./a", "/run/", "/", "/a\0b", 1, b"/a"]),
 ]
 RIGHT = [(name, value) for name, _, values, _ in TABLE for value in values]
 WRONG = [(name, value) for name, _, _, values in TABLE for value in values]
@@ -124,6 +126,19 @@ def test_a_setting_error_is_an_error_of_ours_and_a_value_error() -> None:
     """Callers may catch either."""
     assert issubclass(SettingError, OnceError)
     assert issubclass(SettingError, ValueError)
+
+
+def test_the_heartbeat_file_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where beat runs says it; a setting goes first. What is wrong there is named."""
+    monkeypatch.setenv("ONCE_BEAT_HEARTBEAT_FILE", "/run/beat/here")
+    assert read().heartbeat_file == "/run/beat/here"
+    assert read(once_beat_heartbeat_file=None).heartbeat_file == "/run/beat/here"
+    assert read(once_beat_heartbeat_file=Path("/run/beat/set")).heartbeat_file == "/run/beat/set"
+    monkeypatch.setenv("ONCE_BEAT_HEARTBEAT_FILE", "here")
+    with pytest.raises(SettingError, match="ONCE_BEAT_HEARTBEAT_FILE: found 'here', expected the absolute path"):
+        read()
+    monkeypatch.setenv("ONCE_BEAT_HEARTBEAT_FILE", "")
+    assert read().heartbeat_file is None
 
 
 @pytest.mark.parametrize(
