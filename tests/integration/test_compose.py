@@ -21,12 +21,15 @@ import yaml
 from kombu import Connection
 from needs import find, need
 from processes import Proc, Processes, wait_until
+from read_only import read_only
 from servers import RabbitServer, RedisServer, keys_without_expiry, need_server
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
 BEATS = ["beat-1", "beat-2"]
 WORKERS = ["worker-1", "worker-2"]
+#: Where beats have a folder to write to.
+RUN = "/run/beat"
 
 
 def unescaped(value: Any) -> Any:
@@ -74,6 +77,11 @@ def seconds(duration: str) -> float:
     return 60 * int(match[1] or 0) + int(match[2])
 
 
+def megabytes(size: str) -> int:
+    assert size.endswith("m"), size
+    return int(size[:-1])
+
+
 def _run(command: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
 
@@ -88,10 +96,15 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_two_beats_and_two_workers_of_one_image(services: dict[str, Any]) -> None:
-    """Two of each, each with a host of its own, and else the same: any of them may die."""
+    """Two of each, each with a host of its own, and else the same: any of them may die. One is built, once."""
     assert set(services) == {"redis", "rabbitmq", *BEATS, *WORKERS}
+    assert len({services[name]["image"] for name in BEATS + WORKERS}) == 1
+    assert [name for name, service in services.items() if "build" in service] == ["beat-1"]
+    policies = {name: services[name]["pull_policy"] for name in BEATS + WORKERS}
+    assert policies == {"beat-1": "build", "beat-2": "never", "worker-1": "never", "worker-2": "never"}
+    built = {"build": services["beat-1"]["build"], "pull_policy": "build"}
     for names, word in ((BEATS, "beat"), (WORKERS, "worker")):
-        first, second = ({**services[name]} for name in names)
+        first, second = ({**services[name], **built} for name in names)
         assert first.pop("hostname") != second.pop("hostname")
         assert first == second
         command = command_of(first)
@@ -144,14 +157,33 @@ def test_nothing_listens_on_the_host(services: dict[str, Any]) -> None:
 
 
 def test_images_are_built_here_or_have_a_version(services: dict[str, Any]) -> None:
-    """The four have an inline Dockerfile and no image from elsewhere; the servers' tags say a version."""
+    """The four's has an inline Dockerfile; the servers' tags say a version."""
+    assert services["beat-1"]["build"]["dockerfile_inline"].startswith("FROM python:3.")
     for name, service in services.items():
-        if name in BEATS + WORKERS:
-            assert "image" not in service, name
-            assert service["build"]["dockerfile_inline"].startswith("FROM python:3."), name
-        else:
-            assert "build" not in service
+        if name not in BEATS + WORKERS:
             assert re.fullmatch(r"(redis|rabbitmq):\d+\.\d+[\w.-]*", service["image"]), name
+
+
+def test_beats_and_workers_may_do_what_they_need_and_no_more(services: dict[str, Any]) -> None:
+    """They run in so much memory, on a root that is read-only, without a right that they don't use."""
+    for name in BEATS + WORKERS:
+        service = services[name]
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert megabytes(service["mem_limit"]) >= 256
+    for name in BEATS:
+        assert services[name]["environment"]["ONCE_BEAT_HEARTBEAT_FILE"] == f"{RUN}/heartbeat"
+        assert [mount.partition(":")[0] for mount in services[name]["tmpfs"]] == [RUN]
+
+
+def test_no_frequent_healthcheck_starts_an_interpreter(services: dict[str, Any]) -> None:
+    """Neither Python nor an Erlang VM every few seconds; what a worker is asked through the broker is rare."""
+    for name, service in services.items():
+        script = " ".join(service["healthcheck"]["test"])
+        if re.search(r"\bcelery\b|rabbitmq", script):
+            assert name in WORKERS
+            assert seconds(service["healthcheck"]["interval"]) >= 30
 
 
 def test_docker_compose_itself_accepts_it() -> None:
@@ -345,23 +377,33 @@ class Composed:
                 env[key] = url._replace(netloc=f"127.0.0.1:{self.store.port}").geturl()
             elif url.hostname == "rabbitmq":
                 env[key] = url._replace(netloc=urlsplit(self.broker.url()).netloc).geturl()
+            elif value.startswith(RUN):
+                env[key] = value.replace(RUN, str(self.folder_of(name)))
             else:
                 assert not url.netloc, f"{key} of {name} names a host that isn't in the file"
         path = [str(Path(sys.executable).parent), os.environ["PATH"]]
-        if name == "rabbitmq":
-            # Debian's wrapper of the command line tools changes the user; RabbitMQ's own stand by its server.
-            path.insert(0, str(self.broker.script.parent))
-            env.update(
-                HOME=str(self.broker.directory),
-                ERL_EPMD_PORT=str(self.broker._epmd_port),
-                RABBITMQ_NODENAME=f"once-{self.broker.port}@localhost",
-                RABBITMQ_CONF_ENV_FILE=str(self.broker.directory / "rabbitmq-env.conf"),
-            )
         return {**env, "PATH": os.pathsep.join(path), "PYTHONPATH": ""}
 
+    def folder_of(self, name: str) -> Path:
+        """What is mounted in its container, and may be written to."""
+        folder = self.workdir.parent / f"run-of-{name}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def _start(self, command: list[str], name: str, label: str) -> Proc:
+        """Here the command is as in the container, but for the addresses and the folder that are another's there."""
         host = self.services[name].get("hostname", "c0ffee000000")
-        return self.procs.start(command, name=label, env=self.env(name), cwd=self.workdir, host=host)
+        folder = self.folder_of(name)
+        here = [part.replace(RUN, str(folder)) for part in command]
+        if name == "rabbitmq":
+            here = [part.replace("/127.0.0.1/5672", f"/127.0.0.1/{self.broker.port}") for part in here]
+            assert here != command
+        elif self.services[name]["read_only"]:
+            here = read_only(here, folder)
+        env = self.env(name)
+        if any(mount.startswith("/tmp:") for mount in self.services[name].get("tmpfs", ())):
+            env["TMPDIR"] = str(folder)
+        return self.procs.start(here, name=label, env=env, cwd=self.workdir, host=host)
 
     def up(self, name: str) -> Proc:
         """Start a service by its command, once what it depends on is healthy."""
@@ -437,6 +479,10 @@ def test_its_commands_run_as_processes(composed: Composed) -> None:
         composed.wait_healthy(name)
     composed.wait_reports(2)
 
+    for name in BEATS + WORKERS:
+        members = [Path(f"/proc/{pid}/status").read_text() for pid in composed.running[name].members()]
+        used = sum(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) for text in members)
+        assert used / 1024 < megabytes(composed.services[name]["mem_limit"]), name
     composed.running["beat-1"].kill()
     composed.wait_reports(2)
     dead = wait_until(lambda: composed.probe("beat-1"), "the dead beat's healthcheck fails", 120)
