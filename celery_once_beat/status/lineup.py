@@ -162,5 +162,5 @@ class _Look:
 
 
 def _named(names: list[str]) -> str:
-    named = ", ".join(printable(repr(name)) for name in names[:_NAMED])
+    named = ", ".join(printable(repr(name)) for name in sorted(names)[:_NAMED])
     return named if len(names) <= _NAMED else f"{named} and {len(names) - _NAMED} more"

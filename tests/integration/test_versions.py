@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import tarfile
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import TESTS, wait_until
@@ -130,3 +132,40 @@ def test_an_old_beat_leaves_alone_what_was_set_at_run_time(system: System, commi
     ):
         assert {later - start for start, later in pairwise(starts)} == {timedelta(seconds=definition)}
     assert made.changed_at < done[0] <= made.changed_at + timedelta(seconds=0.5)
+
+
+def test_old_and_new_readers(system: System, old: dict[str, str]) -> None:
+    """A new reader goes by its code for what an old beat runs; an old reader reads what new beats and workers wrote."""
+    system.check_law = False
+    system.entries = {
+        "tick": {"task": "apps.once_app.work", "every": 1.0},
+        "fails": {"task": "apps.once_app.ending", "args": ["fails"], "every": 1.0},
+    }
+    code = {**system.entries, "later": {"task": "apps.once_app.work", "every": 3600.0}}
+
+    def shown(**env: Any) -> dict[str, Any]:
+        asked = system.celery("once", "status", "--json", **env)
+        assert asked.wait(120) in (0, 1), asked.log
+        return dict(json.loads(asked.log))
+
+    system.worker("worker", concurrency=1).wait_ready()
+    first = system.beat("old", **old)
+    wait_until(lambda: system.store.account("fails") and system.store.account("tick"), "the old beat has loaded", 60)
+    seen = shown()
+    assert {entry["entry"]: entry["schedule"] for entry in seen["entries"]} == dict.fromkeys(
+        system.entries, "every 1 s"
+    )
+    assert seen["code"] == ""
+    assert "no beat runs 'later'" in shown(entries=code)["code"]
+    system.beat("new")
+    with system.client() as client:
+        wait_until(lambda: client.keys("once:{*}:entries"), "the new beat says what it has", 60)
+        first.stop()
+        wait_until(lambda: client.keys("once:{*}:failures:fails"), "something has failed", 60)
+    system.wait_done(1)
+    assert {entry["entry"] for entry in shown(**old)["entries"]} == set(system.entries)
+    assert {entry["entry"] for entry in shown(entries={})["entries"]} == set(system.entries)
+    system.worker("older", concurrency=1, env=old).wait_ready()
+    system.beat("old again", **old).wait_ready()
+    system.wait_done(3)
+    assert {entry["entry"] for entry in shown()["entries"]} == set(system.entries)
