@@ -168,12 +168,11 @@ def read_orders(key: str, reply: Any) -> list[model.OrderRecord] | OnceError:
     if isinstance(reply, OnceError):
         return reply
     records = []
-    for text in reply:
+    for text, at in reversed(as_pairs(reply)):
         try:
-            at, _, words = text.split(" ", 2)
-            said = json.loads(words)
+            said = json.loads(text.partition(" ")[2])
             known = {field.name: _text(said[field.name]) for field in fields(model.Order)}
-            records.append(model.OrderRecord(_instant(at), model.Order(**known)))
+            records.append(model.OrderRecord(_instant(int(at)), model.Order(**known)))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as exc:
             return StoreDataError(f"the key {key!r} holds what is no order: {shown(exc)}; delete it")
     return records

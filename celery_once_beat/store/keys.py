@@ -22,7 +22,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
                                 is longer
-    orders                      who ordered what of late, for people: the last 200, 30 days
+    orders                      who ordered what of late → when, server ms, for people: the last 200, 30 days
     beats                       live beats → last seen, server ms; BEAT_TTL
     {once:beats}:reports        live beats → what each says of itself, for people; BEAT_TTL
     {once:beats}:apps           live beats → the same and of which app each is, JSON, for people; BEAT_TTL
@@ -58,7 +58,7 @@ _TYPES = {
     "changes": "list",
     "defs": "zset",
     "gone": "zset",
-    "orders": "list",
+    "orders": "zset",
     "beats": "zset",
     "reports": "hash",
     "apps": "hash",

@@ -365,7 +365,7 @@ class Store:
 
     def orders(self) -> list[model.OrderRecord]:
         """Return who ordered what of late, newest first."""
-        (reply,) = self._trip.read([("LRANGE", self.keys.orders, 0, -1)])
+        (reply,) = self._trip.read([("ZRANGEBYSCORE", self.keys.orders, "-inf", "+inf", "WITHSCORES")])
         return raised(codec.read_orders(self.keys.orders, reply))
 
     # -- definitions that people set at run time --------------------------------------------------------------

@@ -191,6 +191,22 @@ def test_open_windows_are_given_up(system: System, acting: Board, visit: Visit) 
     assert isinstance(system.store.begin(windows[2], "late", 30.0), Busy) is False
 
 
+def test_a_range_of_too_many_windows(system: System, board: Start, visit: Visit) -> None:
+    """A slip in a date of an entry that runs each second is refused at once, before millions are counted."""
+    system.entries = {"each-second": {"task": WORK, "every": 1.0}}
+    filled.load(system.store, list(loaded_of(system).entries), timedelta(hours=1))
+    acting = board("--actions", ONCE_BOARD_TOKEN=TOKEN)
+    page = visit(f"{acting.url}?token={TOKEN}")
+    to_orders(page, "each-second")
+    form = page.get_by_role("form", name="Run a range of windows")
+    form.get_by_label("From").fill("1999-01-01")
+    form.get_by_label("To").fill("2026-01-01")
+    form.get_by_label("Your name").fill("anna")
+    form.get_by_label("Your name").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("found 10000 windows or more")
+    expect(page.get_by_role("form", name="Run a range of windows").get_by_label("From")).to_have_value("1999-01-01")
+
+
 @pytest.fixture
 def schedules(system: System) -> Iterator[Schedules]:
     with closing(Schedules(url=system.store_url)) as made:
@@ -283,7 +299,7 @@ def test_a_foreign_log_of_orders(system: System, acting: Board, visit: Visit) ->
         client.set("once:orders", "not ours", ex=600)
     page = visit(f"{acting.url}?token={TOKEN}")
     page.goto(f"{acting.url}/orders")
-    expect(page.get_by_role("alert")).to_contain_text("'once:orders' holds a string, expected a list")
+    expect(page.get_by_role("alert")).to_contain_text("'once:orders' holds a string, expected a zset")
     assert not system.account("hourly").paused
 
 
@@ -387,7 +403,17 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     assert not system.account("hourly").paused
     assert system.store.orders() == [], "nothing was carried out"
     taken = form.send()
-    assert (taken.status, taken.headers["location"]) == (303, f"..{form.path.removeprefix('/orders')}?did=pause")
+    assert taken.status == 303
+    location = taken.headers["location"]
+    assert location.startswith(f"..{form.path.removeprefix('/orders')}?did=pause&")
+    cookie = {**bearer(), "cookie": form.cookie}
+    told = acting.ask(f"/orders{location.removeprefix('..')}", headers=cookie)
+    assert "Paused. What is open goes on." in told.text
+    for forged in (location.replace("did=pause", "did=resume"), location.partition("&seal")[0], location + "0"):
+        shown = acting.ask(f"/orders{forged.removeprefix('..')}", headers=cookie)
+        assert 'class="done"' not in shown.text, "a link from elsewhere says nothing of what was done"
+    elsewhere = acting.ask(f"/orders{location.removeprefix('..')}", headers=bearer())
+    assert 'class="done"' not in elsewhere.text
     assert system.account("hourly").paused
     assert form.send("resume", {"origin": "", "sec-fetch-site": "same-origin"}).status == 303
     assert not system.account("hourly").paused

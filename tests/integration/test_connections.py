@@ -21,6 +21,7 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Order
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 
@@ -263,6 +264,9 @@ def exercise(user: Stage, admin: Stage) -> None:
     user.load(mark="another", beat="beat-2")
     user.store.pause("nightly")
     user.store.resume("nightly")
+    for _ in range(201):  # so that it is trimmed
+        user.store.note(Order("abandon", "nightly", "anna"))
+    user.abandon(running=True)
     user.store.leave("beat-1")
     user.store.beats()
     admin.raw.set(user.entry_key, "x", ex=60)

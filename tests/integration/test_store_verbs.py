@@ -1469,13 +1469,18 @@ def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
     call = scripts.NOTE.call({"orders": stage.store.keys.orders}, call="0123", words='{"what": "run"}')
     for _ in range(2):
         stage.store._trip.one(call)
-    assert stage.raw.llen(stage.store.keys.orders) == 1
+    assert stage.raw.zcard(stage.store.keys.orders) == 1
 
 
-@pytest.mark.parametrize("text", ["", "1 2", "x 2 {}", "1 2 {}", "1 2 []", '1 2 {"what": 7}', "1 2 " + "[" * 9999])
+@pytest.mark.parametrize("text", ["", "call", "call {}", "call []", 'call {"what": 7}', "call " + "[" * 9999])
 def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
     """The error says which key; nothing else is shown of it."""
-    stage.raw.lpush(stage.store.keys.orders, text)
+    stage.raw.zadd(stage.store.keys.orders, {text: 1e12})
+    stage.raw.expire(stage.store.keys.orders, 60)
+    with pytest.raises(StoreDataError, match=r"once:orders"):
+        stage.store.orders()
+    stage.raw.delete(stage.store.keys.orders)
+    stage.raw.zadd(stage.store.keys.orders, {"call {}": "inf"})
     stage.raw.expire(stage.store.keys.orders, 60)
     with pytest.raises(StoreDataError, match=r"once:orders"):
         stage.store.orders()
@@ -2077,6 +2082,8 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "discard": (STATES["published"], lambda s: s.discard("expired"), Closed),
     "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), Heartbeat),
     "pause": (STATES["claimed"], lambda s: s.store.pause(ENTRY), True),
+    "abandon": (STATES["published"], lambda s: s.abandon(), Finished),
+    "note": (STATES["claimed"], lambda s: s.store.note(Order("pause", ENTRY, "anna")), type(None)),
 }  # fmt: skip
 
 

@@ -1,18 +1,18 @@
--- note: somebody orders something. The log of orders, newest first, is for people; it keeps the last MOST for LASTS. A record
--- is the server's time, ms, the id of the call, and what was ordered, JSON; blanks between them.
+-- note: somebody orders something. The log of orders is for people; it keeps the last MOST for LASTS. A record is the id of
+-- the call and what was ordered, JSON, with a blank between them; its score is the server's time, ms, and grows.
 --
--- returns {'noted'}   now or when this call was sent before
+-- returns {'noted'}   also if this call was sent before
 
 local MOST = 200
 local LASTS = 30 * DAY
 
 local NOW = server_time()
-for _, record in ipairs(redis.call('LRANGE', ORDERS, 0, -1)) do
-  if string.match(record, '^%d+ (%S+) ') == CALL then
-    return {'noted'}
-  end
+local known = redis.call('ZRANGEBYSCORE', ORDERS, '-inf', '+inf', 'WITHSCORES')
+redis.call('PEXPIRE', ORDERS, LASTS) -- needs no memory, for a full server: people pause entries there, too
+for place = 1, #known - 2 * (MOST - 1), 2 do
+  redis.call('ZREM', ORDERS, known[place])
 end
-redis.call('LTRIM', ORDERS, 0, MOST - 2)
-redis.call('LPUSH', ORDERS, int(NOW) .. ' ' .. CALL .. ' ' .. WORDS)
+local last = tonumber(known[#known] or 0)
+redis.call('ZADD', ORDERS, int(math.max(NOW, last + 1)), CALL .. ' ' .. WORDS)
 redis.call('PEXPIRE', ORDERS, LASTS)
 return {'noted'}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: What of a definition is edited on the board. What it is called with isn't shown there.
 _EDITED = ("schedule", "once")
+#: Of one backfill.
+_MOST_WINDOWS = 10_000
 
 
 class Said(NamedTuple):
@@ -131,7 +134,10 @@ class Desk:
 
     def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> Plan:
         """Return what a backfill would run, and what it would leave out."""
-        return Plan(*self._orders.starts_between(self._entry(name), since, until, again=again))
+        entry = self._entry(name)
+        if sum(1 for _ in islice(entry.starts(since, until), _MOST_WINDOWS)) == _MOST_WINDOWS:
+            raise SettingError(f"found {_MOST_WINDOWS} windows or more, expected fewer at a time")
+        return Plan(*self._orders.starts_between(entry, since, until, again=again))
 
     def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
         """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
