@@ -39,6 +39,8 @@ class Facts:
     """What somebody has to know of an entry before they order something."""
 
     paused: bool
+    #: Who paused it, and why; '' where that isn't known.
+    paused_words: str
     #: Windows that owe their outcome, newest first.
     open: Sequence[WindowSeen]
     #: The start of the window that would run now; None where none can, and ``why_not`` says why.
@@ -101,8 +103,10 @@ class Desk:
             changes = self._schedules.changes(name)
         except OnceError:  # no name that a schedule of people's could have, or one that can't be read
             definition, changes = None, ()
+        account = seen.account
         return Facts(
-            seen.account is not None and seen.account.paused,
+            account is not None and account.paused,
+            ": ".join(filter(None, (account.paused_by, account.paused_for))) if account is not None else "",
             [window for window in each_window(seen) if window.open is not None],
             newest,
             why_not,
