@@ -137,7 +137,8 @@ class OnceCollector(Collector):
         #: What each value of the label stands for.
         self._own: dict[str, EntryStatus] = {}
         self._others: list[EntryStatus] = []
-        self._counted_by_others: _Counts = {name: _buckets(Histogram({}, 0)) for name, _, _ in _HISTOGRAMS}
+        self._counted_by_others = _nothing()
+        self._counted_by_others |= {name: _buckets(Histogram({}, 0)) for name, _, _ in _HISTOGRAMS}
         #: By entry of the schedule.
         self._seen: dict[str, _Seen] = {}
         self._unreadable: set[str] = set()
@@ -176,17 +177,17 @@ class OnceCollector(Collector):
 
     def _see(self, entries: Iterable[EntryStatus]) -> None:
         had_own, self._own, self._others = self._own.keys(), {}, []
-        # Entries that aren't in the schedule are summed: Redis may hold any number of them.
         by_need = sorted(entries, key=lambda e: (-e.urgency, _label(e.entry) not in had_own, e.entry))
         seen = {}
         for entry in by_need:
-            label, scheduled = _label(entry.entry), entry.kind == "scheduled"
-            own = scheduled and len(self._own) < self._most and label != OTHERS and label not in self._own
+            # Of entries that aren't in the schedule, Redis may hold any number.
+            label, ours = _label(entry.entry), entry.kind != "stranger"
+            own = ours and len(self._own) < self._most and label != OTHERS and label not in self._own
             if own:
                 self._own[label] = entry
             else:
                 self._others.append(entry)
-            if scheduled:
+            if ours:
                 self._name_unreadable(entry)
                 before = self._seen.get(entry.entry)
                 now = seen[entry.entry] = _Seen.of(entry, before)
@@ -202,15 +203,13 @@ class OnceCollector(Collector):
             logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
 
     def _counters(self) -> Iterator[Metric]:
-        told = {label: self._seen[entry.entry].counts for label, entry in self._own.items()}
+        told = {label: self._seen[entry.entry].shown for label, entry in self._own.items()}
         if self._others:
             told[OTHERS] = self._counted_by_others
         for name, help_, label in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, help_, labels=["entry", label] if label else ["entry"])
-            # Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1.
-            nothing = {"windows": dict.fromkeys(COUNTED, 0.0), "refused_copies": {"": 0.0}}.get(name, {})
             for entry, counts in told.items():
-                for value, number in {**nothing, **counts.get(name, {})}.items():
+                for value, number in counts.get(name, {}).items():
                     counter.add_metric([entry, value] if label else [entry], number)
             yield counter
         for name, help_, _ in _HISTOGRAMS:
@@ -287,14 +286,25 @@ class _Seen:
         counts = _counts(entry)
         return cls(told, counts, {**before.ever, **counts} if before else counts)
 
+    @property
+    def shown(self) -> _Counts:
+        """Its counts. Nothing of what can't be read now: a 0 would look as if it had begun anew."""
+        return self.counts if self.ever else _nothing()
+
+
+def _nothing() -> _Counts:
+    """Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1."""
+    return {"windows": dict.fromkeys(COUNTED, 0.0), "windows_apart": {}, "refused_copies": {"": 0.0}}
+
 
 def _counts(entry: EntryStatus) -> _Counts:
-    """What an entry has counted. What the store knows nothing of, or can't read, isn't in it."""
-    found: _Counts = {}
-    if entry.outcomes or entry.backfilled or entry.refused:
-        found["windows"] = _by_outcome(entry.outcomes)
-        found["windows_apart"] = _by_outcome(entry.backfilled)
-        found["refused_copies"] = {"": entry.refused}
+    """What an entry has counted; nothing where the store has no account of it, or can't read that."""
+    if not entry.times:
+        return {}
+    found = _nothing()
+    found["windows"] |= _by_outcome(entry.outcomes)
+    found["windows_apart"] = _by_outcome(entry.backfilled)
+    found["refused_copies"] = {"": entry.refused}
     if not isinstance(entry.times, StoreDataError):
         for name, _, stored in _HISTOGRAMS:
             if stored in entry.times:
@@ -324,7 +334,7 @@ def _buckets(histogram: Histogram) -> dict[str, float]:
 def _add_growth(to: _Counts, before: _Counts, now: _Counts) -> None:
     """Add what grew. Counters that fell have begun anew, and grew by all they have."""
     for name, numbers in now.items():
-        old = before.get(name, {})
+        old = before.get(name, numbers)  # what is told for the first time may be of any age
         if any(numbers.get(key, 0) < number for key, number in old.items()):
             old = {}
         sums = to.setdefault(name, dict.fromkeys(numbers, 0.0))

@@ -120,7 +120,7 @@ def test_what_a_pair_did(system: System) -> None:
     assert value(told, "window_duration_seconds_sum", entry="tick") >= 0.05 * system.account("tick").counts["done"]
     assert "later" not in entries(told, "last_window_lateness_seconds")
     assert value(told, "next_window_start_timestamp_seconds", entry="later") > newest
-    assert value(told, "attention", entry="failing") == 1
+    assert value(told, "attention", entry="failing") == value(told, "attention", entry="wrong") == 1
     assert {kind: value(told, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")} == {
         "scheduled": 3,
         "left out": 1,
@@ -377,8 +377,8 @@ def test_what_others_counted_never_falls_and_never_jumps() -> None:
     assert others(status("a", 501, 50), status("b", 12)) == (3, 0), "nothing happened"
     assert others(status("a", 501, 51), status("b", 12), status("c", 70)) == (3, 1), "a new one brings nothing along"
     assert others(status("b", 12), status("c", 71)) == (4, 1), "nor does one that has gone take away"
-    unknown = EntryStatus("b", "scheduled", times=StoreDataError("can't be read"))
-    assert others(unknown, status("c", 71)) == (4, 1)
+    unreadable = EntryStatus("b", "scheduled")
+    assert others(unreadable, status("c", 71)) == (4, 1)
     assert others(status("b", 13), status("c", 71)) == (5, 1), "the store can be read again"
     assert others(status("b", 2), status("c", 71)) == (7, 1), "it has begun anew"
     busy = status("b", 2, 1, urgency=9)
@@ -386,6 +386,23 @@ def test_what_others_counted_never_falls_and_never_jumps() -> None:
     assert value(told, "windows_total", entry=OTHERS, outcome="failed") == 2, "what gave it series of its own"
     busy = status("b", 5, 4, urgency=9)
     assert others(status("busy"), status("c", 72)) == (8, 2), "its own series show the rest"
+
+
+def test_what_cant_be_read_is_not_0() -> None:
+    """It would look as if it had begun anew, and then as if it had all happened at once."""
+    looks = Looks(3)
+    told = looks.look(status("a", 500, 50), EntryStatus("new", "scheduled"))
+    assert value(told, "windows_total", entry="new", outcome="failed") == 0, "no beat has loaded it yet"
+    told = looks.look(EntryStatus("a", "scheduled"), status("new", 1))
+    assert entries(told, "windows_total") == entries(told, "refused_copies_total") == {"new"}
+    assert "a" in entries(told, "attention")
+    told = looks.look(status("a", 500, 51), EntryStatus("new", "left out", urgency=8))
+    assert entries(told, "windows_total") == {"a"}
+    assert "new" in entries(told, "attention"), "what is left out is named"
+    foreign = StoreDataError("the key has no histograms")
+    told = looks.look(status("a", 501, 51, times=foreign), status("new", 2))
+    assert entries(told, "windows_total") == {"a", "new"}
+    assert entries(told, "window_duration_seconds_count") == {"new"}
 
 
 def test_histograms_are_prometheus_own() -> None:
