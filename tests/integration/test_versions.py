@@ -82,8 +82,12 @@ def test_old_and_new_side_by_side(system: System, old: dict[str, str]) -> None:
         system.settle([], entry)
     for entry in system.entries:
         system.check_each_once(entry, body_again=1)
+        # An old worker leaves the histograms as they are.
+        counted = sum(system.account(entry).times["ran"].counts.values())
+        assert counted < system.outcomes(entry)["done"]
     executed = {event["worker"].partition("@")[0] for event in system.ledger.read("finish")}
     assert {"old", "new"} <= executed
+    assert any(system.account(entry).times["ran"].counts for entry in system.entries)
 
 
 #: The last commit before entries could be set at run time.
