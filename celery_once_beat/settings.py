@@ -168,6 +168,14 @@ def _check_path(name: str, value: Any) -> str | None:
     return path
 
 
+def _check_page(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s/?#]+[^\s]*", value):
+        raise _wrong(name, value, "an address like https://board.example/once/")
+    return value
+
+
 def unreadable_url(url: str) -> SettingError:
     """Return the error for a URL that can't be parsed; as it may hold a password anywhere, none of it is shown."""
     return SettingError(
@@ -244,6 +252,8 @@ class Settings:
     failure_text: str = _setting("message", check_choice(*FAILURE_TEXT))
     #: A file that a beat touches when Redis has heard of it. :meth:`from_app`: else ONCE_BEAT_HEARTBEAT_FILE.
     heartbeat_file: str | None = _setting(None, _check_path)
+    #: Where people find the window board: Django's admin leads there.
+    board_url: str | None = _setting(None, _check_page)
 
     @classmethod
     def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .broker import broadcast_entries
 from .defined import Defined, make_defined
 from .entries import BeatEntry, Entries
-from .schedule import LoadedSchedule, add_defined, load_schedule
+from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 
@@ -19,6 +19,7 @@ __all__ = (
     "OnceSchedulerMixin",
     "ServerClock",
     "add_defined",
+    "as_loaded",
     "broadcast_entries",
     "load_schedule",
     "make_defined",

@@ -38,6 +38,13 @@ class LoadedSchedule:
     scheduler: str
     #: Whether that one claims windows; False: a stock scheduler.
     claims_windows: bool
+    #: Names of what a database has and isn't to run.
+    disabled: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> list[str]:
+        """Of all that people are shown."""
+        return [*(entry.name for entry in self.entries), *self.disabled]
 
 
 def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None) -> LoadedSchedule:
@@ -54,16 +61,25 @@ def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None)
         cls = symbol_by_name(name, aliases=dict(extensions or ()))
     except (ImportError, AttributeError, ValueError) as exc:
         raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
+    try:
+        with _silence():
+            found, disabled = _read_entries(app, cls)
+    except OnceError:
+        raise
+    except Exception as exc:  # its text may hold a password
+        raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
+    return as_loaded(app, settings, cls, found, disabled)
+
+
+def as_loaded(
+    app: Celery, settings: Settings, cls: type[Scheduler], found: dict[str, Any], disabled: frozenset[str]
+) -> LoadedSchedule:
+    """Return ``found``, entries of Celery's own by name, as a beat with the scheduler ``cls`` would load them."""
     entries = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
     with _silence():  # the caller shows what a beat would log
-        try:
-            found = _read_entries(app, cls)
-        except OnceError:
-            raise
-        except Exception as exc:  # its text may hold a password
-            raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
         entries.refresh(found)
-    return LoadedSchedule(entries, f"{cls.__module__}:{cls.__qualname__}", bool(getattr(cls, "claims_windows", False)))
+    claims_windows = bool(getattr(cls, "claims_windows", False))
+    return LoadedSchedule(entries, f"{cls.__module__}:{cls.__qualname__}", claims_windows, disabled)
 
 
 def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defined | None = None) -> Defined:
@@ -80,7 +96,7 @@ def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defi
     return defined
 
 
-def _read_entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
+def _read_entries(app: Celery, cls: type[Scheduler]) -> tuple[dict[str, Any], frozenset[str]]:
     from_conf = OnceScheduler(app, lazy=True)
     Scheduler.setup_schedule(from_conf)  # OnceScheduler's own needs a Redis, which isn't asked here
     entries = dict(from_conf.schedule)
@@ -91,10 +107,9 @@ def _read_entries(app: Celery, cls: type[Scheduler]) -> dict[str, Any]:
         entries.update(stored.all_as_schedule())
         # Of Django's models alone: the app's conf may have an entry whose row is disabled.
         rows = getattr(getattr(stored, "Model", None), "objects", None)
-        off = set() if rows is None else set(rows.filter(enabled=False).values_list("name", flat=True))
-        for name in entries.keys() & off:  # what conf has, and its row says isn't to run
-            del entries[name]
-    return entries
+        off = frozenset(() if rows is None else rows.filter(enabled=False).values_list("name", flat=True))
+        return {name: entry for name, entry in entries.items() if name not in off}, off
+    return entries, frozenset()
 
 
 class _Quiet(threading.local):

@@ -128,7 +128,7 @@ def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
         painted(last.state) if last else "-",
         plain(last.worker or None) if last else "-",
         seconds(last.late if last else None),
-        local(entry.next, zone, now),
+        "disabled" if entry.kind == "disabled" else local(entry.next, zone, now),
         str(entry.open),
         str(entry.running),
         click.style(str(entry.overdue), fg="red") if entry.overdue else "0",

@@ -258,11 +258,12 @@ def _workers(report: Report) -> Iterator[Metric]:
 def _kinds(entries: Iterable[EntryStatus]) -> Metric:
     kinds = _gauges(
         "entries",
-        "Entries of the schedule; those left out, as wrong; strangers: overdue, and not in this schedule.",
+        "Entries of the schedule; those left out, as wrong; those disabled in their database; strangers: overdue, and "
+        "not in this schedule.",
         "kind",
     )
     found = [entry.kind for entry in entries]
-    for kind in ("scheduled", "left out", "stranger"):
+    for kind in ("scheduled", "left out", "disabled", "stranger"):
         kinds.add_metric([kind], found.count(kind))
     return kinds
 

@@ -99,7 +99,7 @@ def look(lookup: Lookup, schedule: LoadedSchedule) -> Overview:
 
     Raises StoreUnavailableError.
     """
-    overview = lookup.overview((entry.name for entry in schedule.entries), and_loaded=True)
+    overview = lookup.overview(schedule.names, and_loaded=True)
     odd = [name for name, seen in overview.entries.items() if needs_records(seen, overview.now)]
     return lookup.look_closer(overview, odd)
 

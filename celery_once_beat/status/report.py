@@ -19,6 +19,7 @@ from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
     BeatSeen,
     EntryAccount,
+    EntrySeen,
     Histogram,
     OpenWindow,
     Overview,
@@ -175,7 +176,7 @@ class EntryStatus:
     """How one entry stands."""
 
     entry: str
-    #: ``scheduled``, ``left out`` (as wrong), or ``stranger`` (not in the schedule).
+    #: ``scheduled``, ``left out`` (as wrong), ``disabled`` (in its database), or ``stranger`` (not in the schedule).
     kind: str
     task: str | None = None
     schedule: str | None = None
@@ -253,6 +254,8 @@ def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
         if name not in names:
             worry = _Worry.of(LEFT_OUT, f"left out: {why}")
             entries.append(EntryStatus(name, "left out", **_attention([worry])))
+    disabled = [name for name in schedule.disabled if name in overview.entries and name not in names]
+    entries += [_disabled(overview.entries[name], overview.now) for name in disabled]
     for name, number in overview.strangers.items():
         worry = _Worry.of(STRANGER, f"{number} overdue, and not in this schedule")
         entries.append(EntryStatus(name, "stranger", overdue=number, **_attention([worry])))
@@ -291,6 +294,34 @@ def _idle_queues(looks: Iterable[_Look]) -> Iterator[IdleQueue]:
     for queue, since in stuck.items():
         if since and (queue not in begun or begun[queue] < max(since)):
             yield IdleQueue(queue, len(since), begun.get(queue))
+
+
+def _disabled(seen: EntrySeen, now: datetime) -> EntryStatus:
+    """Say how an entry stands that its database has and that isn't to run: what is open goes on."""
+    worries = [_Worry.of(OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
+    return EntryStatus(
+        seen.name,
+        "disabled",
+        last=WindowStatus.of(seen.last) if seen.last else None,
+        running=sum(window.state == "running" for window in seen.windows),
+        overdue=len(seen.overdue),
+        **_counted(seen.account, now),
+        **_attention(worries),
+    )
+
+
+def _counted(account: EntryAccount | None, now: datetime) -> dict[str, Any]:
+    if account is None:
+        return {}
+    return {
+        "paused": account.paused,
+        "open": len(account.open),
+        "refused": account.refused,
+        "outcomes": account.counts,
+        "backfilled": account.apart,
+        "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
+        "times": account.times,
+    }
 
 
 def _behind(overview: Overview) -> float:
@@ -346,17 +377,7 @@ def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
     listed = look.listed
     entry, seen = listed.entry, listed.seen
     account = seen.account
-    known: dict[str, Any] = {}
-    if account is not None:
-        known = {
-            "paused": account.paused,
-            "open": len(account.open),
-            "refused": account.refused,
-            "outcomes": account.counts,
-            "backfilled": account.apart,
-            "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
-            "times": account.times,
-        }
+    known = _counted(account, now)
     if entry is not None:
         # A one-off whose window is behind it has no next one.
         entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
@@ -426,9 +447,7 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
 
 def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -> Iterator[_Worry]:
     if account.paused:
-        by = f" by {account.paused_by}" if account.paused_by else ""
-        why = f": {account.paused_for}" if account.paused_for else ""
-        yield _Worry.of(PAUSED, f"paused{by}{why}")
+        yield _Worry.of(PAUSED, _paused(account))
     elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
         yield _Worry.of(LOADED_OTHERWISE, "the beats that live have another definition of it")
     elif account.cursor > now + CURSOR_AHEAD:
@@ -481,6 +500,12 @@ def _worker(window: WindowSeen) -> str:
 
 def _span(duration: timedelta) -> str:
     return span(duration.total_seconds())
+
+
+def _paused(account: EntryAccount) -> str:
+    by = f" by {account.paused_by}" if account.paused_by else ""
+    note = f": {account.paused_for}" if account.paused_for else ""
+    return f"paused{by}{note}"
 
 
 def _after(entry: BeatEntry, start: datetime) -> datetime | None:

@@ -258,6 +258,50 @@ def test_a_beat_that_did_not_see_it(shop: Shop) -> None:
     shop.check_each_ran_once("one-off")
 
 
+_EDITS = {
+    "made": "",
+    "made again": "row('x', interval=every(3)); row('other', interval=every(3600))",
+    "enabled": "row('x', interval=every(3), enabled=False)",
+    "changed": "row('x', interval=every(3600))",
+}
+_ACTS = {
+    "made": "row('x', interval=every(3))",
+    "made again": "PeriodicTask.objects.get(name='x').delete(); row('x', interval=every(3))",
+    "enabled": "edit('x', enabled=True)",
+    "changed": "edit('x', interval=every(3))",
+}
+
+
+@pytest.mark.parametrize("edit", _EDITS)
+def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
+    """Made, made again, enabled or changed right after a window, which two beats haven't claimed: they stood still."""
+    if _EDITS[edit]:
+        shop.orm(_EDITS[edit])
+    shop.worker().wait_ready()
+    beats = [shop.beat(f"beat{n}", PATIENT="1") for n in (1, 2)]
+    for beat in beats:
+        beat.wait_ready()
+    if edit in ("made again", "changed"):
+        shop.wait_loaded("x")
+    for beat in beats:
+        shop.stand_still(beat)
+    # Half a second after a window.
+    wait_until(lambda: 0.5 < utcnow().timestamp() % 3 < 1.0, "a window has passed", 10)
+    edited = utcnow()
+    shop.orm(_ACTS[edit])
+    for beat in beats:
+        beat.resume()
+    wait_until(lambda: ran_after(shop, "x", edited), "a window after it runs", 60)
+    shop.wait_loaded("x")
+    since = shop.account("x").since
+    assert since >= edited
+    shop.store.pause("x")
+    shop.wait_recorded("x")
+    assert not [start for start in map(parse_instant, shop.ran("x")) if edited - 2 * SECOND < start < edited]
+    shop.check_each_ran_once("x")
+    shop.audit()
+
+
 def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     """When a row ran last and how often is written, by both beats together; nothing depends on it."""
     shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")

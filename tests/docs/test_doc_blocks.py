@@ -31,6 +31,8 @@ BLOCKS = {
     ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "served"): "tests/board/test_board_docs.py",
     ("docs/cli.md", "probes"): "tests/docs/test_doc_deployment.py",
+    ("docs/django.md", "admin app"): "tests/contrib/test_dj_admin.py",
+    ("docs/django.md", "own admin"): "tests/contrib/test_dj_admin.py",
     ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/kubernetes.md", "metrics.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/redis.md", "acl"): "tests/integration/test_connections.py",

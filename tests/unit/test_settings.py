@@ -41,6 +41,12 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("wait_replicas", 0, [1, 5], [-1, 1.0, "1", None, True]),
     ("history_size", 50, [0, 1, 5000], [-1, 1.0, "1", None, True]),
     ("failure_text", "message", ["message", "type", "none"], ["text", True, None, 1]),
+    (
+        "board_url",
+        None,
+        ["https://board.example", "http://127.0.0.1:5566/once/?a=b", None],
+        ["", "board.example", "javascript:alert(1)", "ftp://board", "http://", "https:///x", "http://a b", 1],
+    ),
     ("heartbeat_file", None, ["/run/beat/heartbeat", None], ["", "heartbeat", "./a", "/run/", "/", "/a\0b", 1, b"/a"]),
 ]
 RIGHT = [(name, value) for name, _, values, _ in TABLE for value in values]

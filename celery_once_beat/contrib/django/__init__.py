@@ -1,4 +1,6 @@
-"""For Django: a scheduler over django-celery-beat's tables, and a task base that sends after a commit.
+"""For Django: a scheduler over django-celery-beat's tables, an admin of its rows, and a task base for commits.
+
+In ``INSTALLED_APPS`` it is the app that shows windows in the admin; the scheduler and the tasks don't need that.
 
 The names are loaded when they are first used: ``OnceTask`` stands in the module that makes the app, before Django is
 set up, and the scheduler needs models.
@@ -11,13 +13,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .entry import OnceModelEntry
+    from .row_admin import OnceAdminMixin
     from .scheduler import OnceDatabaseScheduler
     from .task import OnceTask
 
-__all__ = ("OnceDatabaseScheduler", "OnceModelEntry", "OnceTask")
+__all__ = ("OnceAdminMixin", "OnceDatabaseScheduler", "OnceModelEntry", "OnceTask")
 
 if not TYPE_CHECKING:  # a type checker would believe that any name is here
-    _HOME = {"OnceDatabaseScheduler": "scheduler", "OnceModelEntry": "entry", "OnceTask": "task"}
+    _HOME = {
+        "OnceAdminMixin": "row_admin",
+        "OnceDatabaseScheduler": "scheduler",
+        "OnceModelEntry": "entry",
+        "OnceTask": "task",
+    }
 
     def __getattr__(name: str) -> object:
         if name not in _HOME:

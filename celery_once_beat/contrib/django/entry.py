@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,13 +13,13 @@ from django_celery_beat.schedulers import ModelEntry
 from django_celery_beat.utils import make_aware
 from kombu.utils.json import loads
 
-from celery_once_beat.errors import SettingError
+from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.rules import check_anchor
 from celery_once_beat.wording import shown
 
 from .bounds import Bounded
 
-__all__ = ("OnceModelEntry", "WrongEntry", "instant")
+__all__ = ("OnceModelEntry", "as_entries", "instant")
 
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
@@ -113,6 +113,18 @@ class WrongEntry:
     def task(self) -> str:
         """Raises the SettingError that says what is wrong."""
         raise SettingError(self._why)
+
+
+def as_entries(models: Iterable[Any], entry: Callable[..., Any], app: Any) -> dict[str, Any]:
+    """Return rows as entries by name; one that is wrong says so, and the others are as if it weren't there."""
+    found: dict[str, Any] = {}
+    for model in models:
+        try:
+            found[model.name] = entry(model, app=app)
+        except Exception as exc:  # noqa: BLE001  # whatever a user's crontab or place raises
+            why = str(exc) if isinstance(exc, OnceError) else f"row {model.name!r}: {shown(exc)}"
+            found[model.name] = WrongEntry(model.name, why)
+    return found
 
 
 def _json(model: Any, field: str, kind: type, expected: str) -> Any:

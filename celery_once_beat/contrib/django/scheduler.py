@@ -26,7 +26,7 @@ from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
 from .database import INTERVAL, SILENT, Database, Seen, Tables, alone, one_line
-from .entry import OnceModelEntry, WrongEntry, instant
+from .entry import OnceModelEntry, as_entries, instant
 
 __all__ = ("OnceDatabaseScheduler",)
 
@@ -80,18 +80,11 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def all_as_schedule(self) -> dict[str, Any]:
         """Return all enabled rows as entries. Asks the database, writes nothing; raises DatabaseUnavailableError."""
-        schedule: dict[str, Any] = {}
         try:
             models = list(self.enabled_models_qs())
         except (DatabaseError, InterfaceError) as exc:
             raise DatabaseUnavailableError(f"the database can't be read: {one_line(exc)}") from exc
-        for model in models:
-            try:
-                schedule[model.name] = self.Entry(model, app=self.app)
-            except Exception as exc:  # noqa: BLE001  # whatever a user's crontab or place raises
-                why = str(exc) if isinstance(exc, OnceError) else f"row {model.name!r}: {shown(exc)}"
-                schedule[model.name] = WrongEntry(model.name, why)
-        return schedule
+        return as_entries(models, self.Entry, self.app)
 
     @property
     def schedule(self) -> dict[str, Any]:  # type: ignore[override]  # as the base's, which can't be set either
@@ -162,9 +155,9 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 self._wait_for_all(entry, old)
         for entry in self.entries:
             old_source = before.schedule.get(entry.name)
-            if entry.one_off and old_source and _key(old_source) not in (None, _key(entry.source)):
-                # Deleted and made again between two looks: what the old row ran doesn't count for this one. All beats
-                # take the same moment.
+            if old_source and _key(old_source) not in (None, _key(entry.source)):
+                # Deleted and made again between two looks: neither what the old row ran counts for this one, nor what
+                # it owed. All beats take the same moment.
                 entry.came(entry.came_at, entry.source.edited_at)
                 self.entries.reload(entry.name)
 

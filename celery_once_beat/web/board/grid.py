@@ -130,7 +130,7 @@ class Grid:
                 "row.html",
                 line=line,
                 cells=cells,
-                next=words.day_and_time(line.next_start, self._zone, now) if line.next_start else "",
+                next=words.next_start(line.status, self._zone, now),
                 unknown_to=_unknown_to(line, axis),
             )
             known = (line, axis, html)

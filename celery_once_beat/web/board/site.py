@@ -170,7 +170,7 @@ class _Site:
         }
 
     def _next(self, line: Line, page: Page) -> str:
-        return words.day_and_time(line.next_start, self._zone, page.moment) if line.next_start else ""
+        return words.next_start(line.status, self._zone, page.moment)
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}

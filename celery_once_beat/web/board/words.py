@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 
 from celery_once_beat.outcomes import OTHER, STATES, State
-from celery_once_beat.status import BeatStatus, WindowStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, WindowStatus
 from celery_once_beat.wording import printable, span
 
 _MOST = 200
@@ -84,6 +84,13 @@ def stretch(begin: datetime, end: datetime, zone: tzinfo) -> str:
 def said(state: str) -> str:
     """A state in a word or two."""
     return STATES[state].word or state if state in STATES else plain(state, 40)
+
+
+def next_start(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
+    """Say when an entry starts next; '' where that isn't known."""
+    if entry.kind == "disabled":
+        return "disabled"
+    return day_and_time(entry.next, zone, now) if entry.next else ""
 
 
 def beat_words(beat: BeatStatus) -> str:

@@ -1,0 +1,211 @@
+"""For an admin of django-celery-beat's rows: how their windows stand, and what one may do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from celery import current_app
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
+from django.utils.timezone import localtime
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.outcomes import STATES
+from celery_once_beat.wording import printable, span
+
+from . import row_windows
+from .row_windows import RowWindows
+
+__all__ = ("OnceAdminMixin",)
+
+#: Windows of a row in the list, and most characters of what to look at.
+_IN_LIST, _MOST_ATTENTION = 3, 60
+#: Between lines.
+_LINES = mark_safe("<br>")
+#: As the field of the change list's form is called; the note is of what is done to all selected rows.
+_NOTE = "once_note"
+
+
+class _NotedActionForm(ActionForm):  # type: ignore[misc]  # Django has no types
+    """Beside the actions: why."""
+
+    once_note = forms.CharField(label="Note:", required=False, max_length=1000)
+
+
+class OnceAdminMixin:
+    """For an admin of ``PeriodicTask``: put it first among the bases.
+
+    The list and the form of a row say when it starts next, how its last windows ended, and what to look at. Actions run
+    its newest window, pause it and resume it, for who may change the row.
+    """
+
+    action_form = _NotedActionForm
+
+    # -- what is shown ----------------------------------------------------------------------------------------
+
+    def get_list_display(self: Any, request: Any) -> tuple[str, ...]:
+        """As the base's, with the columns of this mixin behind the first."""
+        first, *others = super().get_list_display(request)  # type: ignore[misc]
+        return (first, "once_next", "once_last", "once_look", *others)
+
+    def get_readonly_fields(self: Any, request: Any, obj: Any = None) -> tuple[str, ...]:
+        """As the base's; a row that is there has the fields of this mixin too."""
+        fields = super().get_readonly_fields(request, obj)  # type: ignore[misc]
+        return tuple(fields) if obj is None else (*fields, "once_next", "once_windows", "once_attention")
+
+    def get_fieldsets(self: Any, request: Any, obj: Any = None) -> list[Any]:
+        """As the base's; a row that is there has its windows too."""
+        fieldsets = [*super().get_fieldsets(request, obj)]  # type: ignore[misc]
+        ours = ["once_next", "once_windows", "once_attention"]
+        shown = {name for _, options in fieldsets for name in options["fields"] if isinstance(name, str)}
+        if obj is not None and shown.isdisjoint(ours):
+            fieldsets.append(("Windows", {"fields": ours}))
+        return fieldsets
+
+    def get_changelist_instance(self: Any, request: Any) -> Any:
+        """As the base's; the store is asked once for all rows of the page."""
+        changelist = super().get_changelist_instance(request)  # type: ignore[misc]
+        self._look_at(changelist.result_list)
+        return changelist
+
+    @admin.display(description="next window")
+    def once_next(self, row: Any) -> str:
+        """When the row starts next."""
+        status = self._windows(row).status
+        if not row.enabled:
+            return "disabled"
+        return _moment(status.next) if status and status.next else "-"
+
+    @admin.display(description="last windows")
+    def once_last(self, row: Any) -> str:
+        """The last windows of the row and how each stands, with a link to the board."""
+        found = self._windows(row)
+        windows = ((_moment(window.start), _state(window.state)) for window in found.windows[:_IN_LIST])
+        return format_html("{} {}", format_html_join(_LINES, "{} {}", windows) or "-", _link(found.board))
+
+    @admin.display(description="last windows")
+    def once_windows(self, row: Any) -> str:
+        """The last windows of the row, a line each."""
+        found = self._windows(row)
+        windows = ((_story(window),) for window in found.windows)
+        return format_html("{}<br>{}", format_html_join(_LINES, "{}", windows) or "-", _link(found.board))
+
+    @admin.display(description="attention")
+    def once_attention(self, row: Any) -> str:
+        """What somebody should look at: why the row is left out, who paused it, what failed."""
+        found = self._windows(row)
+        worries = found.status.attention if found.status else ()
+        return "; ".join(printable(text) for text in (found.trouble, *worries) if text)
+
+    @admin.display(description="attention")
+    def once_look(self, row: Any) -> str:
+        """As :meth:`once_attention`, cut where it is long."""
+        text = self.once_attention(row)
+        return text if len(text) <= _MOST_ATTENTION else text[: _MOST_ATTENTION - 1] + "…"
+
+    def _windows(self, row: Any) -> RowWindows:
+        if not hasattr(row, "_once_windows"):
+            self._look_at([row])
+        found: RowWindows = row._once_windows  # noqa: SLF001  # ours
+        return found
+
+    def _look_at(self, rows: Any) -> None:
+        found = row_windows.look_at(rows, self._once_app())
+        for row in rows:
+            row._once_windows = found[row.name]  # noqa: SLF001  # ours
+
+    def _once_app(self) -> Any:
+        app = getattr(self, "celery_app", current_app)
+        return getattr(app, "_get_current_object", lambda: app)()
+
+    # -- what one may do --------------------------------------------------------------------------------------
+
+    def get_actions(self: Any, request: Any) -> dict[str, Any]:
+        """As the base's, with those of this mixin for who may change rows."""
+        actions: dict[str, Any] = super().get_actions(request)  # type: ignore[misc]
+        if actions and self.has_change_permission(request):
+            for name in ("once_run", "once_pause", "once_resume"):
+                actions[name] = self.get_action(name)
+        return actions
+
+    @admin.action(description="Run the newest window of selected tasks")
+    def once_run(self, request: Any, rows: Any) -> None:
+        """Run the newest window of each row, also one that ran before: a beat publishes it within two seconds."""
+
+        def order(row: Any) -> str:
+            window = row_windows.run(row, self._once_app())
+            return f"window {_moment(window.start)} is run by order"
+
+        self._do(request, rows, order)
+
+    @admin.action(description="Pause selected tasks")
+    def once_pause(self, request: Any, rows: Any) -> None:
+        """Have no further windows claimed, until they are resumed; what is open goes on."""
+        by, note = request.user.get_username(), request.POST.get(_NOTE, "")
+
+        def order(row: Any) -> str:
+            row_windows.pause(row, self._once_app(), by, note)
+            return f"paused by {by}" + (f": {note}" if note else "")
+
+        self._do(request, rows, order)
+
+    @admin.action(description="Resume selected tasks")
+    def once_resume(self, request: Any, rows: Any) -> None:
+        """Have windows claimed again; those of the pause are caught up on as ``catch_up`` says."""
+        by, note = request.user.get_username(), request.POST.get(_NOTE, "")
+
+        def order(row: Any) -> str:
+            row_windows.resume(row, self._once_app(), by, note)
+            return f"resumed by {by}" + (f": {note}" if note else "")
+
+        self._do(request, rows, order)
+
+    def _do(self: Any, request: Any, rows: Any, order: Callable[[Any], str]) -> None:
+        """Carry out ``order`` for each row that this user may change; what it says stands in the row's history."""
+        for row in rows:
+            if not self.has_change_permission(request, row):
+                self.message_user(request, f"{_quoted(row)}: you may not change it", messages.ERROR)
+                continue
+            try:
+                done = order(row)
+            except OnceError as exc:
+                self.message_user(request, f"{_quoted(row)}: {printable(str(exc))}", messages.ERROR)
+            else:
+                self.log_change(request, row, done)
+                self.message_user(request, f"{_quoted(row)}: {done}")
+
+
+def _quoted(row: Any) -> str:
+    return f'"{printable(row.name)}"'  # a message's first letter becomes a capital one
+
+
+def _link(board: str) -> str:
+    return format_html('<a href="{}">board</a>', board) if board else ""
+
+
+def _moment(instant: datetime) -> str:
+    """An instant in the time zone that Django shows; without the day where that is today."""
+    there, now = localtime(instant), localtime(datetime.now(timezone.utc))
+    return f"{there:%H:%M:%S}" if there.date() == now.date() else f"{there:%Y-%m-%d %H:%M:%S}"
+
+
+def _state(state: str) -> str:
+    return STATES[state].word or state if state in STATES else printable(state)
+
+
+def _story(window: Any) -> str:
+    parts = [_moment(window.start), _state(window.state)]
+    if window.missed > 1:
+        parts.append(f"and {window.missed - 1} before it")
+    if window.late is not None:
+        parts.append(f"{span(max(window.late, 0.0))} late")
+    if window.took is not None:
+        parts.append(f"took {span(window.took)}")
+    if window.worker:
+        parts.append(f"on {printable(window.worker)}")
+    return ", ".join(parts)
