@@ -65,9 +65,13 @@ class Watched:
             found = tell(looks[-1]).get((PREFIX + name, frozenset(labels.items())))
             return found is not None and bool(shows(found))
 
-        wait_until(seen, f"{name} {labels} is as it should be", 90, every=0.5)
+        wait_until(seen, f"{name} {labels} is as it should be", 150, every=0.5)
         # The last ones: so what it comes to stands near the phase's beginning.
         self.recording.phase(*looks[-4:])
+
+    def last(self, name: str, **labels: str) -> float:
+        """The metric ``name``, as the last phase goes on with it."""
+        return self.recording.phases[-1][-1][PREFIX + name, frozenset(labels.items())]
 
     def check(self, alert: str, expected: dict[tuple[int, float], list[dict[str, str]]]) -> None:
         self.recording.check(rule(alert), expected)
@@ -149,7 +153,80 @@ def test_nobody_is_left_to_recover_a_window(watched: Watched) -> None:
     system.beat("beat2").wait_ready()
     watched.phase("open_windows", lambda number: number == 0, entry="tick")
     fires = [{"entry": "tick", "summary": f"tick: {overdue:g} windows are overdue"}]
-    watched.check("OnceOverdue", {(0, END): [], (1, 4): [], (1, SOON): fires, (2, END): []})
+    watched.check("OnceOverdue", {(0, END): [], (1, SOON): fires, (2, END): []})
+
+
+def test_a_body_hangs(watched: Watched) -> None:
+    """Its lease is renewed for ever, and those behind it are begun by nobody: each is an alert of its own."""
+    system = watched.system
+    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [0.05]}}
+    system.settings = {"once_beat_start_timeout": 600.0}
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    system.wait_done(4)
+    watched.export()
+    watched.phase("hung_windows", lambda hung: hung == 0, entry="tick")
+    beat.stop()
+    system.entries["tick"]["args"] = [600]
+    beat = system.beat("hanging").wait_ready()
+    wait_until(lambda: len(system.account().open) > 2, "one runs, others wait", 60)
+    system.store.pause("tick")
+    behind = len(system.account().open) - 1
+    watched.phase("stuck_windows", lambda stuck: stuck == behind, entry="tick")
+    assert watched.last("hung_windows", entry="tick") == 1
+    beat.stop()
+    system.once("abandon", "tick", "--running", "--yes")
+    watched.phase("open_windows", lambda number: number == 0, entry="tick")
+    hangs = [{"entry": "tick", "summary": "tick: 1 windows run far longer than any before"}]
+    waits = [{"entry": "tick", "summary": f"tick: no worker begins {behind} windows that were published"}]
+    idle = [{"queue": system.queue, "summary": f"No worker begins anything from the queue {system.queue}"}]
+    for alert, fires in (("OnceHung", hangs), ("OnceStuck", waits), ("OnceNoWorker", idle)):
+        watched.check(alert, {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_windows_are_skipped(watched: Watched) -> None:
+    """Three in a row, while one runs; until one runs again."""
+    system = watched.system
+    options = {"once": {"overlap": "skip"}}
+    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [600], "options": options}}
+    watched.export()
+    watched.phase("skipped_in_a_row", lambda skipped: skipped == 0, entry="tick")
+    worker, beat = system.worker(concurrency=2).wait_ready(), system.beat().wait_ready()
+    watched.phase("skipped_in_a_row", lambda skipped: skipped >= 3, entry="tick")
+    skipped = watched.last("skipped_in_a_row", entry="tick")
+    worker.kill()
+    beat.stop()
+    system.entries["tick"]["args"] = [0.05]
+    system.purge()
+    system.worker("worker2").wait_ready()
+    system.beat("beat2").wait_ready()
+    watched.phase("skipped_in_a_row", lambda skipped: skipped == 0, entry="tick")
+    fires = [{"entry": "tick", "summary": f"tick: the last {skipped:g} windows were skipped"}]
+    watched.check("OnceSkipping", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_a_worker_stands_still(watched: Watched) -> None:
+    """Its window runs, and its lease isn't renewed; until it goes on."""
+    system = watched.system
+    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [600]}}
+    system.settings = {"once_beat_lease": 60.0}
+    watched.export()
+    watched.phase("silent_windows", lambda silent: silent == 0, entry="tick")
+    worker, beat = system.worker().wait_ready(), system.beat().wait_ready()
+    wait_until(lambda: system.ledger.read("start"), "one runs", 60)
+    beat.stop()
+    with system.procs_paused(worker):
+        watched.phase("silent_windows", lambda silent: silent == 1, entry="tick")
+    watched.phase("silent_windows", lambda silent: silent == 0, entry="tick")
+    fires = [{"entry": "tick", "summary": "tick: the worker that runs 1 windows isn't heard of"}]
+    watched.check("OnceWorkerSilent", {(0, END): [], (1, 1): [], (1, 3): fires, (1, END): fires, (2, END): []})
+
+
+def test_every_rule_has_its_fault() -> None:
+    """A rule that no fault has tried may never fire."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    text = Path(__file__).read_text()
+    assert [rule["alert"] for group in groups for rule in group["rules"] if f'"{rule["alert"]}"' not in text] == []
 
 
 def test_windows_end_badly(watched: Watched) -> None:

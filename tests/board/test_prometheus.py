@@ -56,19 +56,27 @@ def test_every_query_of_the_dashboard_is_answered(system: System, prometheus: Ca
         "tick": {"task": WORK, "every": 1.0},
         "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
         "later": {"task": WORK, "every": 7 * 86_400.0},
+        "long": {"task": WORK, "every": 7 * 86_400.0, "args": [600]},
+        "waiting": {"task": WORK, "every": 1.0, "options": {"queue": "nobody"}},
     }
+    system.settings = {"once_beat_start_timeout": 600.0}
     _, address = export(system)
     server = prometheus(address)
     workers = [system.worker(f"worker{n}").wait_ready() for n in (1, 2)]
     beats = [system.beat(f"beat{n}").wait_ready() for n in (1, 2)]
     assert all(proc.pid for proc in (*workers, *beats))
     system.wait_done(2)
+    system.store.pause("waiting")
+    system.once("run", "long")
     system.once("run", "later")
     wait_until(lambda: server.values(f"{PREFIX}windows_apart_total"), "an order is counted apart", 60)
     system.once("run", "later")
     labels: dict[str, set[str]] = {}
     for found in server.query(f'{{__name__=~"{PREFIX}.*"}}'):
         labels.setdefault(found["metric"]["__name__"], set()).update(found["metric"])
+    idle = f"{PREFIX}idle_queue_stuck_windows"
+    wait_until(lambda: server.query(idle), "nobody begins what is in the queue nobody", 120, every=1.0)
+    labels[idle] = {"queue"}
     for query in QUERIES:
         check_query(filled_in(query), labels)
 
