@@ -421,6 +421,27 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     assert "Traceback" not in acting.proc.log
 
 
+def test_what_beats_run_can_be_ordered_whatever_code_the_board_has(system: System, acting: Board) -> None:
+    """A deploy has a new entry, and the board is the one from before it."""
+    wait_until(lambda: acting.ask(headers=bearer()).status == 200, "the board is there", 60)
+    system.entries = {"new": {"task": WORK, "every": 3600.0}}
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.store.account("new"), "the entry is loaded", 60)
+    lines = wait_until(
+        lambda: re.findall(r'<a href="orders/(\w+)">new</a>', acting.ask("/orders?entry=new", headers=bearer()).text),
+        "the board shows the entry",
+        60,
+    )
+    shown = acting.ask(f"/orders/{lines[0]}", headers=bearer())
+    csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
+    assert csrf
+    form = Form(acting, f"/orders/{lines[0]}", shown.headers["set-cookie"].partition(";")[0], csrf[1])
+    assert form.send("run").status == 303
+    wait_until(lambda: system.account("new").apart == {"done": 1}, "a worker ran it", 60)
+    beat.stop()
+
+
 def test_the_pages_of_orders_carry_the_policy(system: System, acting: Board) -> None:
     """As all pages, but that a form may be sent to the board itself, and says from where it comes."""
     form = open_form(system, acting)

@@ -15,7 +15,7 @@ from celery_once_beat.client import Orders, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.schedules import Change, Definition, Schedule, check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import about_windows, each_window, newest_start
+from celery_once_beat.status import about_windows, each_window, line_up, newest_start
 from celery_once_beat.store import Lookup, Order, OrderRecord, Store, WindowSeen
 
 if TYPE_CHECKING:
@@ -116,17 +116,23 @@ class Desk:
         )
 
     def _entry(self, name: str) -> BeatEntry:
-        """Return the entry as a beat of this app has it, if its windows can be ordered."""
+        """Return the entry as the beats run it, if its windows can be ordered."""
         loaded = load_schedule(self._app, self._settings, self._scheduler)
         add_defined(loaded, self._app, self._store)
-        entry = loaded.entries.get(name)
-        if entry is None:
-            if name in loaded.entries.wrong:
-                raise SettingError(f"it is left out: {loaded.entries.wrong[name]}")
-            raise UnknownScheduleError("it isn't in the schedule of the board's app")
-        if not entry.tracked:
+        code, account = loaded.entries.get(name), self._store.account(name)
+        if code is not None and code.tracked and account is not None and account.fingerprint == code.fingerprint:
+            return code
+        overview = self._lookup.overview([name], and_loaded=True)  # of all entries: more than the common case needs
+        found = next((each for each in line_up(loaded, overview)[0] if each.name == name), None)
+        if found is None and name in loaded.entries.wrong:
+            raise SettingError(f"it is left out: {loaded.entries.wrong[name]}")
+        if found is None:
+            raise UnknownScheduleError("it isn't in the schedule")
+        if not found.tracked:
             raise SettingError("it is untracked: nobody could record the end of a window")
-        return entry
+        if found.entry is None:
+            raise SettingError("the board's app doesn't have it, and its schedule is of a type that isn't known here")
+        return found.entry
 
     # -- orders -----------------------------------------------------------------------------------------------
 
