@@ -16,7 +16,7 @@ from .axis import ZOOMS, Zoom
 from .page import Line
 
 #: Rows of one page: more would take a browser longer to show than a person to look for one.
-ROWS = 200
+ROWS = 100
 _LONGEST = 200
 _MOST_PAGES = 100_000
 _MOST_OPEN = 50
