@@ -30,7 +30,7 @@ from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
-__all__ = ("EVERY_SECOND", "System", "rare")
+__all__ = ("EVERY_SECOND", "System", "once_soon", "rare")
 
 EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
 
@@ -41,6 +41,11 @@ def rare(every: float = 20.0) -> dict[str, Any]:
     A beat that starts too late begins with the next one: wait for longer than ``every``.
     """
     return {"every": every, "anchor": format_instant(datetime.now(timezone.utc) + timedelta(seconds=5))}
+
+
+def once_soon() -> dict[str, Any]:
+    """An interval with one window soon, however slowly a beat starts, and no other within a test."""
+    return {"every": 7 * 86_400.0, "anchor": format_instant(datetime.now(timezone.utc) + timedelta(seconds=12))}
 
 
 class System:

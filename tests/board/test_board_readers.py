@@ -6,7 +6,7 @@ import re
 
 from boards import start_board
 from processes import wait_until
-from system import System, rare
+from system import System, once_soon
 
 WORK = "apps.once_app.work"
 
@@ -16,7 +16,7 @@ def test_the_board_shows_what_the_beats_run(system: System) -> None:
     system.check_law = False
     system.entries = {
         "there": {"task": WORK, "every": 3600.0},
-        "fails": {"task": "apps.once_app.ending", "args": ["fails"], **rare(3600.0)},
+        "fails": {"task": "apps.once_app.ending", "args": ["fails"], **once_soon()},
     }
     system.worker(concurrency=1).wait_ready()
     system.beat()

@@ -9,7 +9,7 @@ from typing import Any
 from processes import wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
-from system import System, rare
+from system import System, once_soon
 
 from celery_once_beat.status.judgements import LEAST_HUNG, STUCK_AFTER
 
@@ -67,7 +67,7 @@ def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer],
     system.use_store(server.url())
     system.check_law = False
     system.settings = PATIENT
-    system.entries = {"tick": {"task": WORK, **rare(3600.0)}}
+    system.entries = {"tick": {"task": WORK, **once_soon()}}
     system.beat()
     wait_until(lambda: told(system)["entry"]["open"], "one is published", 60)
     assert told(system)["attention"] == ""
@@ -93,7 +93,7 @@ def test_a_message_that_waits_for_its_countdown_isnt_stuck(
     system.use_store(server.url())
     system.check_law = False
     system.settings = PATIENT
-    system.entries = {"tick": {"task": WORK, **rare(3600.0), "options": {"countdown": 300}}}
+    system.entries = {"tick": {"task": WORK, **once_soon(), "options": {"countdown": 300}}}
     system.beat()
     wait_until(lambda: told(system)["entry"]["open"], "one is published", 60)
     server.set_clock_offset(AHEAD)
@@ -120,7 +120,7 @@ def test_a_killed_workers_window(system: System) -> None:
     system.check_law = False
     system.settings = {"once_beat_lease": 15.0}
     system.kill_point = "worker.body:KILL"
-    system.entries = {"tick": {"task": WORK, **rare(3600.0)}}
+    system.entries = {"tick": {"task": WORK, **once_soon()}}
     worker = system.worker(concurrency=1)
     worker.wait_ready()
     system.beat()
@@ -140,7 +140,7 @@ def test_a_task_that_workers_dont_know(system: System) -> None:
     """Beats were deployed first: status and doctor name the worker and the task at once."""
     system.check_law = False
     system.settings = {"once_beat_start_timeout": 600.0}
-    system.entries = {"new": {"task": "apps.once_app.newer", **rare(3600.0)}}
+    system.entries = {"new": {"task": "apps.once_app.newer", **once_soon()}}
     system.worker(concurrency=1).wait_ready()
     system.beat(NEWER="1")
     seen = wait_until(
