@@ -23,6 +23,8 @@ from .verbs import Store
 
 #: Entries that travel in one pipeline.
 _CHUNK = 500
+#: Workers that began a window so long ago are shown.
+_WORKERS_OF = timedelta(days=1)
 #: Most overdue windows that are read of each shard.
 _MOST_OVERDUE = 10_000
 
@@ -115,7 +117,7 @@ class Lookup:
         loaded = self._loaded() if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
-        workers = self._workers() if and_loaded else {}
+        workers = self._workers(now) if and_loaded else {}
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
@@ -202,9 +204,13 @@ class Lookup:
             ],
         )
 
-    def _workers(self) -> dict[str, datetime]:
+    def _workers(self, now: datetime) -> dict[str, datetime]:
+        since = codec.epoch_ms(now - _WORKERS_OF)
         replies = self._trip.read(
-            [("ZRANGE", self._keys.of_shard("workers", shard), 0, -1, "WITHSCORES") for shard in range(SHARDS)]
+            [
+                ("ZRANGEBYSCORE", self._keys.of_shard("workers", shard), since, "+inf", "WITHSCORES")
+                for shard in range(SHARDS)
+            ]
         )
         heard: dict[str, float] = {}
         for reply in replies:

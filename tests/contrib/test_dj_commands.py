@@ -63,7 +63,7 @@ def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> 
     assert [window["entry"] for window in coming] == ["one-off"]
     nightly = json.loads(shop.once("next", "-S", ONCE, "nightly", "-n", "1", "--json"))
     assert nightly[0]["local"][11:] == "02:30:00+09:00"
-    shop.once("status", "-S", ONCE)
+    shop.once("status", "-S", ONCE, exit_code=1)
     assert "wrong args" not in shop.audit()
     assert everything() == before
 
