@@ -85,10 +85,12 @@ JUDGEMENTS = (
 
 def needs_records(seen: EntrySeen, now: datetime) -> bool:
     """Whether an entry's whole history is needed to judge it."""
-    begun = [window.open.begun for window in seen.windows if window.state == "running" and window.open]
-    if any(at is not None and now - at > LEAST_HUNG for at in begun):
-        return True
-    return seen.last is not None and seen.last.state == "skipped"
+    if seen.account is not None and seen.account.open:
+        begun = [window.open.begun for window in seen.windows if window.state == "running" and window.open]
+        if any(at is not None and now - at > LEAST_HUNG for at in begun):
+            return True
+    last = seen.last
+    return last is not None and last.state == "skipped"
 
 
 def is_hung(running_for: timedelta, records: Sequence[Past]) -> bool:

@@ -7,7 +7,7 @@ say what it loads. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass, field
 
 from celery_once_beat.beat import BeatEntry, LoadedSchedule
@@ -68,11 +68,31 @@ class CodeDiffers:
         return "This process's code isn't what the beats run, which is shown: " + "; ".join(parts)
 
 
-def line_up(schedule: LoadedSchedule, overview: Overview) -> tuple[list[Listed], CodeDiffers]:
+#: By name what an entry was listed by, and as what. Who looks again and again keeps it: mostly it is the same.
+Lines = dict[str, tuple[tuple[object, ...], Listed | None, str]]
+
+
+def line_up(
+    schedule: LoadedSchedule, overview: Overview, before: Lines | None = None
+) -> tuple[list[Listed], CodeDiffers]:
     """Return the entries to be shown, and by what the code differs. ``schedule`` is what this process has."""
     look = _Look(schedule, overview)
+    lines = {} if before is None else before
     differs = CodeDiffers()
-    return list(look.entries(differs)), differs
+    listed = []
+    for name, seen in overview.entries.items():
+        by = look.by(seen)
+        known = lines.get(name)
+        if known is None or known[0] != by:
+            known = lines[name] = (by, *look.line(seen))
+        _, line, how = known
+        if line is not None:
+            listed.append(line)
+        if how:
+            getattr(differs, how).append(name)
+    for name in lines.keys() - overview.entries.keys():
+        del lines[name]
+    return listed, differs
 
 
 class _Look:
@@ -82,26 +102,27 @@ class _Look:
         self._alive = {beat.name for beat in overview.beats}
         #: Until it has loaded all, nobody knows what a beat doesn't have.
         self._all_said = bool(self._alive) and all(beat.report and not beat.report.unloaded for beat in overview.beats)
+        self._who = sys.intern(repr((sorted(self._alive), self._all_said)))
 
-    def entries(self, differs: CodeDiffers) -> Iterator[Listed]:
-        for name, seen in self._overview.entries.items():
-            code = self._entries.get(name)
-            definition = self._definition(seen)
-            if definition is not None and self._runs(seen, known=code is not None):
-                if self._alive:
-                    self._compare(code, seen, differs)
-                yield self._as_said(code, seen, definition)
-            elif code is not None and self._left(code, seen):
-                differs.only_here.append(name)
-            elif code is not None:
-                yield self._of_code(code, seen)
+    def by(self, seen: EntrySeen) -> tuple[object, ...]:
+        """Return all by which an entry is listed."""
+        return seen, self._entries.get(seen.name), self._overview.loaded.get(seen.name), self._who
 
-    def _compare(self, code: BeatEntry | None, seen: EntrySeen, differs: CodeDiffers) -> None:
+    def line(self, seen: EntrySeen) -> tuple[Listed | None, str]:
+        """Return an entry, None where it isn't shown, and the field of CodeDiffers in which it stands, or ''."""
+        code = self._entries.get(seen.name)
+        definition = self._definition(seen)
+        if definition is not None and self._runs(seen, known=code is not None):
+            return self._as_said(code, seen, definition), self._compare(code, seen) if self._alive else ""
+        if code is not None and self._left(code, seen):
+            return None, "only_here"
+        return (None, "") if code is None else (self._of_code(code, seen), "")
+
+    def _compare(self, code: BeatEntry | None, seen: EntrySeen) -> str:
         assert seen.account is not None
         if code is None:
-            differs.only_there.append(seen.name)
-        elif code.fingerprint != seen.account.fingerprint and not code.stored:
-            differs.changed.append(seen.name)
+            return "only_there"
+        return "changed" if code.fingerprint != seen.account.fingerprint and not code.stored else ""
 
     def _definition(self, seen: EntrySeen) -> LoadedDefinition | None:
         """Return what a beat said of the entry, if that is still in force and can be read."""

@@ -13,10 +13,10 @@ from celery_once_beat.beat import Defined, LoadedSchedule, add_defined, load_sch
 from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import EntrySeen, Lookup, Overview, Store, WindowSeen
+from celery_once_beat.store import EntrySeen, Lookup, Overview, Remembered, Store, WindowSeen
 
 from .judgements import needs_records
-from .report import Report, make_report
+from .report import Report, Told, make_report
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -54,6 +54,8 @@ class View:
         self._seen: dict[str, EntrySeen] = {}
         self._deep: dict[str, EntrySeen] = {}
         self._windows: dict[str, Sequence[WindowSeen]] = {}
+        self._remembered = Remembered()
+        self._told = Told()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -63,9 +65,13 @@ class View:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
         self._defined = add_defined(schedule, self._app, self._store, self._defined)
-        overview = look(self._lookup, schedule)
+        overview = look(self._lookup, schedule, self._remembered)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
-        changed = [name for name, seen in overview.entries.items() if self._seen.get(name) != seen]
+        changed = [
+            name
+            for name, seen in overview.entries.items()
+            if (old := self._seen.get(name)) is not seen and old != seen  # mostly it is
+        ]
         if self._shown > 1 and changed:
             again = self._lookup.overview(changed, self._shown).entries
         else:
@@ -74,8 +80,11 @@ class View:
         self._windows = {name: each_window(again[name]) if name in again else self._windows[name] for name in deep}
         self._seen, self._deep = overview.entries, deep
         # An older window that can't be read is its entry's trouble too.
-        told = {name: replace(seen, trouble=seen.trouble or deep[name].trouble) for name, seen in self._seen.items()}
-        return Sight(make_report(replace(overview, entries=told), schedule), self._windows)
+        told = {
+            name: replace(seen, trouble=deep[name].trouble) if deep[name].trouble and not seen.trouble else seen
+            for name, seen in self._seen.items()
+        }
+        return Sight(make_report(replace(overview, entries=told), schedule, self._told), self._windows)
 
     def _current_schedule(self) -> LoadedSchedule:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:
@@ -94,12 +103,12 @@ class View:
         return self._schedule
 
 
-def look(lookup: Lookup, schedule: LoadedSchedule) -> Overview:
+def look(lookup: Lookup, schedule: LoadedSchedule, before: Remembered | None = None) -> Overview:
     """Look at all that a report needs: the entries of ``schedule``, those that beats have loaded, beats and workers.
 
-    Raises StoreUnavailableError.
+    ``before``: who looks again and again reads what has changed. Raises StoreUnavailableError.
     """
-    overview = lookup.overview(schedule.names, and_loaded=True)
+    overview = lookup.overview(schedule.names, and_loaded=True, before=before)
     odd = [name for name, seen in overview.entries.items() if needs_records(seen, overview.now)]
     return lookup.look_closer(overview, odd)
 

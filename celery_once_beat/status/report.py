@@ -53,7 +53,7 @@ from .judgements import (
     is_silent,
     skipped_in_a_row,
 )
-from .lineup import Listed, line_up
+from .lineup import Lines, Listed, line_up
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
 _DEADLINE_LATER = timedelta(seconds=1)
@@ -242,12 +242,45 @@ def as_json(value: Any) -> Any:
     return format_instant(value) if isinstance(value, datetime) else value
 
 
-def make_report(overview: Overview, schedule: LoadedSchedule) -> Report:
-    """Say how everything stands, by one look at the store; ``schedule`` is what this process has, see ``lineup``."""
-    listed, differs = line_up(schedule, overview)
-    looks = [_Look.at(each, overview.now) for each in listed]
+class Told:
+    """What one caller was told of entries. One that rests stands as it did, until its next start."""
+
+    def __init__(self) -> None:
+        self.lines: Lines = {}
+        #: By name.
+        self._entries: dict[str, tuple[Listed, EntryStatus, datetime]] = {}
+
+    def entry(self, listed: Listed, now: datetime) -> EntryStatus | None:
+        """Return how an entry stands that rests; None where that has to be found."""
+        known = self._entries.get(listed.name)
+        return known[1] if known is not None and known[0] is listed and now < known[2] else None
+
+    def keep(self, listed: Listed, status: EntryStatus, now: datetime) -> EntryStatus:
+        """Keep how an entry stands, if it rests: nothing of it is open, and its next start lies ahead."""
+        account = listed.seen.account
+        rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
+        if rests and status.next is not None and now < status.next:
+            self._entries[listed.name] = (listed, status, status.next)
+        else:
+            self._entries.pop(listed.name, None)
+        return status
+
+
+def make_report(overview: Overview, schedule: LoadedSchedule, told: Told | None = None) -> Report:
+    """Say how everything stands, by one look at the store; ``schedule`` is what this process has, see ``lineup``.
+
+    ``told``: who looks again and again is told what is the same by the same objects.
+    """
+    told = told or Told()
+    now = overview.now
+    listed, differs = line_up(schedule, overview, told.lines)
+    looks = [_Look.at(each, now) for each in listed]
     idle = {queue.queue: queue for queue in _idle_queues(looks)}
-    entries = [_entry(look, overview.now, idle.get(look.listed.queue or "")) for look in looks]
+    entries = [
+        told.entry(look.listed, now)
+        or told.keep(look.listed, _entry(look, now, idle.get(look.listed.queue or "")), now)
+        for look in looks
+    ]
     names = {each.name for each in listed}
     for found, why in schedule.entries.wrong.items():
         name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
@@ -343,6 +376,8 @@ class _Look:
     @classmethod
     def at(cls, listed: Listed, now: datetime) -> _Look:
         seen = listed.seen
+        if seen.account is None or not seen.account.open:
+            return cls(listed, (), (), (), ())
         running = tuple(window for window in seen.windows if window.state == "running")
         silent = tuple(window for window in running if is_silent(_unheard(window, listed.lease, now), listed.lease))
         return cls(

@@ -70,7 +70,7 @@ from __future__ import annotations
 from .clients import check_client
 from .codec import read_app
 from .keys import SHARDS
-from .lookup import BeatSeen, EntrySeen, Lookup, Overview, WindowSeen
+from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Remembered, WindowSeen
 from .model import (
     BOUNDS,
     RUNS_ALONE,
@@ -160,6 +160,7 @@ __all__ = (
     "Published",
     "RedBeat",
     "RedBeatHash",
+    "Remembered",
     "Renewal",
     "Renewed",
     "Spent",

@@ -6,19 +6,20 @@ A key that can't be read is a line of trouble at its entry; the other entries ar
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_once_beat.errors import OnceError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.windows import format_instant
 
-from . import codec
+from . import codec, scripts
 from .keys import SHARDS, shard_of
 from .model import BeatReport, EntryAccount, OpenWindow, Past
 from .roundtrip import Words
+from .scripts import Call
 from .verbs import Store
 
 #: Entries that travel in one pipeline.
@@ -27,6 +28,10 @@ _CHUNK = 500
 _WORKERS_OF = timedelta(days=1)
 #: Most overdue windows that are read of each shard.
 _MOST_OVERDUE = 10_000
+#: Characters of a mark.
+_MARK = 10
+#: Seconds after which a caller who looks again and again reads all anew.
+_REMEMBERED = 30.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,62 @@ class Overview:
     workers: dict[str, datetime] = field(default_factory=dict)
 
 
+class Remembered:
+    """What the looks of one caller have found, so that the next one reads what has changed since.
+
+    An entry's hash tells: whatever changes an entry changes it. A foreign hand may change another of its keys alone, so
+    all is read again now and then.
+    """
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, str] = {}
+        #: What is asked for the marks of ``names``, in ``chunks``.
+        self.names: Sequence[str] = ()
+        self.chunks: list[list[str]] = []
+        self.calls: list[Call[str]] = []
+        self._seen: dict[str, EntrySeen] = {}
+        self._marks: dict[str, str] = {}
+        self._read_at = -_REMEMBERED
+
+    def is_old(self) -> bool:
+        """Whether all is to be read again."""
+        return time.monotonic() - self._read_at >= _REMEMBERED
+
+    def changed(
+        self,
+        names: Sequence[str],
+        marks: dict[str, str],
+        overdue: Mapping[str, dict[datetime, datetime]],
+        trouble: Mapping[int, str],
+    ) -> list[str]:
+        """Return which entries to read again; ``trouble`` has the shards whose overdue windows can't be read."""
+        if self.is_old() or trouble:
+            self._seen, self._read_at = {}, time.monotonic()
+        before, self._marks = self._marks, marks
+        return [
+            name
+            for name in names
+            if name not in self._seen
+            or not marks[name]
+            or before.get(name) != marks[name]
+            or self._seen[name].overdue != overdue.get(name, {})
+        ]
+
+    def has_new_definitions(self, read: Mapping[str, EntrySeen]) -> bool:
+        """Whether beats loaded or left one of these since."""
+        return any(_loaders(seen) != _loaders(self._seen.get(name)) for name, seen in read.items())
+
+    def keep(self, names: Iterable[str], read: Mapping[str, EntrySeen]) -> dict[str, EntrySeen]:
+        """Return all entries, those that were read anew among them."""
+        self._seen = {name: read.get(name) or self._seen[name] for name in names}
+        return dict(self._seen)
+
+
+def _loaders(seen: EntrySeen | None) -> tuple[object, object]:
+    account = seen.account if seen else None
+    return (account.fingerprint, account.loaders) if account else (None, None)
+
+
 class Lookup:
     """Looks into one store. Its methods raise StoreUnavailableError where Redis doesn't answer."""
 
@@ -108,26 +169,65 @@ class Lookup:
         self._trip = store._trip  # noqa: SLF001  # of the same box
         self._keys = store.keys
 
-    def overview(self, entries: Iterable[str], history: int = 1, *, and_loaded: bool = False) -> Overview:
+    def overview(
+        self, entries: Iterable[str], history: int = 1, *, and_loaded: bool = False, before: Remembered | None = None
+    ) -> Overview:
         """Look at the beats and at ``entries``, each with up to ``history`` records of its history.
 
-        With ``and_loaded`` at all entries that beats have loaded, too, and at the workers.
+        With ``and_loaded`` at all entries that beats have loaded, too, and at the workers. ``before`` is what the last
+        look of this kind found: only what has changed since is read again.
         """
         now, latency, beats = self._beats()
-        loaded = self._loaded() if and_loaded else {}
+        loaded = self._loaded(before) if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
+        strangers = {name: len(overdue[name]) for name in overdue.keys() - set(names)}
         workers = self._workers(now) if and_loaded else {}
+        if before is None:
+            seen = self._read(names, history, overdue, trouble)
+        else:
+            changed = before.changed(names, self._marks(names, before), overdue, trouble)
+            read = self._read(changed, history, overdue, trouble)
+            if and_loaded and before.has_new_definitions(read):
+                loaded = before.loaded = self._scan_loaded()
+            seen = before.keep(names, read)
+        return Overview(now, latency, beats, seen, strangers, loaded, workers)
+
+    def _marks(self, names: Sequence[str], before: Remembered) -> dict[str, str]:
+        """Return by name what is the same as long as the entry's hash is; '' where that can't be told."""
+        if names != before.names:
+            by_shard: dict[int, list[str]] = {}
+            for name in names:
+                by_shard.setdefault(shard_of(name), []).append(name)
+            chunks = [of[at : at + _CHUNK] for of in by_shard.values() for at in range(0, len(of), _CHUNK)]
+            before.names, before.chunks = names, chunks
+            before.calls = [
+                scripts.MARKS.call({}, [self._keys.of_entry("entry", name) for name in chunk]) for chunk in chunks
+            ]
+        answers = self._trip.run(before.calls)
+        marks: dict[str, str] = {}
+        for chunk, answer in zip(before.chunks, answers, strict=True):
+            if isinstance(answer, StoreUnavailableError):
+                raise answer
+            text = answer if isinstance(answer, str) else ""
+            marks.update((name, text[at * _MARK : (at + 1) * _MARK]) for at, name in enumerate(chunk))
+        return marks
+
+    def _read(
+        self,
+        names: Sequence[str],
+        history: int,
+        overdue: Mapping[str, dict[datetime, datetime]],
+        trouble: Mapping[int, str],
+    ) -> dict[str, EntrySeen]:
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
             replies = self._trip.read([command for name in chunk for command in self._commands(name, history)])
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
-                late = overdue.pop(name, {})
-                seen[name] = self._entry(name, reply, late, trouble.get(shard_of(name), ""))
+                seen[name] = self._entry(name, reply, overdue.get(name, {}), trouble.get(shard_of(name), ""))
             self._add_failures(seen, chunk)
-        strangers = {name: len(windows) for name, windows in overdue.items()}
-        return Overview(now, latency, beats, seen, strangers, loaded, workers)
+        return seen
 
     def look_closer(self, overview: Overview, records_of: Collection[str]) -> Overview:
         """Add the deadlines of windows that run, and all records of some entries."""
@@ -258,7 +358,19 @@ class Lookup:
             ]
             seen[name] = replace(seen[name], windows=windows)
 
-    def _loaded(self) -> dict[str, str]:
+    def _loaded(self, before: Remembered | None) -> dict[str, str]:
+        """Return what beats say of the entries that they have loaded; as before, while they are as many."""
+        if before is None:
+            return self._scan_loaded()
+        keys = [self._keys.of_shard("entries", shard) for shard in range(SHARDS)]
+        counted = [
+            0 if isinstance(reply, OnceError) else reply for reply in self._trip.read([("HLEN", k) for k in keys])
+        ]
+        if before.is_old() or sum(counted) != len(before.loaded):
+            before.loaded = self._scan_loaded()
+        return before.loaded
+
+    def _scan_loaded(self) -> dict[str, str]:
         """Return what beats say of the entries that they have loaded. A part at a time: there may be a million."""
         found: dict[str, str] = {}
         left = dict.fromkeys(range(SHARDS), "0")

@@ -310,6 +310,8 @@ BACKFILL = Verb(
 )
 ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
 NOTE = Verb("note", "orders", "call words", codec.read_word)
+#: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
+MARKS = Verb("marks", "", "", str, more_keys="hashes")
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb(
     "heartbeat", "beats reports apps", "beat beat_ttl:span what words report", codec.read_heartbeat, waits=True

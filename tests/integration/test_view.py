@@ -21,6 +21,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
+from celery_once_beat.store.keys import shard_of
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
 
@@ -55,7 +56,7 @@ def fill(app: Celery, made: View, windows: int) -> None:
 
 
 def test_histories_are_read_where_something_happened(app: Celery, views: Any, redis_url: str) -> None:
-    """A look reads the newest window of each entry, and more of those alone that changed; the others' stay the same."""
+    """A look reads the entries that changed, and their histories; the others' stay the same."""
     made = views(windows=10)
     fill(app, made, 4)
     first = made.look()
@@ -67,14 +68,36 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
 
     before = read()
     same = made.look()
-    assert read() - before == 3
+    assert read() - before == 0
     assert all(same.windows[name] is first.windows[name] for name in "abc")
     with redis.Redis.from_url(redis_url) as client:
         client.hincrby(made._store.entry_key("b"), "refused", 1)
     before = read()
     changed = made.look()
-    assert read() - before == 4
+    assert read() - before == 2
     assert [changed.windows[name] is first.windows[name] for name in "abc"] == [True, False, True]
+
+
+def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_url: str) -> None:
+    """A pause, a window that is claimed, one that is overdue by time alone: whoever looks again sees it."""
+    made = views()
+    rows = list(load_schedule(app, Settings.from_app(app)).entries)
+    filled.load(made._store, rows, timedelta(hours=2, minutes=1))
+    filled.execute(made._store, filled.claim(made._store, rows))
+
+    def told() -> dict[str, tuple[bool, int, int]]:
+        return {each.entry: (each.paused, each.open, each.overdue) for each in made.look().report.entries}
+
+    assert set(told().values()) == {(False, 0, 0)}
+    made._store.pause("a")
+    (window,) = filled.claim(made._store, [row for row in rows if row.name == "b"])
+    assert told() == {"a": (True, 0, 0), "b": (False, 1, 0), "c": (False, 0, 0)}
+    with redis.Redis.from_url(redis_url) as client:
+        shard = made._store.keys.open(shard_of("b"))
+        client.zadd(shard, {client.zrange(shard, 0, -1)[0]: 1})
+    assert told()["b"] == (False, 1, 1)
+    filled.execute(made._store, [window])
+    assert told()["b"] == (False, 0, 0)
 
 
 def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
