@@ -20,9 +20,10 @@ BEAT = "host-a:17:beatbeat"
 
 
 def beat_lives(store: Store, *beats: str) -> None:
-    """Say that beats live, as their heartbeats do; it holds for 15 seconds."""
+    """Say that beats live that have yet to load an entry, as their heartbeats do; it holds for 15 seconds."""
+    report = replies.BeatReport(0.003, 0.012, 5, 0, "0.1.0", unloaded=1)
     for beat in beats or (BEAT,):
-        store.overdue(beat, datetime.now(timezone.utc), 0, report=replies.BeatReport(0.003, 0.012, 5, 0, "0.1.0"))
+        store.overdue(beat, datetime.now(timezone.utc), 0, report=report)
 
 
 def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
