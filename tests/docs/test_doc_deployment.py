@@ -258,7 +258,7 @@ def test_the_pod_of_board_and_metrics(objects: dict[tuple[str, str], dict[str, A
 
     assert get("/metrics")[0] == 401
     status, text = get("/metrics", env["ONCE_BOARD_TOKEN"])
-    assert (status, "once_store_up 1.0" in text) == (200, True)
+    assert (status, "celery_once_beat_store_up 1.0" in text) == (200, True)
     assert "<title>" in get("/", env["ONCE_BOARD_TOKEN"])[1]
     check_memory(objects, "once-board", served)
     (port,) = board["ports"]

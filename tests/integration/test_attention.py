@@ -58,7 +58,7 @@ def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System)
     said = metrics(system)
     assert said["celery_once_beat_hung_windows"] == 1
     assert said["celery_once_beat_oldest_running_window_age_seconds"] > LEAST_HUNG.total_seconds()
-    assert said["once_workers"] == 1
+    assert said["celery_once_beat_workers"] == 1
 
 
 def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer], system: System) -> None:
@@ -112,7 +112,7 @@ def test_skipped_ones_in_a_row_are_seen(system: System) -> None:
     seen = wait_until(lambda: (found := told(system))["entry"]["skipped"] and found, "three are skipped", 60)
     assert f"the last {seen['entry']['skipped']} windows are skipped" in seen["attention"]
     assert seen["entry"]["skipped"] >= 3
-    assert metrics(system)["once_skipped_in_a_row"] >= 3
+    assert metrics(system)["celery_once_beat_skipped_in_a_row"] >= 3
 
 
 def test_a_killed_workers_window(system: System) -> None:
@@ -163,4 +163,4 @@ def test_workers_are_known(system: System) -> None:
     assert names == {worker.name for worker in workers}
     table = system.once("status")
     assert "WORKER" in table
-    assert metrics(system)["once_workers"] == 2
+    assert metrics(system)["celery_once_beat_workers"] == 2

@@ -87,7 +87,7 @@ def test_a_new_entry_is_seen_by_who_runs_already(system: System) -> None:
     wait_until(
         lambda: ("celery_once_beat_open_windows", "leaves") not in series(url), "the one that left is told no more", 60
     )
-    assert series(url)["once_attention", "tick"] == 0
+    assert series(url)["celery_once_beat_attention", "tick"] == 0
 
 
 def test_an_entry_that_cant_be_read(system: System) -> None:
