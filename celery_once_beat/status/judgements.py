@@ -12,17 +12,19 @@ from datetime import datetime, timedelta
 from celery_once_beat.store import EntrySeen, Past
 
 __all__ = (
-    "BEHIND", "BROKEN", "FAILED", "HUNG", "JUDGEMENTS", "LEFT_OUT", "LOADED_OTHERWISE", "MOST_SKIPPED", "NOT_LOADED",
-    "OVERDUE", "PAUSED", "SILENT", "SKIPPING", "STRANGER", "STUCK", "STUCK_AFTER", "UNCLAIMED", "UNKNOWN_TASK",
-    "UNREADABLE", "Judgement", "is_hung", "is_silent", "needs_records", "skipped_in_a_row",
+    "BEHIND", "BROKEN", "FAILED", "HUNG", "JUDGEMENTS", "LEAST_HUNG", "LEFT_OUT", "LOADED_OTHERWISE", "MOST_SKIPPED",
+    "NOT_LOADED", "OVERDUE", "PAUSED", "SILENT", "SKIPPING", "STRANGER", "STUCK", "STUCK_AFTER", "UNCLAIMED",
+    "UNKNOWN_TASK", "UNREADABLE", "Judgement", "is_hung", "is_silent", "longest_run", "needs_records",
+    "skipped_in_a_row",
 )  # fmt: skip
 
 #: A run is hung if it takes longer than so many times the longest of those that are recorded, ...
 _TIMES_LONGER = 5
 #: ... and than this; ...
 LEAST_HUNG = timedelta(seconds=60)
-#: ... so many have to be recorded.
+#: ... so many have to be recorded. With fewer its entry's interval counts, within these bounds.
 _LEAST_RUNS = 3
+_LEAST_INTERVAL, _MOST_INTERVAL = timedelta(hours=1), timedelta(days=1)
 #: A window is stuck if it was published, and for so long no worker has begun it.
 STUCK_AFTER = timedelta(seconds=60)
 #: So many skipped windows in a row are too many.
@@ -57,7 +59,8 @@ HUNG = Judgement(
     "hung",
     5,
     f"a window runs for more than {LEAST_HUNG.total_seconds():g} s, and {_TIMES_LONGER} times as long as the longest "
-    f"run in its entry's history, which has {_LEAST_RUNS} runs at least",
+    f"of its entry's history that is done. If fewer than {_LEAST_RUNS} are: for longer than its entry's interval, 1 h "
+    "at least and 1 d at most",
 )
 STUCK = Judgement(
     "stuck", 5, f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (and countdown)"
@@ -93,10 +96,20 @@ def needs_records(seen: EntrySeen, now: datetime) -> bool:
     return last is not None and last.state == "skipped"
 
 
-def is_hung(running_for: timedelta, records: Sequence[Past]) -> bool:
-    """Whether a window that runs for so long hangs, by its entry's history."""
-    runs = [past.took for past in records if past.took is not None]
-    return len(runs) >= _LEAST_RUNS and running_for > max(_TIMES_LONGER * max(runs), LEAST_HUNG)
+def longest_run(records: Sequence[Past]) -> timedelta | None:
+    """Return the longest of an entry's runs; None where too few are recorded.
+
+    Only those that are done count: what failed or was given up may have hung itself.
+    """
+    runs = [past.took for past in records if past.outcome == "done" and past.took is not None]
+    return max(runs) if len(runs) >= _LEAST_RUNS else None
+
+
+def is_hung(running_for: timedelta, longest: timedelta | None, interval: timedelta | None) -> bool:
+    """Whether a window that runs for so long hangs, by the longest run before, else by its entry's interval."""
+    if longest is not None:
+        return running_for > max(_TIMES_LONGER * longest, LEAST_HUNG)
+    return running_for > min(max(interval or _MOST_INTERVAL, _LEAST_INTERVAL), _MOST_INTERVAL)
 
 
 def is_silent(heard: timedelta, lease: float) -> bool:

@@ -34,6 +34,7 @@ from .judgements import (
     BROKEN,
     FAILED,
     HUNG,
+    LEAST_HUNG,
     LEFT_OUT,
     LOADED_OTHERWISE,
     MOST_SKIPPED,
@@ -51,6 +52,7 @@ from .judgements import (
     Judgement,
     is_hung,
     is_silent,
+    longest_run,
     skipped_in_a_row,
 )
 from .lineup import Lines, Listed, line_up
@@ -384,7 +386,7 @@ class _Look:
             listed,
             running,
             silent,
-            tuple(each for each in running if each not in silent and is_hung(_running_for(each, now), seen.records)),
+            tuple(each for each in running if each not in silent and _is_hung(each, listed, now)),
             tuple(each for each in seen.windows if each.state == "published" and _is_stuck(each, listed, now)),
         )
 
@@ -399,6 +401,15 @@ def _unheard(window: WindowSeen, lease: float, now: datetime) -> timedelta:
 def _running_for(window: WindowSeen, now: datetime) -> timedelta:
     begun = window.open.begun if window.open else None
     return now - begun if begun else timedelta(0)
+
+
+def _is_hung(window: WindowSeen, listed: Listed, now: datetime) -> bool:
+    running_for = _running_for(window, now)
+    if running_for <= LEAST_HUNG:
+        return False  # until then its entry's records aren't read
+    longest = longest_run(listed.seen.records)
+    ends = _after(listed.entry, window.start) if longest is None and listed.entry is not None else None
+    return is_hung(running_for, longest, None if ends is None else ends - window.start)
 
 
 def _is_stuck(window: WindowSeen, listed: Listed, now: datetime) -> bool:
@@ -508,12 +519,12 @@ def _worries_of_windows(look: _Look, now: datetime, idle: IdleQueue | None) -> I
         yield _Worry.of(SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}")
     if look.hung:
         window = max(look.hung, key=lambda each: _running_for(each, now))
-        usual = max(past.took for past in listed.seen.records if past.took is not None)
-        yield _Worry.of(
-            HUNG,
-            f"{len(look.hung)} running for {_span(_running_for(window, now))} on {_worker(window)}, the longest before "
-            f"took {_span(usual)}",
+        longest = longest_run(listed.seen.records)
+        before = (
+            "too few before are done to compare" if longest is None else f"the longest before took {_span(longest)}"
         )
+        running_for = _span(_running_for(window, now))
+        yield _Worry.of(HUNG, f"{len(look.hung)} running for {running_for} on {_worker(window)}, {before}")
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
         words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"

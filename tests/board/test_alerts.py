@@ -177,7 +177,7 @@ def test_a_body_hangs(watched: Watched) -> None:
     beat.stop()
     system.once("abandon", "tick", "--running", "--yes")
     watched.phase("open_windows", lambda number: number == 0, entry="tick")
-    hangs = [{"entry": "tick", "summary": "tick: 1 windows run far longer than any before"}]
+    hangs = [{"entry": "tick", "summary": "tick: 1 windows run for far too long"}]
     waits = [{"entry": "tick", "summary": f"tick: no worker begins {behind} windows that were published"}]
     idle = [{"queue": system.queue, "summary": f"No worker begins anything from the queue {system.queue}"}]
     for alert, fires in (("OnceHung", hangs), ("OnceStuck", waits), ("OnceNoWorker", idle)):

@@ -9,7 +9,7 @@ from typing import Any
 from processes import wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
-from system import System, once_soon
+from system import System, once_soon, rare
 
 from celery_once_beat.status.judgements import LEAST_HUNG, STUCK_AFTER
 
@@ -59,6 +59,26 @@ def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System)
     assert said["celery_once_beat_hung_windows"] == 1
     assert said["celery_once_beat_oldest_running_window_age_seconds"] > LEAST_HUNG.total_seconds()
     assert said["celery_once_beat_workers"] == 1
+
+
+def test_a_hang_without_a_history_is_seen(start_redis: Callable[..., RedisServer], system: System) -> None:
+    """Nothing of the entry was ever done: its interval says by when a run should have ended, after an hour at least."""
+    server = start_redis(faketime=0)
+    system.use_store(server.url())
+    system.check_law = False
+    system.settings = {"once_beat_lease": 40_000.0}
+    system.entries = {"tick": {"task": WORK, **rare(), "args": [600]}}
+    system.worker(concurrency=1).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: told(system)["entry"]["running"], "one runs", 60)
+    beat.stop()
+    server.set_clock_offset(3_500)
+    wait_until(lambda: told(system)["entry"]["oldest_running"] > 3_500, "it runs for long", 60)
+    assert not told(system)["entry"]["hung"], "not yet"
+    server.set_clock_offset(3_700)
+    seen = wait_until(lambda: (found := told(system))["entry"]["hung"] and found, "it is hung", 60)
+    assert "1 running for 1 h 1 min on " in seen["attention"]
+    assert "too few before are done to compare" in seen["attention"]
 
 
 def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer], system: System) -> None:

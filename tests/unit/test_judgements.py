@@ -18,6 +18,7 @@ from celery_once_beat.status.judgements import (
     Judgement,
     is_hung,
     is_silent,
+    longest_run,
     skipped_in_a_row,
 )
 from celery_once_beat.store.model import Past
@@ -51,20 +52,32 @@ def test_all_reasons_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "records", "hung"),
+    ("seconds", "records", "interval", "hung"),
     [
-        (59, [past()] * 3, False),
-        (61, [past()] * 3, True),
-        (61, [past()] * 2, False),
-        (61, [past(), past(), past(took=None)], False),
-        (100, [past(), past(took=30), past()], False),
-        (151, [past(), past(took=30), past()], True),
-        (86400, [], False),
+        (59, [past()] * 3, None, False),
+        (61, [past()] * 3, None, True),
+        (61, [past()] * 2, None, False),
+        (61, [past(), past(), past(took=None)], None, False),
+        (100, [past(), past(took=30), past()], None, False),
+        (151, [past(), past(took=30), past()], None, True),
+        # A hang that was ended by a limit or by hand says nothing of how long a run takes.
+        (61, [past()] * 3 + [past("failed", 21_600), past("abandoned", 21_600), past("revoked", 21_600)], None, True),
+        # With too few runs a hang isn't silent for ever: the interval says by when one should have ended.
+        (3_599, [], 60, False),
+        (3_601, [], 60, True),
+        (3_601, [past("failed")] * 50, 60, True),
+        (7_199, [past(took=7_200)], 7_200, False),
+        (7_201, [past(took=7_200)], 7_200, True),
+        (86_399, [], None, False),
+        (86_401, [], 30 * 86_400, True),
     ],
 )
-def test_a_run_is_hung_by_its_entrys_history(seconds: float, records: list[Past], hung: bool) -> None:
-    """Longer than a minute, and than five times the longest of three recorded runs at least."""
-    assert is_hung(timedelta(seconds=seconds), records) == hung
+def test_a_run_is_hung_by_its_entrys_history(
+    seconds: float, records: list[Past], interval: float | None, hung: bool
+) -> None:
+    """Longer than a minute, and than five times the longest of three that are done; else longer than the interval."""
+    between = None if interval is None else timedelta(seconds=interval)
+    assert is_hung(timedelta(seconds=seconds), longest_run(records), between) == hung
 
 
 @pytest.mark.parametrize(("heard", "silent"), [(0, False), (10.9, False), (11.1, True)])
