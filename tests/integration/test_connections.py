@@ -22,6 +22,7 @@ from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Order
+from celery_once_beat.store.model import Begun, Claimed, Loaded
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 
@@ -329,6 +330,29 @@ def test_each_right_is_needed(any_server: RedisServer) -> None:
         assert SECRET not in str(error)
         # Redis 7.0 doesn't say which command of a script it was.
         assert right[1:] in str(error) or re.search("can't run this command|NoPermissionError", str(error)), error
+
+
+def test_names_of_what_is_gone_need_some_more(any_server: RedisServer) -> None:
+    """With the rights that the document names for it, no verb is refused anything; without, these alone are refused."""
+
+    def refused(*rules: str) -> set[str]:
+        with any_server.client() as client:
+            client.flushall()
+            client.execute_command("ACL", "LOG", "RESET")
+            set_user(any_server, *rules)
+            stage = Stage(any_server.url(), redis_options={"username": "once", "password": SECRET})
+            for _ in range(2):
+                assert isinstance(stage.load(defined="{}"), Loaded)
+            assert isinstance(stage.claim(), Claimed)
+            assert isinstance(stage.begin("host-b:1:delivery/1"), Begun)
+            stage.close()
+            found = {entry["object"] for entry in client.acl_log()}
+            return found - {"client|setinfo", "client"}  # as redis-py introduces itself
+
+    more = rights("acl-tidy")
+    assert refused(*rights(), *more) == set()
+    for right in more:
+        assert right[1:] in refused(*rights(), *(other for other in more if other != right))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ end
 -- A name whose entry has expired is found by and by: each call looks at one.
 local function unlist_expired()
   local name = redis.pcall('HRANDFIELD', ENTRIES)
-  if type(name) == 'string' and redis.call('EXISTS', string.sub(ENTRY, 1, #ENTRIES - 1) .. name) == 0 then
+  if type(name) == 'string' and redis.pcall('EXISTS', string.sub(ENTRY, 1, #ENTRIES - 1) .. name) == 0 then
     redis.pcall('HDEL', ENTRIES, name)
   end
 end
