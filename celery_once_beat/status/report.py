@@ -245,7 +245,10 @@ def as_json(value: Any) -> Any:
 
 
 class Told:
-    """What one caller was told of entries. One that rests stands as it did, until its next start."""
+    """What one caller was told of entries. One that rests stands as it did, until its next start.
+
+    It rests while nothing of it is open and nothing is due: time alone then changes nothing of it.
+    """
 
     def __init__(self) -> None:
         self.lines: Lines = {}
@@ -258,10 +261,10 @@ class Told:
         return known[1] if known is not None and known[0] is listed and now < known[2] else None
 
     def keep(self, listed: Listed, status: EntryStatus, now: datetime) -> EntryStatus:
-        """Keep how an entry stands, if it rests: nothing of it is open, and its next start lies ahead."""
+        """Keep how an entry stands, if it rests."""
         account = listed.seen.account
         rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
-        if rests and status.next is not None and now < status.next:
+        if rests and status.next is not None and now < status.next and not _is_due(listed, now):
             self._entries[listed.name] = (listed, status, status.next)
         else:
             self._entries.pop(listed.name, None)
@@ -538,6 +541,15 @@ def _worries_of_windows(look: _Look, now: datetime, idle: IdleQueue | None) -> I
         if any(each.begun is None and each.claimed < at for each in account.open.values()):
             words = f"{printable(worker[:_MOST_NAME])} doesn't know the task {shown(listed.task)}: deploy workers first"
             yield _Worry.of(UNKNOWN_TASK, words)
+
+
+def _is_due(listed: Listed, now: datetime) -> bool:
+    """Whether a window of it is to be claimed now; none is while it is paused."""
+    account = listed.seen.account
+    if listed.entry is None or account is None or account.paused:
+        return False
+    due = _after(listed.entry, account.cursor)
+    return due is not None and due <= now
 
 
 def _worker(window: WindowSeen) -> str:

@@ -136,13 +136,12 @@ class Remembered:
         """Return which entries to read again; ``trouble`` has the shards whose overdue windows can't be read."""
         if self.is_old() or trouble:
             self._seen, self._read_at = {}, time.monotonic()
-        before, self._marks = self._marks, marks
         return [
             name
             for name in names
             if name not in self._seen
             or not marks[name]
-            or before.get(name) != marks[name]
+            or self._marks.get(name) != marks[name]
             or self._seen[name].overdue != overdue.get(name, {})
         ]
 
@@ -150,9 +149,10 @@ class Remembered:
         """Whether beats loaded or left one of these since."""
         return any(_loaders(seen) != _loaders(self._seen.get(name)) for name, seen in read.items())
 
-    def keep(self, names: Iterable[str], read: Mapping[str, EntrySeen]) -> dict[str, EntrySeen]:
-        """Return all entries, those that were read anew among them."""
+    def keep(self, names: Sequence[str], marks: dict[str, str], read: Mapping[str, EntrySeen]) -> dict[str, EntrySeen]:
+        """Return all entries, those that were read anew among them; ``marks`` were asked for before that."""
         self._seen = {name: read.get(name) or self._seen[name] for name in names}
+        self._marks = marks
         return dict(self._seen)
 
 
@@ -186,11 +186,12 @@ class Lookup:
         if before is None:
             seen = self._read(names, history, overdue, trouble)
         else:
-            changed = before.changed(names, self._marks(names, before), overdue, trouble)
+            marks = self._marks(names, before)
+            changed = before.changed(names, marks, overdue, trouble)
             read = self._read(changed, history, overdue, trouble)
             if and_loaded and before.has_new_definitions(read):
                 loaded = before.loaded = self._scan_loaded()
-            seen = before.keep(names, read)
+            seen = before.keep(names, marks, read)
         return Overview(now, latency, beats, seen, strangers, loaded, workers)
 
     def _marks(self, names: Sequence[str], before: Remembered) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,14 +14,17 @@ import pytest
 import redis
 from celery import Celery
 from celery.beat import Scheduler
+from celery.schedules import crontab
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
-from celery_once_beat.errors import SettingError
+from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
+from celery_once_beat.status.report import Told, make_report
+from celery_once_beat.store import Lookup
 from celery_once_beat.store.keys import shard_of
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
@@ -98,6 +102,48 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
     assert told()["b"] == (False, 1, 1)
     filled.execute(made._store, [window])
     assert told()["b"] == (False, 0, 0)
+
+
+def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
+    """Nothing is written, no beat lives, and windows come due: each look says what a first one would say."""
+    app.conf.beat_schedule["daily"] = {"task": "proj.task", "schedule": crontab(hour="5", minute="30")}
+    app.conf.beat_schedule["weekly"] = {"task": "proj.task", "schedule": timedelta(days=7)}
+    made = views()
+    schedule = load_schedule(app, Settings.from_app(app))
+    rows = list(schedule.entries)
+    filled.load(made._store, rows, timedelta(hours=1, minutes=1))
+    filled.execute(made._store, filled.claim(made._store, [row for row in rows if row.name != "a"]))
+    made._store.pause("c")
+    overview = view.look(made._lookup, schedule)
+    told = Told()
+    due = set()
+    for minutes in range(0, 3000, 3):
+        later = replace(overview, now=overview.now + timedelta(minutes=minutes, seconds=minutes % 7))
+        for moment in (later, replace(later, now=later.now + timedelta(seconds=20))):
+            again, first = make_report(moment, schedule, told), make_report(moment, schedule)
+            assert again.entries == first.entries, moment.now
+            due |= {entry.entry for entry in first.entries if "no beat claims it" in str(entry.attention)}
+    assert due == {"a", "b", "daily"}
+
+
+def test_a_look_that_breaks_off_hides_nothing(
+    app: Celery, views: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found what has changed, and Redis went away before that was read: the next look reads it."""
+    made = views()
+    fill(app, made, 2)
+    made.look()
+    made._store.pause("b")
+    add_failures = Lookup._add_failures
+
+    def away(*_: Any) -> None:
+        raise StoreUnavailableError("Redis: gone")
+
+    monkeypatch.setattr(Lookup, "_add_failures", away)
+    with pytest.raises(StoreUnavailableError):
+        made.look()
+    monkeypatch.setattr(Lookup, "_add_failures", add_failures)
+    assert [entry.entry for entry in made.look().report.entries if entry.paused] == ["b"]
 
 
 def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
