@@ -112,6 +112,30 @@ def test_who_acts_is_the_scopes_user() -> None:
     assert ask(Access(), starlette("a\nb\u202e"), PUBLIC) == Visitor(r"'a\nb\u202e'")
 
 
+async def coroutine(user: Any) -> bool:
+    return False
+
+
+def test_nobody_acts_by_a_slip() -> None:
+    """A function that answers later would be true for everybody; so would a text. A text is no list of hosts."""
+    with pytest.raises(SettingError, match="expected a function that isn't async"):
+        ask(Access(actions=coroutine), starlette("anna"), PUBLIC)
+    for actions in ("no", 1, None, ["anna"]):
+        with pytest.raises(SettingError, match="actions: found"):
+            Access(actions=actions)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="hosts: found 'ops"):
+        Access(hosts="ops.example")
+
+
+@pytest.mark.parametrize("name", ["", " ", "\n", "\u3000"])
+def test_a_user_without_a_name_says_none(name: str) -> None:
+    """Who acts is whom the application knows, never what a form says: that is for who came by the token."""
+    found = ask(Access(actions=True), Django(name), PUBLIC)
+    assert isinstance(found, Visitor)
+    assert found.acts
+    assert found.name.strip()
+
+
 def test_a_token_beside_users() -> None:
     """It lets in who isn't known; where a function chooses users, it doesn't let act."""
     token = "0123456789abcdef"

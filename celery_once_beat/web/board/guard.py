@@ -16,6 +16,7 @@ import hmac
 import ipaddress
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from inspect import isawaitable, iscoroutine
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.web.loopback import is_loopback, names_this_machine
+from celery_once_beat.wording import shown
 
 from . import words
 
@@ -66,6 +68,24 @@ class Access:
     actions: bool | Callable[[Any], object] = False
     #: Host headers that are answered besides those that name this machine.
     hosts: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        """Raise SettingError for what could let in more than was meant."""
+        if not isinstance(self.actions, bool) and not callable(self.actions):
+            raise SettingError(f"actions: found {shown(self.actions)}, expected True, False or a function of a user")
+        if isinstance(self.hosts, str):
+            raise SettingError(f"hosts: found {shown(self.hosts)}, expected a list of hosts")
+
+    def lets_act(self, user: object) -> bool:
+        """Whether ``user``, whom the application has authenticated, may act."""
+        if not callable(self.actions):
+            return self.actions
+        found = self.actions(user)
+        if isawaitable(found):  # true, whoever it is
+            if iscoroutine(found):
+                found.close()
+            raise SettingError(f"actions: found {shown(found)}, expected a function that isn't async")
+        return bool(found)
 
 
 @dataclass(frozen=True)
@@ -140,8 +160,7 @@ class Guard:
     def _visitor(self, request: Request) -> Visitor | Response:
         user = request.scope.get("user")
         if getattr(user, "is_authenticated", False) is True:
-            actions = self._access.actions
-            return Visitor(_name_of(user), bool(actions(user) if callable(actions) else actions))
+            return Visitor(_name_of(user), self._access.lets_act(user))
         if self._token is not None:
             return self._check_token(request) or Visitor(acts=self._access.actions is True)
         if _may_be_loopback(request) and names_this_machine(request.headers.get("host")):
@@ -198,7 +217,7 @@ def _may_be_loopback(request: Request) -> bool:
 def _name_of(user: Any) -> str:
     """Return the name of a user of Django's, of Starlette's, or of another's."""
     name = user.get_username() if hasattr(user, "get_username") else getattr(user, "display_name", None) or user
-    return words.plain(name)
+    return words.plain(name).strip() or "a user without a name"
 
 
 def _is_foreign(request: Request) -> bool:
