@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from celery_once_beat.client import Abandoned, Orders
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
 from celery_once_beat.schedules import check_words
-from celery_once_beat.status import about_windows, as_json, newest_start, starts_to_run
+from celery_once_beat.status import about_windows, as_json
 from celery_once_beat.store import Claimed, ClaimRequest, Order, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
@@ -46,7 +47,9 @@ def run(ctx: click.Context, /, entry: str, window: str | None, json_: bool, **gi
     """
     with open_project(ctx, given["scheduler"]) as project:
         tracked = _tracked(project, entry)
-        start = _newest(tracked, project) if window is None else _window_at(tracked, project, window)
+        named = None if window is None else project.instant(window, "--window")
+        with _wrong_use():
+            start = Orders(project.store).start_to_run(tracked, named)
         publisher = _publisher(project)
         _note(project, "run", entry, given, format_instant(start))
         done, ids = _order(project, tracked, [start], publisher)
@@ -84,7 +87,8 @@ def backfill(ctx: click.Context, /, entry: str, since: str, until: str, json_: b
     with open_project(ctx, given["scheduler"]) as project:
         tracked = _tracked(project, entry)
         first, last = project.instant(since, "FROM"), project.instant(until, "TO")
-        starts, skipped = _to_backfill(project, tracked, first, last, again=given["again"])
+        with _wrong_use():
+            starts, skipped = Orders(project.store).starts_between(tracked, first, last, again=given["again"])
         for state, number in skipped.items():
             click.echo(f"{number:>8} {state}, skipped", err=json_)
         click.echo(f"{len(starts):>8} to run", err=json_)
@@ -120,36 +124,13 @@ def _tracked(project: Project, name: str) -> BeatEntry:
     return entry
 
 
-def _newest(entry: BeatEntry, project: Project) -> datetime:
-    """Return the newest start up to now."""
-    start = newest_start(entry, project.store.look().now)
-    if start is None:
-        fail(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
-    return start
-
-
-def _window_at(entry: BeatEntry, project: Project, text: str) -> datetime:
-    """Return the start that ``--window`` names."""
-    start = project.instant(text, "--window")
-    there = start.astimezone(project.zone).isoformat()
-    if start > project.store.look().now:
-        fail(f"--window: {there} hasn't come yet")
-    if start not in entry.starts(start - timedelta(microseconds=1), start):
-        fail(f"--window: {there} is no window of {entry.name!r}; see: once next --from {text} {entry.name}")
-    return start
-
-
-def _to_backfill(
-    project: Project, entry: BeatEntry, since: datetime, until: datetime, *, again: bool
-) -> tuple[list[datetime], Counter[str]]:
-    """Return the starts to run, and how many are left out since they are open, or done. The future isn't counted."""
-    now = project.store.look().now
-    if until < since:
-        fail("TO lies before FROM")
-    if since > now:
-        fail("FROM lies in the future: no window has begun since")
-    seen = project.lookup.entry(entry.name, project.settings.history_size or 1)
-    return starts_to_run(entry, seen, since, min(until, now), again=again)
+@contextmanager
+def _wrong_use() -> Iterator[None]:
+    """What can't be ordered, the user has named wrongly."""
+    try:
+        yield
+    except SettingError as exc:
+        fail(str(exc))
 
 
 def _publisher(project: Project) -> OnceScheduler:

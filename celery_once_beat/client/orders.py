@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import NamedTuple
 
 from celery_once_beat.beat import BeatEntry
@@ -18,6 +19,8 @@ __all__ = ("Abandoned", "OrderedWindow", "Orders")
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100
+#: No window starts before this. At the calendar's begin one can't reckon in time zones.
+_EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class OrderedWindow(NamedTuple):
@@ -50,27 +53,33 @@ class Orders:
         if start is None:
             newest = newest_start(entry, now)
             if newest is None:
-                raise SettingError(f"schedule {entry.name!r}: none of its windows has started yet")
+                raise SettingError(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
             return newest
+        at = format_instant(start)
         if start > now:
-            raise SettingError(f"schedule {entry.name!r}: found {format_instant(start)}, which hasn't come yet")
-        if [*entry.starts(start - timedelta(microseconds=1), start)] != [start]:
-            raise SettingError(f"schedule {entry.name!r}: {format_instant(start)} is no window of it")
+            raise SettingError(f"{at} hasn't come yet")
+        if start < _EARLIEST or [*entry.starts(start - timedelta(microseconds=1), start)] != [start]:
+            raise SettingError(f"{at} is no window of {entry.name!r}; see: once next --from {at} {entry.name}")
         return start
 
     def starts_between(
-        self, entry: BeatEntry, since: datetime, until: datetime, *, again: bool = False
+        self, entry: BeatEntry, since: datetime, until: datetime, *, again: bool = False, most: int | None = None
     ) -> tuple[list[datetime], Counter[str]]:
         """Return the starts of a backfill from ``since`` to ``until``, both included, up to now.
 
-        And how many are left out: what is open, and unless ``again`` what is done.
+        And how many are left out: what is open, and unless ``again`` what is done. With ``most`` raises SettingError
+        where that many start in this time, however many are left out.
         """
         now = self._store.look().now
-        if until < since or since > now:
-            found = f"{format_instant(since)} to {format_instant(until)}"
-            raise SettingError(f"schedule {entry.name!r}: found {found}, expected times that have been")
+        if until < since:
+            raise SettingError("TO lies before FROM")
+        if since > now:
+            raise SettingError("FROM lies in the future: no window has begun since")
+        since, until = max(since, _EARLIEST), min(until, now)
+        if most is not None and len([*islice(entry.starts(since, until), most)]) == most:
+            raise SettingError(f"found {most} windows or more, expected fewer at a time")
         seen = self._lookup.entry(entry.name, self._store.settings.history_size or 1)
-        return starts_to_run(entry, seen, since, min(until, now), again=again)
+        return starts_to_run(entry, seen, since, until, again=again)
 
     def run(self, name: str, starts: Sequence[datetime]) -> list[OrderedWindow]:
         """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look."""

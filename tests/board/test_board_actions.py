@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from system import System
 
 from celery_once_beat import Schedules
 from celery_once_beat.store import Busy
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import WindowKey, format_instant
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
@@ -418,6 +420,71 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     assert form.send("resume", {"origin": "", "sec-fetch-site": "same-origin"}).status == 303
     assert not system.account("hourly").paused
     assert TOKEN not in acting.proc.log
+    assert "Traceback" not in acting.proc.log
+
+
+def test_a_form_needs_the_boards_cookie(system: System, acting: Board) -> None:
+    """Anybody could reckon the token of a form that belongs to no cookie, or to one that isn't the board's."""
+    form = open_form(system, acting)
+    for cookie in ("", "x", "0" * 31, "é" * 32, "A" * 32):
+        csrf = hmac.new(cookie.encode(), b"form of ", hashlib.sha256).hexdigest()
+        sent = {"cookie": f"once_board_csrf={cookie}" if cookie.isascii() else ""}
+        assert form.send(headers=sent, csrf=csrf).status == 403, cookie
+    assert not system.account("hourly").paused
+
+
+def test_what_was_shown_is_what_runs(system: System, acting: Board) -> None:
+    """As many windows, and others than those that somebody agreed to: they are shown anew, and nothing is ordered."""
+    form = open_form(system, acting)
+    (row,) = loaded_of(system).entries
+    filled.load(system.store, [row], timedelta(hours=1))
+    newest = system.account("hourly").cursor
+    windows = [WindowKey("hourly", newest - timedelta(hours=hours)) for hours in (2, 1, 0)]
+    system.store.backfill(windows[0], "order")
+    span = {"since": format_instant(windows[0].start), "until": format_instant(newest), "again": "1"}
+
+    def show(**agreed: str) -> str:
+        return form.send("backfill", **span, **agreed).text
+
+    (agreed,) = re.findall(r'name="agreed" value="(\w+)"', show())
+    filled.execute(system.store, windows[:1])
+    system.store.backfill(windows[1], "order")
+    again = show(agreed=agreed)
+    assert "What would run has changed meanwhile. Nothing was ordered." in again
+    assert "2 windows; 1 open, left out" in again
+    assert list(system.account("hourly").open) == [windows[1].start]
+    (agreed,) = re.findall(r'name="agreed" value="(\w+)"', again)
+    assert form.send("backfill", **span, agreed=agreed).status == 303
+    assert len(system.account("hourly").open) == 3
+
+
+def test_what_cant_be_ordered_is_said(system: System, board: Start) -> None:
+    """A window that is open, or has ended, times at the ends of the calendar: no page fails, and nothing is ordered."""
+    system.entries = {"hourly": {"task": WORK, "every": 3600.0}, "leap": {"task": WORK, "cron": "0 0 29 2 *"}}
+    system.settings = {"timezone": "Europe/Berlin"}
+    filled.load(system.store, list(loaded_of(system).entries), timedelta(hours=1))
+    acting = board("--actions", ONCE_BOARD_TOKEN=TOKEN)
+    lines = wait_until(
+        lambda: dict(re.findall(r'<a href="entry/(\w+)">(\w+)</a>', acting.ask(headers=bearer()).text)), "shown", 60
+    )
+    for line, name in lines.items():
+        shown = acting.ask(f"/orders/{line}", headers=bearer())
+        csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
+        assert csrf
+        form = Form(acting, f"/orders/{line}", shown.headers["set-cookie"].partition(";")[0], csrf[1])
+        for text in ("0001-01-01T00:00Z", "0001-01-02", "1969-12-31T23:00Z", "9999-12-31T23:59:59Z"):
+            assert form.send("run", window=text).status == 422, text
+        far = form.send("backfill", since="0001-01-01T00:00Z", until="9999-12-31T00:00Z")
+        assert (far.status, "windows or more" in far.text) == ((422, True) if name == "hourly" else (200, False))
+        assert form.send("run").status == 303
+        again = form.send("run")
+        assert (again.status, "still owes its outcome, and is left alone" in again.text) == (422, True)
+        (start,) = system.account(name).open
+        assert form.send("abandon", start=format_instant(start)).status == 303
+        gone = form.send("abandon", start=format_instant(start))
+        assert (gone.status, "none of them owes its outcome any more" in gone.text) == (422, True)
+        odd = form.send("abandon", start="x")
+        assert (odd.status, "ValueError" in odd.text) == (422, False)
     assert "Traceback" not in acting.proc.log
 
 

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -175,8 +176,8 @@ class Actions:
 
     def _html(self, template: str, request: Request, visitor: Visitor, status: int = 200, **values: Any) -> Response:
         """Render a page with forms; a browser that has no cookie for them gets one."""
-        cookie = request.cookies.get(_COOKIE, "")
-        new = "" if len(cookie) == 32 and cookie.isalnum() else secrets.token_hex(16)  # noqa: PLR2004
+        cookie = _cookie(request)
+        new = "" if cookie else secrets.token_hex(16)
         text = self._templates.get_template(template).render(
             **values, visitor=visitor, zone=self._zone, csrf=_csrf(new or cookie, visitor)
         )
@@ -195,8 +196,9 @@ class Actions:
         if carry_out is None:
             raise HTTPException(404, "There is no such order")
         fields = await _form(request)
-        given = _csrf(request.cookies.get(_COOKIE, ""), visitor)
-        if not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
+        cookie = _cookie(request)
+        given = _csrf(cookie, visitor)
+        if not cookie or not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
             raise HTTPException(403, "This form isn't of your session with the board: open its page again")
         try:
             said = _said(visitor, fields)
@@ -224,7 +226,7 @@ class Actions:
         again = bool(_only(fields, "again"))
         plan = self._desk.plan(line.entry, since, until, again=again)
         agreed = _only(fields, "agreed")
-        if agreed == str(len(plan.starts)) and plan.starts:
+        if agreed == plan.mark and plan.starts:
             return {"count": self._desk.backfill(line.entry, said, plan.starts)}
         return {
             "plan": plan,
@@ -243,7 +245,7 @@ class Actions:
         try:
             starts = sorted({parse_instant(text) for text in fields.get("start", ())})
         except ValueError as exc:
-            raise SettingError(f"found {shown(exc)}, expected starts of windows") from exc
+            raise SettingError(str(exc)) from exc
         if not starts:
             raise SettingError("found no window, expected one or more to give up")
         gone, left = self._desk.abandon(line.entry, said, starts, running=bool(_only(fields, "running")))
@@ -283,6 +285,12 @@ def _said(visitor: Visitor, fields: Fields) -> Said:
     return Said(f"{name} (by token)", note)
 
 
+def _cookie(request: Request) -> str:
+    """Return the cookie of whom forms are for; '' where the browser has none that the board made."""
+    found = request.cookies.get(_COOKIE, "")
+    return found if re.fullmatch("[0-9a-f]{32}", found) else ""
+
+
 def _csrf(cookie: str, visitor: Visitor) -> str:
     return hmac.new(cookie.encode(), f"form of {visitor.name}".encode(), hashlib.sha256).hexdigest()
 
@@ -314,7 +322,7 @@ def _json(name: str, text: str) -> Any:
 
 def _seal(request: Request, told: Mapping[str, str]) -> str:
     """Return what only this browser and the board can write below what was done."""
-    cookie = request.cookies.get(_COOKIE, "")
+    cookie = _cookie(request)
     said = json.dumps(["done", request.path_params["line"], *told.values()])
     return hmac.new(cookie.encode(), said.encode(), hashlib.sha256).hexdigest() if cookie else secrets.token_hex()
 

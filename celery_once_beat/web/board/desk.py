@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
@@ -17,6 +17,7 @@ from celery_once_beat.schedules import Change, Definition, Schedule, check_words
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import about_windows, each_window, line_up, newest_start
 from celery_once_beat.store import Lookup, Order, OrderRecord, Store, WindowSeen
+from celery_once_beat.windows import format_instant
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -67,6 +68,11 @@ class Plan(NamedTuple):
     starts: Sequence[datetime]
     #: How many are left out: what is open, and what is done.
     skipped: Counter[str]
+
+    @property
+    def mark(self) -> str:
+        """The same for the same windows."""
+        return hashlib.sha256(" ".join(map(format_instant, self.starts)).encode()).hexdigest()
 
 
 class Desk:
@@ -137,17 +143,17 @@ class Desk:
     # -- orders -----------------------------------------------------------------------------------------------
 
     def run(self, name: str, said: Said, start: datetime | None) -> int:
-        """Run the window at ``start`` now, None: the newest; returns how many were ordered, 0 if it is open."""
+        """Run the window at ``start`` now, None: the newest; returns how many were ordered."""
         at = self._orders.start_to_run(self._entry(name), start)
         self._note("run", name, said, about_windows([at]))
-        return sum(each.task_id is not None for each in self._orders.run(name, [at]))
+        (ordered,) = self._orders.run(name, [at])
+        if ordered.task_id is None:
+            raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
+        return 1
 
     def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> Plan:
         """Return what a backfill would run, and what it would leave out."""
-        entry = self._entry(name)
-        if sum(1 for _ in islice(entry.starts(since, until), _MOST_WINDOWS)) == _MOST_WINDOWS:
-            raise SettingError(f"found {_MOST_WINDOWS} windows or more, expected fewer at a time")
-        return Plan(*self._orders.starts_between(entry, since, until, again=again))
+        return Plan(*self._orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS))
 
     def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
         """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
@@ -165,6 +171,8 @@ class Desk:
         """Give up open windows; returns how many, and how many are left since they run."""
         self._note("abandon", name, said, about_windows(starts))
         done = self._orders.abandon(name, starts, running=running)
+        if not done.gone and not done.running:
+            raise SettingError("none of them owes its outcome any more")
         return len(done.gone), len(done.running)
 
     def edit(self, name: str, said: Said, edited: dict[str, Any], version: int) -> None:
