@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl
@@ -416,3 +417,12 @@ def test_what_hasnt_changed_isnt_told() -> None:
     news = news_between(grid.show(page, Choice()), grid.show(again, Choice()))
     assert news["rows"] == {}
     assert "order" not in news
+
+
+def test_moments_are_forgotten() -> None:
+    """Each holds a list of all entries: a board that is watched for hours doesn't grow."""
+    grid = new_grid()
+    page = make_page(sight(entry(), stories={"nightly-report": [past()]}), BERLIN, Page())
+    shown = [grid.show(replace(page, as_of=str(second)), Choice()).position for second in range(300)]
+    assert sum(grid.at(position) is not None for position in shown) <= 60
+    assert grid.at(shown[-1]) is not None

@@ -26,8 +26,9 @@ K = TypeVar("K")
 
 #: Rows of HTML that are kept for the next look.
 _KEPT_ROWS = 4 * ROWS
-#: How many views of how many moments are kept, for viewers who were away for a moment.
-_KEPT = 500
+#: How many views are kept, and of how many moments, for viewers who were away for a moment. With thousands of entries
+#: each takes some hundred kB.
+_KEPT = 60
 
 
 @dataclass(frozen=True)
