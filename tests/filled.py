@@ -9,6 +9,7 @@ from itertools import islice
 from celery_once_beat.beat.entries import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
 from celery_once_beat.rules import Limits
+from celery_once_beat.store import Ending
 from celery_once_beat.store import model as replies
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -61,7 +62,7 @@ def execute(store: Store, windows: Sequence[WindowKey], outcome: str = "done", w
             owner = f"{worker}:1:delivery/1"
             begun = store.begin(window, owner, 30.0)
             assert isinstance(begun, replies.Begun), begun
-            store.finish(window, owner, begun.fence, outcome)
+            store.finish(Ending(window, owner, begun.fence, outcome))
 
 
 def fill(

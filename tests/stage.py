@@ -19,6 +19,7 @@ from celery_once_beat.errors import (
 from celery_once_beat.rules import Limits
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
     Again,
     Begun,
@@ -153,7 +154,7 @@ class Stage:
         return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay, START)
 
     def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None) -> Any:
-        return self.store.finish(self.window, owner, self.fences.get(owner, 1), outcome, again_after)
+        return self.store.finish(Ending(self.window, owner, self.fences.get(owner, 1), outcome, again_after))
 
     def discard(self, outcome: str = "expired", retry: int = 0, owner: str = "P") -> Any:
         return self.store.close_window(self.window, owner, outcome, retry)

@@ -361,7 +361,7 @@ class Store:
     def note(self, order: model.Order) -> None:
         """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down."""
         keys = {"orders": self.keys.orders}
-        self._trip.one(scripts.NOTE.call(keys, call=_new_call(), words=codec.write_order(order)))
+        self._trip.one(scripts.NOTE.call(keys, call=self._new_call(), words=codec.write_order(order)))
 
     def orders(self) -> list[model.OrderRecord]:
         """Return who ordered what of late, newest first."""
@@ -402,8 +402,12 @@ class Store:
         return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
 
     def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:
-        call = verb.call(self.keys.of_definition(name), name=name, call=_new_call(), words=words, **arguments)
+        call = verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
         return self._trip.one(call)
+
+    def _new_call(self) -> str:
+        """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
+        return uuid4().hex[:_CALL_DIGITS]
 
     def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
         """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
@@ -544,20 +548,7 @@ class Store:
             )
         )
 
-    def finish(
-        self,
-        window: WindowKey,
-        owner: str,
-        fence: int,
-        outcome: str,
-        again_after: float | None = None,
-        *,
-        tracked: bool = True,
-    ) -> model.Finished | model.Again | model.Stale:
-        """Record the end of one execution; the arguments are those of :class:`Ending`."""
-        return self.end(Ending(window, owner, fence, outcome, again_after, tracked))
-
-    def end(self, ending: Ending) -> model.Finished | model.Again | model.Stale:
+    def finish(self, ending: Ending) -> model.Finished | model.Again | model.Stale:
         """Record the end of one execution."""
         return self._trip.one(self._finish(ending))
 
@@ -688,10 +679,6 @@ class Store:
                 }
             )
         return found
-
-
-def _new_call() -> str:
-    return uuid4().hex[:_CALL_DIGITS]
 
 
 def _named(reply: R, name: str) -> R:

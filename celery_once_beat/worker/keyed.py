@@ -36,7 +36,7 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.identity import caller_name
 from celery_once_beat.rules import latest_start
 from celery_once_beat.settings import Settings, check_seconds
-from celery_once_beat.store import Claimed, Elsewhen, store_of
+from celery_once_beat.store import Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
@@ -208,7 +208,7 @@ class _Turn(Turn):
 
     def _send_give_back(self, fence: int) -> object:
         # It has failed and runs again at once: the next caller may begin.
-        return self.store.finish(self.key, self.owner, fence, "failed", 0.001, tracked=False)
+        return self.store.finish(Ending(self.key, self.owner, fence, "failed", 0.001, tracked=False))
 
     def start(self) -> _Turn | None:
         """Return itself, its lease held, or None if another has the window."""

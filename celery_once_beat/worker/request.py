@@ -184,7 +184,7 @@ class _Delivery(NamedTuple):
         """Return whether it is recorded, and final."""
         if killed:
             # Only the child was told its fence.
-            reply = store.end(Ending(self.key, self.owner, 0, outcome, again_after, failure=failure))
+            reply = store.finish(Ending(self.key, self.owner, 0, outcome, again_after, failure=failure))
             if isinstance(reply, (Finished, Again)):
                 return isinstance(reply, Finished)
         if outcome == "failed":

@@ -232,7 +232,7 @@ class Turn(ABC):
         self.lease.ending = True
         fence = self.lease.renewal.fence
         tracked, failure = self.window.tracked, self._failure
-        self._answer = self.store.end(Ending(self.key, self.owner, fence, outcome, again_after, tracked, failure))
+        self._answer = self.store.finish(Ending(self.key, self.owner, fence, outcome, again_after, tracked, failure))
         self.stale, self._told = isinstance(self._answer, Stale), True
 
     def tell(self, send: Callable[[], object]) -> None:

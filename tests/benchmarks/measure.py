@@ -26,7 +26,7 @@ from benchmarks.claimed import ClaimedWindows
 from benchmarks.subjects import HOUR, SUBJECTS, every, name, once, tick_until_idle
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Store
+from celery_once_beat.store import Begun, Ending, Store
 from celery_once_beat.windows import WindowKey
 
 __all__ = ("sent",)
@@ -289,7 +289,7 @@ def execute(store: Store, window: WindowKey) -> None:
     """Begin and finish it."""
     begun = store.begin(window, OWNER, 60.0)
     assert isinstance(begun, Begun)
-    store.finish(window, OWNER, begun.fence, "done")
+    store.finish(Ending(window, OWNER, begun.fence, "done"))
 
 
 def _cpu(client: Any) -> float:

@@ -14,6 +14,7 @@ from processes import wait_until
 from servers import RedisServer, free_port
 from system import System
 
+from celery_once_beat.store import Ending
 from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.xdist_group("chromium")  # one browser is enough for all of them
@@ -146,7 +147,7 @@ def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit
     expect(story).to_contain_text("running: a worker executes it")
     expect(story).to_contain_text("by worker host-b")
     expect(story).to_contain_text("Running for")
-    system.store.finish(window, "host-b:1:delivery/1", begun.fence, "failed")
+    system.store.finish(Ending(window, "host-b:1:delivery/1", begun.fence, "failed"))
     expect(story).to_contain_text("failed: its task failed, and so did the task's own retries")
     expect(story.get_by_role("button")).to_be_focused()
     page.keyboard.press("Escape")

@@ -16,6 +16,7 @@ from servers import without_shard
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Finished
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
@@ -140,7 +141,7 @@ WAYS = {way.__name__: way for way in (save, update, update_alone, bulk_update, r
 def execute(store: Store, start: datetime, entry: str = "row") -> None:
     begun = store.begin(WindowKey(entry, start), "worker", 30.0)
     assert isinstance(begun, Begun)
-    assert store.finish(WindowKey(entry, start), "worker", begun.fence, "done") == Finished()
+    assert store.finish(Ending(WindowKey(entry, start), "worker", begun.fence, "done")) == Finished()
 
 
 # -- made, enabled, renamed

@@ -24,6 +24,7 @@ from ledger import Ledger
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
     Begun,
     Claimed,
@@ -173,7 +174,7 @@ class Executor(Driver):
         fields = {"entry": window.entry, "start": format_instant(window.start), "fence": begun.fence}
         self.ledger.write("start", **fields)
         self.ledger.write("finish", **fields)
-        done = self._patiently("finish", window, lambda: self.store.finish(window, owner, begun.fence, "done"))
+        done = self._patiently("finish", window, lambda: self.store.finish(Ending(window, owner, begun.fence, "done")))
         if isinstance(done, Finished):
             self.ledger.write("recorded", **fields)
 

@@ -15,6 +15,7 @@ from servers import RedisServer
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -80,7 +81,7 @@ def run(store: Store, name: str, number: int) -> None:
     (claimed,) = store.claim_many(BEATS[0], [ClaimRequest(window, T0 + number * HOUR, MARK)])
     store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
     begun = store.begin(window, OWNER, 30.0)
-    store.finish(window, OWNER, begun.fence, "done")
+    store.finish(Ending(window, OWNER, begun.fence, "done"))
 
 
 def look(store: Store) -> None:

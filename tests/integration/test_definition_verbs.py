@@ -21,6 +21,7 @@ from celery_once_beat.store import (
     Claimed,
     ClaimRequest,
     Conflict,
+    Ending,
     Finished,
     Loaded,
     Paused,
@@ -240,7 +241,7 @@ def test_the_account_begins_anew(stage: Defined) -> None:
     begun = stage.store.begin(window, "A", LEASE)
     stage.set("two")
     assert isinstance(begun, Begun)
-    assert stage.store.finish(window, "A", begun.fence, "done") == Finished()
+    assert stage.store.finish(Ending(window, "A", begun.fence, "done")) == Finished()
     account = stage.store.account(ENTRY)
     assert (account.counts, account.apart, account.since) == ({}, {"done": 1}, window.start)
 
@@ -262,7 +263,7 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     assert isinstance(taken, Taken)
     begun = stage.store.begin(window, "A", LEASE)
     assert isinstance(begun, Begun)
-    assert stage.store.finish(window, "A", begun.fence, "done") == Finished()
+    assert stage.store.finish(Ending(window, "A", begun.fence, "done")) == Finished()
 
 
 def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:

@@ -14,6 +14,7 @@ from redis import ResponseError
 from system import System, rare
 
 from celery_once_beat.settings import BEAT_TTL, Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Closed
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import KeyedWindow, format_instant, parse_instant
@@ -143,7 +144,7 @@ def test_another_key_prefix(system: System) -> None:
     keyed = KeyedWindow("mail", parse_instant("2026-11-21T00:00:00.000000Z"), None)
     begun = system.store.begin(keyed, "sender", 30.0, tracked=False)
     assert isinstance(begun, Begun)
-    system.store.finish(keyed, "sender", begun.fence, "done", tracked=False)
+    system.store.finish(Ending(keyed, "sender", begun.fence, "done", tracked=False))
     with system.client() as client:
         for key in client.scan_iter("once:*"):
             with contextlib.suppress(ResponseError):

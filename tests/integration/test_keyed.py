@@ -27,6 +27,7 @@ from system import System
 from celery_once_beat import OnceTask, Window, once, signals
 from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.windows import KeyedWindow
@@ -493,14 +494,14 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     assert isinstance(begun, Begun)
     assert store.begin_now(window, "A", 30.0) == begun
     assert store.begin_now(window, "B", 30.0) == Busy("runs alone")
-    store.finish(window, "A", begun.fence, "failed", 60.0, tracked=False)
-    assert store.finish(window, "A", begun.fence, "failed", 60.0, tracked=False).after > 50
+    store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False))
+    assert store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False)).after > 50
     assert store.begin_now(window, "B", 30.0) == Busy("waiting to run again")
     assert store.begin(window, "B", 30.0, retry=3, tracked=False) == Busy("waiting to run again")
     with redis.Redis.from_url(redis_url) as client:
         client.delete(*client.keys("once:key:*run:*"))
     begun = store.begin_now(window, "B", 30.0)
-    store.finish(window, "B", begun.fence, "done", tracked=False)
+    store.finish(Ending(window, "B", begun.fence, "done", tracked=False))
     assert store.begin_now(window, "C", 30.0) == Closed()
     with redis.Redis.from_url(redis_url) as client:
         client.delete(*client.keys("once:key:*claim:*"))

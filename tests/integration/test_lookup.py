@@ -11,6 +11,7 @@ import redis
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
 from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -52,7 +53,7 @@ class Teller:
         begun = self.store.begin(window, owner, 30.0)
         assert isinstance(begun, Begun), begun
         if outcome:
-            self.store.finish(window, owner, begun.fence, outcome)
+            self.store.finish(Ending(window, owner, begun.fence, outcome))
         return begun
 
     def seen(self, name: str = "nightly", windows: int = 50) -> EntrySeen:
@@ -83,7 +84,7 @@ def test_a_window_from_its_claim_to_its_end(teller: Teller) -> None:
     late = teller.seen()
     assert [story.state for story in late.windows] == ["overdue"]
     assert list(late.overdue) == [window.start]
-    teller.store.finish(window, "w@far:1:2", begun.fence, "done")
+    teller.store.finish(Ending(window, "w@far:1:2", begun.fence, "done"))
     seen = teller.seen()
     (story,) = seen.windows
     past = story.past

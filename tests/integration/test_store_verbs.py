@@ -45,7 +45,7 @@ from celery_once_beat.errors import (
 )
 from celery_once_beat.rules import Limits
 from celery_once_beat.rules.balance import balance
-from celery_once_beat.store import scripts
+from celery_once_beat.store import Ending, scripts
 from celery_once_beat.store.codec import read_past
 from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.store.lookup import Lookup
@@ -886,7 +886,7 @@ def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(
         if kind == "tracked":
             certain(lambda: stage.claim(start=start, since=nth(number - 1)))
         (begun,) = certain(lambda: stage.store.begin(window, "A", LEASE, tracked=kind == "tracked"))
-        certain(lambda: stage.store.finish(window, "A", begun.fence, "done", tracked=kind == "tracked"))
+        certain(lambda: stage.store.finish(Ending(window, "A", begun.fence, "done", tracked=kind == "tracked")))
         return begun.fence
 
     patient = {"wait_replicas": 1, "redis_options": {"socket_timeout": 30.0}}
@@ -1844,7 +1844,7 @@ def test_an_entry_may_have_any_name(stage: Stage, name: str) -> None:
     assert store.hand_over(key, "A", begun.fence, 1, 0.0, START) == HandedOver()
     begun = store.begin(key, "B", LEASE, 1)
     assert store.renew_many([(key, "B", begun.fence, LEASE, True)]) == [Renewed()]
-    assert store.finish(key, "B", begun.fence, "done") == Finished()
+    assert store.finish(Ending(key, "B", begun.fence, "done")) == Finished()
     assert store.account(name).counts == {"missed": 1, "done": 1}
     assert store.account(name).last_done == nth(2)
     assert store.account(other).counts == {}
@@ -2075,9 +2075,9 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "finish": (STATES["running"], lambda s: s.finish("A"), Finished),
     "finish, failed": (STATES["running"], lambda s: s.finish("A", "failed"), Finished),
     "finish, to run again": (STATES["running"], lambda s: s.finish("A", "failed", DELAY), Again),
-    "finish a key": (_keyed_runs, lambda s: s.store.finish(_keyed(s), "A", s.fences["A"], "done"), Finished),
+    "finish a key": (_keyed_runs, lambda s: s.store.finish(Ending(_keyed(s), "A", s.fences["A"], "done")), Finished),
     "finish a key, to run again": (
-        _keyed_runs, lambda s: s.store.finish(_keyed(s), "A", s.fences["A"], "failed", DELAY), Again
+        _keyed_runs, lambda s: s.store.finish(Ending(_keyed(s), "A", s.fences["A"], "failed", DELAY)), Again
     ),
     "discard": (STATES["published"], lambda s: s.discard("expired"), Closed),
     "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), Heartbeat),
@@ -2356,7 +2356,7 @@ class Chance:
         if found := self._delivery(number, which):
             again_after = DELAY if outcome == "again" else None
             outcome = "failed" if outcome == "again" else outcome
-            reply = self.store.finish(self.key(number), *found, outcome, again_after)
+            reply = self.store.finish(Ending(self.key(number), *found, outcome, again_after))
             if reply == Finished() and outcome == "done":
                 self.done.setdefault(number, set()).add(found[0])
 
@@ -2467,7 +2467,7 @@ def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worke
 
 def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:
     """A worker's main process doesn't know the fence: it ends what runs, not what died, or what nothing is known of."""
-    finish = lambda: stage.store.finish(stage.window, "A", 0, "failed")  # noqa: E731
+    finish = lambda: stage.store.finish(Ending(stage.window, "A", 0, "failed"))  # noqa: E731
     assert finish() == Stale(), "nothing is known of it"
     stage.reach("died")
     assert finish() == Stale()
@@ -2480,7 +2480,7 @@ def test_without_its_fence_a_delivery_ends_its_own_execution(stage: Stage, holde
     """The main process knows the delivery, not what its child called the execution; another's stays untouched."""
     stage.reach("published")
     assert isinstance(stage.begin(holder), Begun)
-    finish = lambda fence: stage.store.finish(stage.window, "A", fence, "failed", 60.0)  # noqa: E731
+    finish = lambda fence: stage.store.finish(Ending(stage.window, "A", fence, "failed", 60.0))  # noqa: E731
     if holder != "A":
         assert finish(stage.fences[holder]) == Stale(), "who knows a fence has to be its owner"
     for _ in range(2):  # the reply to the first was lost
@@ -2551,7 +2551,7 @@ def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> Non
     stage.overdue()
     assert stage.postpone([], beat="beat-1", why="untracked") == ["no"]
     assert stage.deadline() > stage.now(), "it is looked at again once the lease is over"
-    stage.store.finish(stage.window, "A", begun.fence, "failed", 1.0)
+    stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", 1.0))
     stage.overdue()
     assert stage.postpone([], beat="beat-1", why="untracked") == ["closed"]
     assert stage.counts() == {"dropped": 1}

@@ -10,6 +10,7 @@ from system import System
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
     Begun,
     Claimed,
@@ -94,7 +95,7 @@ def _execute(store: Store, cursor: datetime, start: datetime) -> None:
     assert store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)]) == [Confirmed()]
     begun = store.begin(window, "worker", 30.0)
     assert isinstance(begun, Begun)
-    assert isinstance(store.finish(window, "worker", begun.fence, "done"), Finished)
+    assert isinstance(store.finish(Ending(window, "worker", begun.fence, "done")), Finished)
     account = store.account("entry")
     assert account is not None
     assert account.counts == {"done": 1}

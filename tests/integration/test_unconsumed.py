@@ -12,6 +12,7 @@ from servers import RedisServer
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Confirmation, LoadRequest, Taken
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
@@ -71,7 +72,7 @@ class Hours:
                 continue
             begun = self.store.begin(key, f"worker:{self.published}", 30.0)
             if isinstance(begun, Begun):
-                self.store.finish(key, f"worker:{self.published}", begun.fence, "done")
+                self.store.finish(Ending(key, f"worker:{self.published}", begun.fence, "done"))
 
     @property
     def open(self) -> int:

@@ -25,7 +25,7 @@ from celery_once_beat.beat.defined import Defined
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Changed, Conflict, Finished, Store, Taken, Unknown
+from celery_once_beat.store import Begun, Changed, Conflict, Ending, Finished, Store, Taken, Unknown
 from celery_once_beat.windows import WindowKey
 
 NAME = "users/42"
@@ -231,7 +231,9 @@ class DefinitionMachine(RuleBasedStateMachine):
             begun = self.store.begin(window, f"worker{self.names}", 30.0)
             if isinstance(begun, Begun):
                 assert start not in self.done, "done once"
-                assert isinstance(self.store.finish(window, f"worker{self.names}", begun.fence, "done"), Finished)
+                assert isinstance(
+                    self.store.finish(Ending(window, f"worker{self.names}", begun.fence, "done")), Finished
+                )
                 self.done.add(start)
         self.queue.clear()
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, maybe, nothing, rarely, several
 from machine.world import LEASE, OFF, Execution, Message
 
+from celery_once_beat.store import Ending
 from celery_once_beat.store import model as r
 from celery_once_beat.store.model import Renewal
 
@@ -87,7 +88,9 @@ class WorkerRules(Rules):
         window, tracked = execution.message.window, execution.message.tracked
 
         def send():
-            return self.world.store.finish(window, execution.owner, execution.fence, outcome, again, tracked=tracked)
+            return self.world.store.finish(
+                Ending(window, execution.owner, execution.fence, outcome, again, tracked=tracked)
+            )
 
         return self.world.ask("finish", send, self.ends(window, outcome), twice=twice)
 
@@ -129,7 +132,7 @@ class WorkerRules(Rules):
         window, tracked = execution.message.window, execution.message.tracked
 
         def send():
-            return self.world.store.finish(window, execution.owner, 0, "revoked", tracked=tracked)
+            return self.world.store.finish(Ending(window, execution.owner, 0, "revoked", tracked=tracked))
 
         self.world.ask("revoke", send, self.ends(window, "revoked"))
 
