@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -100,7 +100,7 @@ def fail(stage: Stage, number: int, again: float | None = None) -> Any:
     stage.confirm()
     begun = stage.begin()
     assert isinstance(begun, Begun)
-    return stage.store.end(Ending(stage.window, "A", begun.fence, "failed", again, failure=f"ValueError: {number}"))
+    return stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", again, failure=f"ValueError: {number}"))
 
 
 def test_the_last_ten_failures_are_kept(stage: Stage) -> None:
@@ -132,11 +132,11 @@ def test_words_are_untrusted(system: System, stage: Stage) -> None:
     stage.confirm()
     begun = stage.begin()
     hostile = "Error: \x1b[2J<script>alert(1)</script>"
-    stage.store.end(Ending(stage.window, "A", begun.fence, "failed", failure=hostile))
+    stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", failure=hostile))
     system.use_store(stage.url)
     shown = system.once("history", ENTRY)
     assert "\x1b" not in shown
     assert "script" in shown
     window = WindowStatus.of(Lookup(stage.store).entry(ENTRY, 1).windows[0])
-    story = dict(story_words(window, timezone.utc))
+    story = dict(story_words(window, timezone.utc, datetime.now(timezone.utc)))
     assert story["Failure"] == repr(hostile)

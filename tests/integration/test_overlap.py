@@ -13,6 +13,7 @@ from system import System
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
     Begun,
     Busy,
@@ -96,7 +97,7 @@ def test_who_counts_as_running(redis_url: str) -> None:
         now = client.time()[0] * 1000
         client.zadd(store.keys.open(store.shard_of("tick")), {f"tick@{format_instant(first.start)}": now})
     assert begin(fourth, "D") == Closed("skipped"), "the first is overdue: it may be dead, and goes first"
-    store.finish(first, "A", fence, "failed", 60.0)
+    store.finish(Ending(first, "A", fence, "failed", 60.0))
     assert isinstance(begin(fifth, "E"), Begun), "the first runs again in a minute"
     assert store.account("tick").counts == {"skipped": 3}
     store.close()
@@ -123,10 +124,10 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Stale()]
         assert store.begin(first, "C", 30.0, overlap="skip") == Busy("another window of its entry runs")
         assert client.zscore(key, member) < client.zscore(key, f"tick@{format_instant(second.start)}"), "it is overdue"
-        store.finish(second, "B", other.fence, "done")
+        store.finish(Ending(second, "B", other.fence, "done"))
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Renewed()], "nobody began since"
         assert store.begin(third, "D", 30.0, overlap="skip") == Closed("skipped"), "it runs again, so it blocks again"
-        store.finish(first, "A", fence, "done")
+        store.finish(Ending(first, "A", fence, "done"))
     assert isinstance(store.backfill(second, "order-1"), Claimed)
     assert isinstance(store.backfill(third, "order-2"), Claimed)
     assert isinstance(store.begin(second, "E", 30.0, overlap="skip"), Begun)
@@ -201,7 +202,7 @@ def test_who_has_begun_before_goes_first(tick: tuple[Store, list[WindowKey], red
     for _ in range(3):
         assert isinstance(take(first), Unchanged)
         assert first in overdue(store), "people see it"
-    store.finish(third, "C", other.fence, "done")
+    store.finish(Ending(third, "C", other.fence, "done"))
     assert begin(fourth, "D") == Closed("skipped"), "it waits, and is to go next"
     assert isinstance(take(first), Taken)
     assert begin(fifth, "E") == Closed("skipped"), "its message is on its way"
@@ -240,7 +241,7 @@ def test_failed_windows_run_again(system: System, by: str) -> None:
     wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 60)
     assert len(system.ledger.read("start")) == 3
     assert len({event["start"] for event in system.ledger.read("start")}) == 1
-    assert worker.log.count("failed, runs again in 0.5 s") == 2
+    assert worker.log.count("failed (ValueError: this task fails), runs again in 0.5 s") == 2
     beat.stop()
 
 
