@@ -79,6 +79,21 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
     assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
 
 
+def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None:
+    """One that begins a window is named, with what it runs, without a reload."""
+    system.check_law = False
+    system.entries = {"hourly": {"task": WORK, "every": 3600.0}}
+    rows = list(loaded_of(system).entries)
+    filled.load(system.store, rows, timedelta(hours=1, minutes=1))
+    page = visit(board().url)
+    expect(page.locator("#workers")).to_have_text("None has begun a window.")
+    (window,) = filled.claim(system.store, rows)
+    begun = system.store.begin(window, "jobs-1:1:delivery/1", 30.0)
+    expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 1 running, began one at \d\d:\d\d"))
+    system.store.finish(window, "jobs-1:1:delivery/1", begun.fence, "done")
+    expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 began one at \d\d:\d\d"))
+
+
 def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) -> None:
     """Click, and it says who claimed and began it, how late it was, its task's id; never an argument of its task.
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader
 
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, WindowStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, WindowStatus, WorkerStatus
 from celery_once_beat.store.lookup import WindowSeen
 from celery_once_beat.store.model import OpenWindow, Past
 from celery_once_beat.web.board import words
@@ -426,3 +426,20 @@ def test_moments_are_forgotten() -> None:
     shown = [grid.show(replace(page, as_of=str(second)), Choice()).position for second in range(300)]
     assert sum(grid.at(position) is not None for position in shown) <= 60
     assert grid.at(shown[-1]) is not None
+
+
+def test_workers_that_begin_windows_are_named() -> None:
+    """By name, with what they run and when one began a window last; of very many only how many more they are."""
+    seen = sight(entry(), stories={})
+    workers = [WorkerStatus("b", 61.0, 2), WorkerStatus("a\u202e", None, 1), WorkerStatus("c", 7200.0, 0)]
+    told = make_page(replace(seen, report=replace(seen.report, workers=tuple(workers))), BERLIN, Page()).workers
+    began = [seen.report.now - timedelta(seconds=seconds) for seconds in (61, 7200)]
+    minutes = [words.day_and_time(at.replace(second=0, microsecond=0), BERLIN, seen.report.now) for at in began]
+    assert told == (
+        (r"'a\u202e'", "1 running"),
+        ("b", f"2 running, began one at {minutes[0]}"),
+        ("c", f"began one at {minutes[1]}"),
+    )
+    many = tuple(WorkerStatus(f"w{number:03}", 1.0, 0) for number in range(200))
+    told = make_page(replace(seen, report=replace(seen.report, workers=many)), BERLIN, Page()).workers
+    assert (len(told), told[-1]) == (13, ("188 more", ""))

@@ -118,6 +118,8 @@ def news_between(old: Shown, new: Shown) -> dict[str, Any]:
     }
     if old.page.beats != page.beats:
         news["beats"] = page.beats
+    if old.page.workers != page.workers:
+        news["workers"] = page.workers
     if list(old.rows) != list(new.rows):
         news["order"] = list(new.rows)
     if old.pager != new.pager:

@@ -13,6 +13,8 @@ from celery_once_beat.windows import format_instant
 
 from . import words
 
+#: Workers that are named; of more it is said how many they are.
+_MOST_WORKERS = 12
 #: Characters of the line that says by what code differs.
 _MOST_CODE = 1000
 
@@ -80,6 +82,8 @@ class Page:
     lines: Mapping[str, Line] = field(default_factory=dict)
     #: Of each beat that lives its name, and what it says.
     beats: tuple[tuple[str, str], ...] = ()
+    #: Of each worker that begins windows the same, by name.
+    workers: tuple[tuple[str, str], ...] = ()
     headline: str = "Nothing is known yet"
     #: How many entries need attention.
     worries: int = 0
@@ -111,6 +115,7 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
     return Page(
         lines,
         tuple((words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats),
+        _workers(report, zone),
         _headline(report, worries),
         worries,
         report.now,
@@ -129,6 +134,13 @@ def _line(entry: EntryStatus, windows: Sequence[WindowSeen], old: Line | None) -
 
 def _line_id(entry: str) -> str:
     return hashlib.blake2b(entry.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _workers(report: Report, zone: tzinfo) -> tuple[tuple[str, str], ...]:
+    workers = sorted(report.workers, key=lambda each: each.worker)
+    named = [(words.plain(each.worker), words.worker_words(each, report.now, zone)) for each in workers[:_MOST_WORKERS]]
+    more = len(workers) - len(named)
+    return (*named, (f"{more} more", "")) if more else tuple(named)
 
 
 def _headline(report: Report, worries: int) -> str:

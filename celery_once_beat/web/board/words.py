@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 
 from celery_once_beat.outcomes import OTHER, STATES, State
-from celery_once_beat.status import BeatStatus, EntryStatus, WindowStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, WindowStatus, WorkerStatus
 from celery_once_beat.wording import printable, span
 
 _MOST = 200
@@ -98,6 +98,15 @@ def beat_words(beat: BeatStatus) -> str:
     parts = [f"{name} {plain(value)}" for name, value in beat.says.items() if value is not None]
     if beat.heard >= _SILENT:
         parts.append(f"silent for {beat.heard:.0f} s")
+    return ", ".join(parts)
+
+
+def worker_words(worker: WorkerStatus, now: datetime, zone: tzinfo) -> str:
+    """How a worker stands at ``now``: ``2 running, began one at 14:02``."""
+    parts = [f"{worker.running} running"] if worker.running else []
+    if worker.heard is not None:
+        begun = (now - timedelta(seconds=worker.heard)).replace(second=0, microsecond=0)
+        parts.append(f"began one at {day_and_time(begun, zone, now)}")
     return ", ".join(parts)
 
 

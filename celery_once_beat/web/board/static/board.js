@@ -257,6 +257,16 @@ function changeRows(rows, order) {
   return true;
 }
 
+/** Names, and what each says. */
+function list(node, named, none) {
+  const items = named.map(([name, words]) => {
+    const item = element("li");
+    item.append(element("b", name), " ", element("span", words));
+    return item;
+  });
+  node.replaceChildren(...(items.length ? items : [none]));
+}
+
 function changePage(news) {
   write($("headline"), news.headline);
   write($("as-of"), news.as_of ? `As of ${news.as_of}` : "");
@@ -264,16 +274,8 @@ function changePage(news) {
   write($("trouble"), news.trouble ? `${news.trouble}. What is shown is older.` : "");
   write($("found"), news.found);
   document.title = document.title.replace(/^(\(\d+\) )?/, news.worries ? `(${news.worries}) ` : "");
-  if (news.beats) {
-    $("beats").replaceChildren(
-      ...news.beats.map(([name, words]) => {
-        const item = element("li");
-        item.append(element("b", name), " ", element("span", words));
-        return item;
-      }),
-    );
-    if (!news.beats.length) $("beats").append(element("li", "No beat lives: nothing is claimed.", "none"));
-  }
+  if (news.beats) list($("beats"), news.beats, element("li", "No beat lives: nothing is claimed.", "none"));
+  if (news.workers) list($("workers"), news.workers, element("li", "None has begun a window."));
   if (news.pager) $("pager").replaceWith(parse(news.pager).body.firstElementChild);
   // The first entries come, or the last ones go: the page has another form.
   const whole = $("grid") ? changeRows(news.rows, news.order) : !news.order;
