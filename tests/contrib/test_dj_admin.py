@@ -211,6 +211,26 @@ def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     assert ["paused by anna" in messages[0], "resumed by anna" in messages[1]] == [True, True]
 
 
+def test_what_is_ordered_stands_in_the_log_of_orders(admin: Shop) -> None:
+    """Beside the orders of the commands and the board: who, what and why, whatever is in the note."""
+    admin.orm("row('quick', interval=every(1))")
+    admin.beats()
+    admin.wait_loaded("quick")
+    said = act(admin, "once_pause", "quick", note="too\n many\u202e")[1]
+    assert '"quick": paused by anna: ' in said
+    assert "\u202e" not in said
+    act(admin, "once_run", "quick", note="again")
+    act(admin, "once_resume", "quick")
+    log = json.loads(admin.once("orders", "--json"))
+    assert [(each["what"], each["entry"], each["by"], each["note"]) for each in log] == [
+        ("resume", "quick", "anna", ""),
+        ("run", "quick", "anna", "again"),
+        ("pause", "quick", "anna", "too many\u202e"),
+    ]
+    act(admin, "once_pause", "quick", note="x" * 5000)
+    assert not admin.account("quick").paused
+
+
 def test_only_who_may_change_a_row_does(admin: Shop) -> None:
     """Others don't see the actions, and aren't obeyed; nor is a POST without its token, or a GET."""
     admin.orm("row('quick', interval=every(3600))")

@@ -19,7 +19,7 @@ from celery_once_beat.outcomes import STATES
 from celery_once_beat.wording import printable, span
 
 from . import row_windows
-from .row_windows import RowWindows
+from .row_windows import RowWindows, Said
 
 __all__ = ("OnceAdminMixin",)
 
@@ -136,9 +136,10 @@ class OnceAdminMixin:
     @admin.action(description="Run the newest window of selected tasks")
     def once_run(self, request: Any, rows: Any) -> None:
         """Run the newest window of each row, also one that ran before: a beat publishes it within two seconds."""
+        said = _said(request)
 
         def order(row: Any) -> str:
-            window = row_windows.run(row, self._once_app())
+            window = row_windows.run(row, self._once_app(), said)
             return f"window {_moment(window.start)} is run by order"
 
         self._do(request, rows, order)
@@ -146,22 +147,22 @@ class OnceAdminMixin:
     @admin.action(description="Pause selected tasks")
     def once_pause(self, request: Any, rows: Any) -> None:
         """Have no further windows claimed, until they are resumed; what is open goes on."""
-        by, note = request.user.get_username(), request.POST.get(_NOTE, "")
+        said = _said(request)
 
         def order(row: Any) -> str:
-            row_windows.pause(row, self._once_app(), by, note)
-            return f"paused by {by}" + (f": {note}" if note else "")
+            row_windows.pause(row, self._once_app(), said)
+            return f"paused by {_by(said)}"
 
         self._do(request, rows, order)
 
     @admin.action(description="Resume selected tasks")
     def once_resume(self, request: Any, rows: Any) -> None:
         """Have windows claimed again; those of the pause are caught up on as ``catch_up`` says."""
-        by, note = request.user.get_username(), request.POST.get(_NOTE, "")
+        said = _said(request)
 
         def order(row: Any) -> str:
-            row_windows.resume(row, self._once_app(), by, note)
-            return f"resumed by {by}" + (f": {note}" if note else "")
+            row_windows.resume(row, self._once_app(), said)
+            return f"resumed by {_by(said)}"
 
         self._do(request, rows, order)
 
@@ -178,6 +179,14 @@ class OnceAdminMixin:
             else:
                 self.log_change(request, row, done)
                 self.message_user(request, f"{_quoted(row)}: {done}")
+
+
+def _said(request: Any) -> Said:
+    return Said(request.user.get_username(), " ".join(request.POST.get(_NOTE, "").split()))
+
+
+def _by(said: Said) -> str:
+    return printable(said.by) + (f": {printable(said.note)}" if said.note else "")
 
 
 def _quoted(row: Any) -> str:

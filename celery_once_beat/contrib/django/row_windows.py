@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_once_beat.beat import BeatEntry, as_loaded
+from celery_once_beat.client import Orders
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
-from celery_once_beat.identity import order_name
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import EntryStatus, WindowStatus, each_window, make_report, newest_start
-from celery_once_beat.store import Lookup, Open, Unknown, store_of
+from celery_once_beat.status import EntryStatus, WindowStatus, about_windows, each_window, make_report
+from celery_once_beat.store import Lookup, Order, store_of
 from celery_once_beat.windows import WindowKey
 
 from .entry import as_entries
 from .scheduler import OnceDatabaseScheduler
 
-__all__ = ("RowWindows", "look_at", "pause", "resume", "run")
+__all__ = ("RowWindows", "Said", "look_at", "pause", "resume", "run")
 
 #: Windows of a row that are shown.
 _SHOWN = 10
@@ -37,6 +37,13 @@ class RowWindows:
     trouble: str = ""
     #: Address of the window board; '' where no setting gives it.
     board: str = ""
+
+
+class Said(NamedTuple):
+    """Who orders something, and why."""
+
+    by: str
+    note: str
 
 
 def look_at(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
@@ -60,41 +67,46 @@ def look_at(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
     return found
 
 
-def run(row: Any, app: Any) -> WindowKey:
+def run(row: Any, app: Any, said: Said) -> WindowKey:
     """Order the row's newest window that has started, to be published by a beat within one look.
 
     Raises SettingError where it has none to be run, and StoreUnavailableError.
     """
-    store = store_of(app)
     if not row.enabled:
         raise SettingError("it is disabled: no beat would publish it")
     entry = _entry(row, app)
     if not entry.tracked:
         raise SettingError(f"its task {entry.source.task!r} is no OnceTask: nobody would record its end")
-    start = newest_start(entry, store.look().now)
-    if start is None:
-        raise SettingError("none of its windows has started yet")
-    window = WindowKey(entry.name, start)
-    (reply,) = store.backfill_many([(window, order_name())], overdue_in=0.0)
-    if isinstance(reply, OnceError):
-        raise reply
-    if isinstance(reply, Unknown):
-        raise UnknownScheduleError("no beat has loaded it yet")
-    if isinstance(reply, Open):
+    orders = Orders(store_of(app))
+    start = orders.start_to_run(entry)
+    _note("run", row, app, said, about_windows([start]))
+    try:
+        (ordered,) = orders.run(row.name, [start])
+    except UnknownScheduleError:
+        raise UnknownScheduleError("no beat has loaded it yet") from None
+    if ordered.task_id is None:
         raise SettingError("its newest window still owes its outcome")
-    return window
+    return WindowKey(row.name, start)
 
 
-def pause(row: Any, app: Any, by: str, note: str) -> None:
+def pause(row: Any, app: Any, said: Said) -> None:
     """Have no further windows of the row claimed; raises UnknownScheduleError where no beat has loaded it."""
-    if not store_of(app).pause(row.name, check_words(by[:_MOST_BY], note)):
+    if not store_of(app).pause(row.name, _note("pause", row, app, said)):
         raise UnknownScheduleError("no beat has loaded it yet: disable it instead")
 
 
-def resume(row: Any, app: Any, by: str, note: str) -> None:
+def resume(row: Any, app: Any, said: Said) -> None:
     """Have the row's windows claimed again; else as :func:`pause`."""
-    if not store_of(app).resume(row.name, check_words(by[:_MOST_BY], note)):
+    if not store_of(app).resume(row.name, _note("resume", row, app, said)):
         raise UnknownScheduleError("no beat has loaded it yet")
+
+
+def _note(what: str, row: Any, app: Any, said: Said, about: str = "") -> str:
+    """Write an order down, as the commands and the board do; returns who gives it and why, as the store keeps that."""
+    by = said.by[:_MOST_BY]
+    words = check_words(by, said.note)
+    store_of(app).note(Order(what, row.name, by, said.note, about))
+    return words
 
 
 def _schedule(rows: Iterable[Any], app: Any) -> Any:
