@@ -26,6 +26,7 @@ from .loopback import is_loopback, names_this_machine
 _LASTS = 1.0
 #: Seconds that a client has to send its request, and to take the answer.
 _PATIENCE = 10.0
+_NOT_FOR_OTHERS = b"Host: expected localhost or 127.0.0.1. --host 0.0.0.0 lets other machines read the metrics.\n"
 #: Clients at a time. Others are turned away: each has a thread.
 MOST_CLIENTS = 32
 
@@ -87,7 +88,7 @@ class Exporter:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return "405 Method Not Allowed", plain, b"GET and HEAD only.\n"
         if self._for_this_machine and not names_this_machine(environ.get("HTTP_HOST")):
-            return "400 Bad Request", plain, b"This is for localhost only.\n"
+            return "400 Bad Request", plain, _NOT_FOR_OTHERS
         if environ.get("PATH_INFO") != "/metrics":
             return "404 Not Found", plain, b"There is /metrics, and nothing else.\n"
         with self._lock:

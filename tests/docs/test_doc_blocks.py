@@ -25,6 +25,7 @@ BLOCKS = {
     ("docs/board.md", "mounted users"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted starlette"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted fastapi"): "tests/board/test_board_mounted.py",
+    ("docs/board.md", "mounted django urls"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted django asgi"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted django wsgi"): "tests/board/test_board_mounted.py",
     ("docs/metrics.md", "query"): "tests/board/test_metrics.py",

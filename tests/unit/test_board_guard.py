@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from celery_once_beat.board import asgi
+from celery_once_beat.cli.serve import dashboard
 from celery_once_beat.errors import SettingError
 from celery_once_beat.web.board.guard import Access, Guard, Visitor, check_token
 
@@ -164,3 +167,9 @@ def test_a_form_comes_from_the_board_itself() -> None:
         assert ask(access, anna, PUBLIC, "ops", "POST", **headers) == 403, headers
     for headers in ({"origin": "http://ops"}, {"origin": "https://OPS"}, {"sec_fetch_site": "same-origin"}):
         assert ask(access, anna, PUBLIC, "ops", "POST", **headers) == Visitor("anna", acts=True)
+
+
+def test_a_mounted_board_shows_as_many_windows_as_the_command() -> None:
+    """The page says so of ``windows``."""
+    (of_command,) = [option.default for option in dashboard.params if option.name == "windows"]
+    assert signature(asgi).parameters["windows"].default == of_command

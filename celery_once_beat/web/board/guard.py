@@ -54,8 +54,8 @@ def check_token(token: str | None) -> None:
     """Raise SettingError where a token could be guessed, or no browser could send it."""
     if token is not None and (len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable()):
         raise SettingError(
-            f"ONCE_BOARD_TOKEN: found {len(token)} characters, expected at least {LEAST_TOKEN}, of ASCII, like those "
-            "that 'openssl rand -hex 16' prints"
+            f"the board's token: found {len(token)} characters, expected at least {LEAST_TOKEN}, of ASCII, like those "
+            "that 'openssl rand -hex 16' prints; change ONCE_BOARD_TOKEN, --token, or board.asgi's token"
         )
 
 
@@ -140,11 +140,17 @@ class Guard:
             return PlainTextResponse(f"{what} {allowed}.\n", 405, {"allow": allowed})
         if self._token is None and not self._is_host(request):
             return PlainTextResponse(
-                "Without a token the board is for localhost only: set one, or name this Host in hosts.\n", 400
+                f"Host: found {_header(request, 'host')}, expected localhost or 127.0.0.1, since the board has no "
+                "token. Set one (ONCE_BOARD_TOKEN, or board.asgi's token), or name this host in board.asgi's hosts.\n",
+                400,
             )
         if request.method == "POST":
             if not _is_same_origin(request):
-                return PlainTextResponse("Only the board's own pages may act.\n", 403)
+                return PlainTextResponse(
+                    f"Only the board's own pages may act: found Origin {_header(request, 'origin')}, expected the "
+                    f"host {_header(request, 'host')}. A proxy has to pass on Host as the browser sent it.\n",
+                    403,
+                )
         elif _is_foreign(request) and not _is_link(request):
             return PlainTextResponse("Another site's page may link to the board, and no more.\n", 403)
         visitor = self._visitor(request)
@@ -212,6 +218,11 @@ def _may_be_loopback(request: Request) -> bool:
         return is_loopback(host) or ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return True
+
+
+def _header(request: Request, name: str) -> str:
+    """Return what a header says, for people; it comes from outside."""
+    return repr(words.plain(request.headers.get(name, "")))
 
 
 def _name_of(user: Any) -> str:

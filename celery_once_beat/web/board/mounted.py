@@ -26,7 +26,7 @@ def asgi(
     actions: bool | Callable[[Any], object] = False,
     token: str | None = None,
     hosts: Collection[str] = (),
-    windows: int = 24,
+    windows: int = 50,
     scheduler: str | None = None,
 ) -> ASGIApp:
     """Return the window board of ``app``, to be mounted at any path of another ASGI application.
