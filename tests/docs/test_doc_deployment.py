@@ -169,19 +169,22 @@ def test_a_field_that_kubernetes_does_not_know_is_found(objects: dict[tuple[str,
         kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
 
 
+def check_rights(pod: dict[str, Any]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod["automountServiceAccountToken"]
+    (limited,) = pod["containers"]
+    locked = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert limited["securityContext"] == locked
+    assert set(limited["resources"]["limits"]) == {"memory"}
+    mounted = [mount["name"] for mount in limited.get("volumeMounts", ())]
+    assert mounted == [volume["name"] for volume in pod.get("volumes", ()) if "emptyDir" in volume]
+
+
 def test_a_pod_may_do_what_it_needs_and_no_more(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     """Each container runs by no root, on a root that is read-only, in so much memory; what is mounted is a folder."""
     for name in CONTAINERS:
-        pod = objects["Deployment", name]["spec"]["template"]["spec"]
-        assert pod["securityContext"]["runAsNonRoot"]
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not pod["automountServiceAccountToken"]
-        limited = container(objects, name)
-        locked = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-        assert limited["securityContext"] == locked
-        assert set(limited["resources"]["limits"]) == {"memory"}
-        mounted = [mount["name"] for mount in limited.get("volumeMounts", ())]
-        assert mounted == [volume["name"] for volume in pod.get("volumes", ()) if "emptyDir" in volume]
+        check_rights(objects["Deployment", name]["spec"]["template"]["spec"])
     heartbeat = env_of(objects, "beat")["ONCE_BEAT_HEARTBEAT_FILE"]
     assert [mount["mountPath"] for mount in container(objects, "beat")["volumeMounts"]] == [str(Path(heartbeat).parent)]
 
@@ -320,6 +323,7 @@ def test_the_pod_that_prometheus_scrapes(machine: Machine) -> None:
     spec, policy = found["Deployment"]["spec"], found["NetworkPolicy"]["spec"]
     (pod,) = spec["template"]["spec"]["containers"]
     (port,) = pod["ports"]
+    check_rights(spec["template"]["spec"])
     assert spec["replicas"] == 1
     assert spec["selector"] == policy["podSelector"]
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
