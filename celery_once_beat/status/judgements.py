@@ -8,15 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from celery_once_beat.store import EntrySeen, Past
-
-__all__ = (
-    "BEHIND", "BROKEN", "FAILED", "HUNG", "JUDGEMENTS", "LEAST_HUNG", "LEFT_OUT", "LOADED_OTHERWISE", "MOST_SKIPPED",
-    "NOT_LOADED", "OVERDUE", "PAUSED", "SILENT", "SKIPPING", "STRANGER", "STUCK", "STUCK_AFTER", "UNCLAIMED",
-    "UNKNOWN_TASK", "UNREADABLE", "Judgement", "is_hung", "is_silent", "longest_run", "needs_records",
-    "skipped_in_a_row",
-)  # fmt: skip
 
 #: A run is hung if it takes longer than so many times the longest of those that are recorded, ...
 _TIMES_LONGER = 5
@@ -25,10 +19,12 @@ LEAST_HUNG = timedelta(seconds=60)
 #: ... so many have to be recorded. With fewer its entry's interval counts, within these bounds.
 _LEAST_RUNS = 3
 _LEAST_INTERVAL, _MOST_INTERVAL = timedelta(hours=1), timedelta(days=1)
+#: After a start, the time within which a beat that lives has claimed it, or something is wrong.
+CLAIMED_WITHIN = timedelta(seconds=15)
 #: A window is stuck if it was published, and for so long no worker has begun it.
 STUCK_AFTER = timedelta(seconds=60)
 #: So many skipped windows in a row are too many.
-MOST_SKIPPED = 3
+_MOST_SKIPPED = 3
 #: A lease is renewed at each third of it; a worker is silent once it is so much later than that.
 _RENEWAL_LATE = timedelta(seconds=1)
 
@@ -50,7 +46,12 @@ BEHIND = Judgement("behind", 9, "the Redis server's clock went back, and the ent
 LEFT_OUT = Judgement("left out", 8, "an option of it is wrong, so no beat runs it", setup=True)
 UNREADABLE = Judgement("unreadable", 7, "a key of it in Redis can't be read", setup=True)
 BROKEN = Judgement("broken", 6, "its schedule can't say when it starts", setup=True)
-UNCLAIMED = Judgement("unclaimed", 6, "a window is due for 15 s, and no beat has claimed it", setup=True)
+UNCLAIMED = Judgement(
+    "unclaimed",
+    6,
+    f"a window is due for {CLAIMED_WITHIN.total_seconds():g} s, and no beat has claimed it",
+    setup=True,
+)
 UNKNOWN_TASK = Judgement(
     "unknown task", 6, "a worker got a window that is still open, and didn't know its task", setup=True
 )
@@ -71,7 +72,7 @@ SILENT = Judgement(
     "a window runs, and its worker hasn't renewed the lease for a third of it and "
     f"{_RENEWAL_LATE.total_seconds():g} s: it may be dead",
 )
-SKIPPING = Judgement("skipping", 3, f"the last {MOST_SKIPPED} windows or more were skipped")
+SKIPPING = Judgement("skipping", 3, f"the last {_MOST_SKIPPED} windows or more were skipped")
 #: Its urgency is the outcome's, see ``outcomes``.
 FAILED = Judgement("failed", 3, "the last window failed, was abandoned, dropped, missed, or its message expired")
 NOT_LOADED = Judgement("not loaded", 2, "no beat has loaded it yet", setup=True)
@@ -118,10 +119,6 @@ def is_silent(heard: timedelta, lease: float) -> bool:
 
 
 def skipped_in_a_row(records: Sequence[Past]) -> int:
-    """Return how many of the newest windows were skipped; ``records`` are newest first."""
-    number = 0
-    for past in records:
-        if past.outcome != "skipped":
-            break
-        number += 1
-    return number
+    """Return how many of the newest windows were skipped, if too many, else 0; ``records`` are newest first."""
+    number = sum(1 for _ in takewhile(lambda past: past.outcome == "skipped", records))
+    return number if number >= _MOST_SKIPPED else 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
@@ -29,40 +29,14 @@ from celery_once_beat.store import (
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, shown, span
 
-from .judgements import (
-    BEHIND,
-    BROKEN,
-    FAILED,
-    HUNG,
-    LEAST_HUNG,
-    LEFT_OUT,
-    LOADED_OTHERWISE,
-    MOST_SKIPPED,
-    NOT_LOADED,
-    OVERDUE,
-    PAUSED,
-    SILENT,
-    SKIPPING,
-    STRANGER,
-    STUCK,
-    STUCK_AFTER,
-    UNCLAIMED,
-    UNKNOWN_TASK,
-    UNREADABLE,
-    Judgement,
-    is_hung,
-    is_silent,
-    longest_run,
-    skipped_in_a_row,
-)
+from . import judgements
+from .judgements import Judgement
 from .lineup import Lines, Listed, line_up
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
 _DEADLINE_LATER = timedelta(seconds=1)
 #: Characters of a worker's name that are shown.
 _MOST_NAME = 200
-#: After a start, the time within which a beat that lives has claimed it, or something is wrong.
-_CLAIMED_WITHIN = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +170,7 @@ class EntryStatus:
     hung: int = 0
     #: Published, and not begun for too long.
     stuck: int = 0
-    #: How many of the newest windows were skipped; counted from ``MOST_SKIPPED`` on, else 0.
+    #: How many of the newest windows were skipped, if too many; else 0.
     skipped: int = 0
     #: Seconds since the oldest open window was claimed, and since the oldest that runs began.
     oldest_open: float | None = None
@@ -279,7 +253,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, told: Told | None 
     told = told or Told()
     now = overview.now
     listed, differs = line_up(schedule, overview, told.lines)
-    looks = [_Look.at(each, now) for each in listed]
+    looks = [_Judged.at(each, now) for each in listed]
     idle = {queue.queue: queue for queue in _idle_queues(looks)}
     entries = [
         told.entry(look.listed, now)
@@ -290,12 +264,12 @@ def make_report(overview: Overview, schedule: LoadedSchedule, told: Told | None 
     for found, why in schedule.entries.wrong.items():
         name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
         if name not in names:
-            worry = _Worry.of(LEFT_OUT, f"left out: {why}")
+            worry = judgements.LEFT_OUT, f"left out: {why}"
             entries.append(EntryStatus(name, "left out", **_attention([worry])))
     disabled = [name for name in schedule.disabled if name in overview.entries and name not in names]
     entries += [_disabled(overview.entries[name], overview.now) for name in disabled]
     for name, number in overview.strangers.items():
-        worry = _Worry.of(STRANGER, f"{number} overdue, and not in this schedule")
+        worry = judgements.STRANGER, f"{number} overdue, and not in this schedule"
         entries.append(EntryStatus(name, "stranger", overdue=number, **_attention([worry])))
     return Report(
         overview.now,
@@ -309,7 +283,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, told: Told | None 
     )
 
 
-def _workers(overview: Overview, looks: Iterable[_Look]) -> tuple[WorkerStatus, ...]:
+def _workers(overview: Overview, looks: Iterable[_Judged]) -> tuple[WorkerStatus, ...]:
     running = Counter(
         host_of(window.open.owner) for look in looks for window in look.running if window.open and window.open.owner
     )
@@ -318,7 +292,7 @@ def _workers(overview: Overview, looks: Iterable[_Look]) -> tuple[WorkerStatus, 
     return tuple(sorted(workers, key=lambda each: (-1.0 if each.heard is None else each.heard, each.worker)))
 
 
-def _idle_queues(looks: Iterable[_Look]) -> Iterator[IdleQueue]:
+def _idle_queues(looks: Iterable[_Judged]) -> Iterator[IdleQueue]:
     """Yield queues with stuck windows of which nothing has begun since the newest of those was published."""
     stuck: dict[str, list[datetime]] = {}
     begun: dict[str, datetime] = {}
@@ -336,7 +310,7 @@ def _idle_queues(looks: Iterable[_Look]) -> Iterator[IdleQueue]:
 
 def _disabled(seen: EntrySeen, now: datetime) -> EntryStatus:
     """Say how an entry stands that its database has and that isn't to run: what is open goes on."""
-    worries = [_Worry.of(OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
+    worries = [(judgements.OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
     return EntryStatus(
         seen.name,
         "disabled",
@@ -369,7 +343,7 @@ def _behind(overview: Overview) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Judged:
     """An entry, and those of its open windows that are judged."""
 
     listed: Listed
@@ -379,12 +353,14 @@ class _Look:
     stuck: tuple[WindowSeen, ...]
 
     @classmethod
-    def at(cls, listed: Listed, now: datetime) -> _Look:
+    def at(cls, listed: Listed, now: datetime) -> _Judged:
         seen = listed.seen
         if seen.account is None or not seen.account.open:
             return cls(listed, (), (), (), ())
         running = tuple(window for window in seen.windows if window.state == "running")
-        silent = tuple(window for window in running if is_silent(_unheard(window, listed.lease, now), listed.lease))
+        silent = tuple(
+            window for window in running if judgements.is_silent(_unheard(window, listed.lease, now), listed.lease)
+        )
         return cls(
             listed,
             running,
@@ -408,21 +384,21 @@ def _running_for(window: WindowSeen, now: datetime) -> timedelta:
 
 def _is_hung(window: WindowSeen, listed: Listed, now: datetime) -> bool:
     running_for = _running_for(window, now)
-    if running_for <= LEAST_HUNG:
+    if running_for <= judgements.LEAST_HUNG:
         return False  # until then its entry's records aren't read
-    longest = longest_run(listed.seen.records)
+    longest = judgements.longest_run(listed.seen.records)
     ends = _after(listed.entry, window.start) if longest is None and listed.entry is not None else None
-    return is_hung(running_for, longest, None if ends is None else ends - window.start)
+    return judgements.is_hung(running_for, longest, None if ends is None else ends - window.start)
 
 
 def _is_stuck(window: WindowSeen, listed: Listed, now: datetime) -> bool:
     assert window.open is not None
     if listed.entry is not None and listed.entry.timing.delay(now, window.open.claimed):
         return False  # it isn't to run yet
-    return now - window.open.claimed > timedelta(seconds=listed.countdown) + STUCK_AFTER
+    return now - window.open.claimed > timedelta(seconds=listed.countdown) + judgements.STUCK_AFTER
 
 
-def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
+def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
     listed = look.listed
     entry, seen = listed.entry, listed.seen
     account = seen.account
@@ -431,7 +407,6 @@ def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
         # A one-off whose window is behind it has no next one.
         entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
         known["next"] = _after(entry, max(now, account.cursor) if account else now)
-    skipped = skipped_in_a_row(seen.records)
     return EntryStatus(
         listed.name,
         "scheduled",
@@ -444,7 +419,7 @@ def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
         silent=len(look.silent),
         hung=len(look.hung),
         stuck=len(look.stuck),
-        skipped=skipped if skipped >= MOST_SKIPPED else 0,
+        skipped=judgements.skipped_in_a_row(seen.records),
         oldest_running=max((_seconds(_running_for(each, now)) for each in look.running), default=None),
         **known,
         **_attention([*_worries(listed, now), *_worries_of_windows(look, now, idle)]),
@@ -454,22 +429,16 @@ def _entry(look: _Look, now: datetime, idle: IdleQueue | None) -> EntryStatus:
 # -- what somebody should look at -------------------------------------------------------------------------------
 
 
-class _Worry(NamedTuple):
-    urgency: int
-    words: str
-    setup: bool
-
-    @classmethod
-    def of(cls, judgement: Judgement, words: str, urgency: int | None = None) -> _Worry:
-        return cls(judgement.urgency if urgency is None else urgency, words, judgement.setup)
+#: A reason, and what is so, in words.
+_Worry = tuple[Judgement, str]
 
 
 def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
-    ordered = sorted(worries, reverse=True)
+    ordered = sorted(worries, key=lambda worry: (worry[0].urgency, worry[1]), reverse=True)
     return {
-        "attention": tuple(worry.words for worry in ordered),
-        "misfit": tuple(worry.words for worry in ordered if worry.setup),
-        "urgency": max((worry.urgency for worry in ordered), default=0),
+        "attention": tuple(words for _, words in ordered),
+        "misfit": tuple(words for judgement, words in ordered if judgement.setup),
+        "urgency": ordered[0][0].urgency if ordered else 0,
     }
 
 
@@ -477,70 +446,69 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
     entry, seen = listed.entry, listed.seen
     account, last = seen.account, seen.last
     if seen.trouble:
-        yield _Worry.of(UNREADABLE, seen.trouble)
+        yield judgements.UNREADABLE, seen.trouble
     if entry is not None:
         try:
             entry.after(now)
         except UndecidedError:
             pass  # it is asked on
         except ScheduleError as exc:
-            yield _Worry.of(BROKEN, str(exc))
+            yield judgements.BROKEN, str(exc)
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
         why = f": {printable(last.failure)}" if last.failure else ""
-        yield _Worry.of(FAILED, f"the last window is {last.state}{why}", OUTCOMES[last.state].urgency)
+        failed = replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency)
+        yield failed, f"the last window is {last.state}{why}"
     if account is not None:
         yield from _worries_of(account, entry, now)
     elif not seen.trouble:
-        yield _Worry.of(NOT_LOADED, "no beat has loaded it yet")
+        yield judgements.NOT_LOADED, judgements.NOT_LOADED.meaning
 
 
 def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -> Iterator[_Worry]:
     if account.paused:
-        yield _Worry.of(PAUSED, _paused(account))
+        yield judgements.PAUSED, _paused(account)
     elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
-        yield _Worry.of(LOADED_OTHERWISE, "the beats that live have another definition of it")
+        yield judgements.LOADED_OTHERWISE, judgements.LOADED_OTHERWISE.meaning
     elif account.cursor > now + CURSOR_AHEAD:
         ahead = (account.cursor - now).total_seconds()
-        yield _Worry.of(
-            BEHIND,
-            f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind; "
-            "set it right, or if it was wrong before, delete the key that the beats' log names",
-        )
+        since = f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind"
+        advice = "set it right, or if it was wrong before, delete the key that the beats' log names"
+        yield judgements.BEHIND, f"{since}; {advice}"
     elif entry is not None:
         due = _after(entry, account.cursor)
-        if due is not None and due < now - _CLAIMED_WITHIN:
-            yield _Worry.of(UNCLAIMED, f"no beat claims it: due since {format_instant(due)}")
+        if due is not None and due < now - judgements.CLAIMED_WITHIN:
+            yield judgements.UNCLAIMED, f"no beat claims it: due since {format_instant(due)}"
 
 
-def _worries_of_windows(look: _Look, now: datetime, idle: IdleQueue | None) -> Iterator[_Worry]:
+def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) -> Iterator[_Worry]:
     listed, account = look.listed, look.listed.seen.account
-    overdue, skipped = listed.seen.overdue, skipped_in_a_row(listed.seen.records)
+    overdue, skipped = listed.seen.overdue, judgements.skipped_in_a_row(listed.seen.records)
     if overdue:
-        yield _Worry.of(OVERDUE, f"{len(overdue)} overdue")
+        yield judgements.OVERDUE, f"{len(overdue)} overdue"
     for window in look.silent[:1]:
         unheard = max(_unheard(each, listed.lease, now) for each in look.silent)
-        yield _Worry.of(SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}")
+        yield judgements.SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}"
     if look.hung:
         window = max(look.hung, key=lambda each: _running_for(each, now))
-        longest = longest_run(listed.seen.records)
-        before = (
+        longest = judgements.longest_run(listed.seen.records)
+        compared = (
             "too few before are done to compare" if longest is None else f"the longest before took {_span(longest)}"
         )
-        running_for = _span(_running_for(window, now))
-        yield _Worry.of(HUNG, f"{len(look.hung)} running for {running_for} on {_worker(window)}, {before}")
+        running = f"{len(look.hung)} running for {_span(_running_for(window, now))} on {_worker(window)}"
+        yield judgements.HUNG, f"{running}, {compared}"
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
         words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
         if idle is not None:
             words += f"; nothing else of the queue {shown(idle.queue)} either"
-        yield _Worry.of(STUCK, words)
-    if skipped >= MOST_SKIPPED:
-        yield _Worry.of(SKIPPING, f"the last {skipped} windows are skipped")
+        yield judgements.STUCK, words
+    if skipped:
+        yield judgements.SKIPPING, f"the last {skipped} windows are skipped"
     if account is not None and account.discarded is not None:
         worker, at = account.discarded
         if any(each.begun is None and each.claimed < at for each in account.open.values()):
             words = f"{printable(worker[:_MOST_NAME])} doesn't know the task {shown(listed.task)}: deploy workers first"
-            yield _Worry.of(UNKNOWN_TASK, words)
+            yield judgements.UNKNOWN_TASK, words
 
 
 def _is_due(listed: Listed, now: datetime) -> bool:
