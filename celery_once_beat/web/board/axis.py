@@ -84,11 +84,6 @@ class Cell:
     windows: Sequence[WindowSeen]
 
     @property
-    def newest_worst(self) -> WindowSeen:
-        """Of the windows in its state the newest."""
-        return next(seen for seen in self.windows if words.state_of(seen.state).name == self.state)
-
-    @property
     def counts(self) -> list[tuple[str, int]]:
         """How many windows stand how, the most urgent first."""
         counted = Counter(words.state_of(seen.state).name for seen in self.windows)
