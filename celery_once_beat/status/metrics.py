@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -23,7 +22,7 @@ from celery_once_beat.outcomes import COUNTED, OTHER
 from celery_once_beat.store import BOUNDS, Histogram
 from celery_once_beat.wording import printable
 
-from .report import BeatStatus, EntryStatus, Report
+from .report import KINDS, BeatStatus, EntryStatus, Report
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ _MOST_NAME = 200
 _MOST_QUEUES = 50
 #: Seconds within which a worker has begun something, to be counted.
 _RECENT = 300.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 #: What an entry has counted: numbers by metric, and within it by outcome or by bucket.
 _Counts = dict[str, dict[str, float]]
@@ -111,13 +109,13 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
     (
         "last_window_start_timestamp_seconds",
         "Start of the last window that ended; of others the oldest.",
-        lambda e: _timestamp(e.last.start) if e.last else None,
+        lambda e: e.last.start.timestamp() if e.last else None,
         min,
     ),
     (
         "next_window_start_timestamp_seconds",
         "Start of the next window; of others the nearest.",
-        lambda e: _timestamp(e.next) if e.next else None,
+        lambda e: e.next.timestamp() if e.next else None,
         min,
     ),
 )
@@ -263,7 +261,7 @@ def _kinds(entries: Iterable[EntryStatus]) -> Metric:
         "kind",
     )
     found = [entry.kind for entry in entries]
-    for kind in ("scheduled", "left out", "disabled", "stranger"):
+    for kind in KINDS:
         kinds.add_metric([kind], found.count(kind))
     return kinds
 
@@ -354,7 +352,3 @@ def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
 
 def _gauges(name: str, help_: str, label: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, help_, labels=[label])
-
-
-def _timestamp(instant: datetime) -> float:
-    return (instant - _EPOCH) / timedelta(seconds=1)

@@ -35,6 +35,8 @@ from .lineup import Lines, Listed, line_up
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
 _DEADLINE_LATER = timedelta(seconds=1)
+#: What an entry may be: in the schedule, left out of it as wrong, disabled in its database, or not in the schedule.
+KINDS = ("scheduled", "left out", "disabled", "stranger")
 #: Characters of a worker's name that are shown.
 _MOST_NAME = 200
 
@@ -152,7 +154,7 @@ class EntryStatus:
     """How one entry stands."""
 
     entry: str
-    #: ``scheduled``, ``left out`` (as wrong), ``disabled`` (in its database), or ``stranger`` (not in the schedule).
+    #: One of KINDS.
     kind: str
     task: str | None = None
     schedule: str | None = None

@@ -172,7 +172,7 @@ def read_orders(key: str, reply: Any) -> list[model.OrderRecord] | OnceError:
         try:
             said = json.loads(text.partition(" ")[2])
             known = {field.name: _text(said[field.name]) for field in fields(model.Order)}
-            records.append(model.OrderRecord(_instant(int(at)), model.Order(**known)))
+            records.append(model.OrderRecord(instant(int(at)), model.Order(**known)))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as exc:
             return StoreDataError(f"the key {key!r} holds what is no order: {shown(exc)}; delete it")
     return records
@@ -245,7 +245,7 @@ def read_abandon(reply: list[Any]) -> model.Finished | model.Busy | model.Unchan
 
 
 def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
-    return model.Elsewhen(_instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+    return model.Elsewhen(instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
 
 
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed:
@@ -262,7 +262,7 @@ def read_key_claim(reply: list[Any]) -> model.Claimed | model.Unchanged | model.
         case "claimed":
             return model.Claimed(0, None)
         case "elsewhen":
-            return model.Elsewhen(_instant(reply[1]))
+            return model.Elsewhen(instant(reply[1]))
     return model.Unchanged(read_word(reply))
 
 
@@ -339,6 +339,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         cursor=parse_instant(values["cursor"]),
         born=parse_instant(values["born"]),
         since=parse_instant(values["since"]),
+        last_begun=_instant_or_none(values.get("fence", 0)),
         last_done=parse_instant(values["last_done"]) if values.get("last_done") else None,
         paused=values.get("paused") == "1",
         fence=int(values.get("fence", 0)),
@@ -357,7 +358,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
 
 def _read_discarded(text: str) -> tuple[str, datetime] | None:
     at, _, worker = text.partition(" ")
-    return (worker, _instant(at)) if worker else None
+    return (worker, instant(at)) if worker else None
 
 
 def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataError:
@@ -378,7 +379,7 @@ def _read_open(text: str) -> model.OpenWindow:
     """Read an open window's account; see NUMBERS in ``lua/pieces/window.lua``."""
     attempts, fence, retry, _, _, claimed, _, backfill, released, taken, owner, beat = text.split(" ")
     return model.OpenWindow(
-        claimed=_instant(claimed),
+        claimed=instant(claimed),
         begun=_instant_or_none(fence),
         attempts=int(attempts),
         retry=int(retry),
@@ -393,7 +394,7 @@ def read_past(text: str) -> model.Past:
     """Read one record of a history; see ``remember`` in ``lua/pieces/ends.lua``."""
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
     whole, _, fraction = start.partition(".")
-    claimed = _instant(claimed_ms)
+    claimed = instant(claimed_ms)
     ran = outcome != "missed" and int(number) > 0
     return model.Past(
         start=parse_instant(f"{whole}.{fraction:0<6}Z"),
@@ -493,9 +494,9 @@ def _word(text: str) -> str:
     return text
 
 
-def _instant(ms: str | int) -> datetime:
+def instant(ms: str | float) -> datetime:
     return EPOCH + timedelta(milliseconds=int(ms))
 
 
 def _instant_or_none(ms: str | int) -> datetime | None:
-    return _instant(ms) if int(ms) else None
+    return instant(ms) if int(ms) else None

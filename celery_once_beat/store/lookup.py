@@ -248,7 +248,7 @@ class Lookup:
         for (name, position, window), score in zip(running, replies, strict=False):
             if score is not None and not isinstance(score, OnceError):
                 windows = list(entries[name].windows)
-                windows[position] = replace(window, deadline=codec.EPOCH + timedelta(milliseconds=float(score)))
+                windows[position] = replace(window, deadline=codec.instant(float(score)))
                 entries[name] = replace(entries[name], windows=windows)
         for name, texts in zip(records_of, replies, strict=True):
             if not isinstance(texts, OnceError):
@@ -317,7 +317,7 @@ class Lookup:
         for reply in replies:
             for worker, at in () if isinstance(reply, OnceError) else codec.as_pairs(reply):
                 heard[worker] = max(heard.get(worker, 0.0), at)
-        return {worker: codec.EPOCH + timedelta(milliseconds=at) for worker, at in heard.items()}
+        return {worker: codec.instant(at) for worker, at in heard.items()}
 
     # -- entries ----------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Lookup:
             for window, (_, deadline) in zip(windows, pairs, strict=True):
                 if window is not None:
                     late = found.setdefault(window.entry, {})
-                    late[window.start] = codec.EPOCH + timedelta(milliseconds=deadline)
+                    late[window.start] = codec.instant(deadline)
         return found, trouble
 
     def _add_failures(self, seen: dict[str, EntrySeen], names: Iterable[str]) -> None:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
 from celery_once_beat.rules import Limits
 from celery_once_beat.windows import WindowKey
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Published(IntEnum):
@@ -443,11 +441,8 @@ class EntryAccount:
     #: Of the windows that ended. ``late``: from the start to the begin of the last execution; ``queued``: from the
     #: claim to the only begin; ``ran``: from the last begin to the end. An error where that can't be read.
     times: Mapping[str, Histogram] | StoreDataError = field(default_factory=dict)
-
-    @property
-    def last_begun(self) -> datetime | None:
-        """When a window of it began last; None: none did. A fence is that time, or a little more."""
-        return _EPOCH + timedelta(milliseconds=self.fence) if self.fence else None
+    #: When a window of it began last, as its fence says, which is that time or a little more; None: none did.
+    last_begun: datetime | None = None
 
     @property
     def owed(self) -> int:
