@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import click
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.status import View
+from celery_once_beat.status import WINDOWS, View
 from celery_once_beat.web.loopback import bind
 
 from .context import fail, open_project, scheduler_option
@@ -26,7 +26,7 @@ _PORT = click.IntRange(0, 65535)
     help="Token that viewers must know. Better set ONCE_BOARD_TOKEN: ps shows options to everybody on the machine.",
 )
 @click.option(
-    "--windows", type=click.IntRange(1, 200), default=50, show_default=True, help="Windows shown of each entry."
+    "--windows", type=click.IntRange(1, 200), default=WINDOWS, show_default=True, help="Windows shown of each entry."
 )
 @click.option("--actions", is_flag=True, help="Who knows the token may also run, pause, abandon and edit.")
 @scheduler_option
@@ -50,7 +50,7 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
         desk = Desk(project.app, project.settings, scheduler) if actions else None
         listener = listen(host, port, token)
         click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
-        serve(project.app, project.settings, view, listener, Access(token, actions), desk)
+        serve(view, listener, Access(token, actions), desk)
 
 
 @click.command()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .coming import about_windows, coming_starts, newest_start, starts_to_run
 from .lineup import Listed, line_up
-from .poll import Sight, View, each_window, look
+from .poll import WINDOWS, Sight, View, each_window, look
 from .report import BeatStatus, EntryStatus, IdleQueue, Report, WindowStatus, WorkerStatus, as_json, make_report
 
 __all__ = (
+    "WINDOWS",
     "BeatStatus",
     "EntryStatus",
     "IdleQueue",

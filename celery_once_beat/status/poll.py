@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Windows of an entry that the board shows, unless another number is given: as many as the store keeps by default.
+WINDOWS = 50
 #: Seconds after which the schedule is read again: a database's may have changed.
 _SCHEDULE_LASTS = 30.0
 
@@ -40,8 +42,8 @@ class View:
     """Looks, for one thread at a time. Raises SettingError if a setting, or the scheduler's name, is wrong."""
 
     def __init__(self, app: Celery, settings: Settings, scheduler: str | None = None, *, windows: int = 1) -> None:
-        self._app = app
-        self._settings = settings
+        self.app = app
+        self.settings = settings
         self._scheduler = scheduler
         self._shown = windows
         self._store = Store(settings)
@@ -64,7 +66,7 @@ class View:
     def look(self) -> Sight:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
-        self._defined = add_defined(schedule, self._app, self._store, self._defined)
+        self._defined = add_defined(schedule, self.app, self._store, self._defined)
         overview = look(self._lookup, schedule, self._remembered)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [
@@ -89,7 +91,7 @@ class View:
     def _current_schedule(self) -> LoadedSchedule:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:
             try:
-                self._schedule = load_schedule(self._app, self._settings, self._scheduler)
+                self._schedule = load_schedule(self.app, self.settings, self._scheduler)
                 self._stale = False
             except Exception as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
                 if not self._stale:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import View
+from celery_once_beat.status import WINDOWS, View
 
 from .desk import Desk
 from .guard import Access, check_token
@@ -26,7 +26,7 @@ def asgi(
     actions: bool | Callable[[Any], object] = False,
     token: str | None = None,
     hosts: Collection[str] = (),
-    windows: int = 50,
+    windows: int = WINDOWS,
     scheduler: str | None = None,
 ) -> ASGIApp:
     """Return the window board of ``app``, to be mounted at any path of another ASGI application.
@@ -44,4 +44,4 @@ def asgi(
     settings = Settings.from_app(app)
     desk = Desk(app, settings, scheduler) if actions else None
     view = View(app, settings, scheduler, windows=windows)
-    return make_site(app, settings, view, Access(token, actions, hosts), desk)
+    return make_site(view, Access(token, actions, hosts), desk)

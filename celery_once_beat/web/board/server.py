@@ -5,12 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from typing import Any
 
 import uvicorn
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import Settings
 from celery_once_beat.status import View
 from celery_once_beat.web.loopback import bind, is_loopback
 
@@ -36,9 +34,9 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
     return listener
 
 
-def serve(app: Any, settings: Settings, view: View, listener: socket.socket, access: Access, desk: Desk | None) -> None:
+def serve(view: View, listener: socket.socket, access: Access, desk: Desk | None) -> None:
     """Serve the board until SIGINT or SIGTERM; ``desk`` takes orders."""
-    site = make_site(app, settings, view, access, desk, lambda: server.should_exit)
+    site = make_site(view, access, desk, lambda: server.should_exit)
     config = uvicorn.Config(
         site,
         http="h11",  # the one that is always there

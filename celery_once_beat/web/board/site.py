@@ -19,7 +19,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.settings import Settings
 from celery_once_beat.status import View, WindowStatus
 from celery_once_beat.windows import format_instant, parse_instant, task_id
 
@@ -28,12 +27,18 @@ from .actions import Actions
 from .axis import ZOOMS, columns_css
 from .choice import ALL, GROUPS, SORTS, Choice
 from .desk import Desk
-from .expose import OnceCollector
 from .feed import Feed
 from .grid import Grid, Shown
 from .guard import Access, Guard, Visitor
 from .links import links_of
 from .page import Line, Page
+
+try:
+    from celery_once_beat.status.metrics import OnceCollector
+except ModuleNotFoundError as exc:
+    if exc.name != "prometheus_client":
+        raise
+    OnceCollector = None  # type: ignore[assignment, misc]  # without the extra there is no /metrics
 
 #: Viewers at a time who are told what changes; others see the page as it was when they opened it.
 MOST_VIEWERS = 64
@@ -44,19 +49,15 @@ _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def make_site(
-    app: Any,
-    settings: Settings,
-    view: View,
-    access: Access,
-    desk: Desk | None = None,
-    closing: Callable[[], bool] = lambda: False,
+    view: View, access: Access, desk: Desk | None = None, closing: Callable[[], bool] = lambda: False
 ) -> ASGIApp:
     """Return the board of a Celery app as an ASGI application.
 
     ``view`` looks, ``desk`` takes orders, and ``closing`` says that the server wants to end.
     """
-    feed = Feed(view.look, app.timezone)
-    site = _Site(feed, app.main or "celery", app.timezone, settings, closing)
+    zone = view.app.timezone
+    feed = Feed(view.look, zone)
+    site = _Site(feed, view, closing)
     compressed = [Middleware(GZipMiddleware, compresslevel=4)]
     answers = Starlette(
         routes=[
@@ -66,7 +67,7 @@ def make_site(
             Route("/events", site.events),
             Route("/metrics", site.metrics, middleware=compressed),
             Route("/static/{name}", site.static),
-            *([] if desk is None else Actions(desk, feed, site.templates, app.timezone).routes),
+            *([] if desk is None else Actions(desk, feed, site.templates, zone).routes),
         ],
         exception_handlers={HTTPException: site.error, 500: site.error},
     )
@@ -74,22 +75,15 @@ def make_site(
 
 
 class _Site:
-    def __init__(
-        self,
-        feed: Feed,
-        title: str,
-        zone: tzinfo,
-        settings: Settings,
-        closing: Callable[[], bool],
-    ) -> None:
+    def __init__(self, feed: Feed, view: View, closing: Callable[[], bool]) -> None:
         self._feed = feed
         self._collector = None if OnceCollector is None else OnceCollector()
-        self._zone = zone
-        self._settings = settings
+        self._zone: tzinfo = view.app.timezone
+        self._settings = view.settings
         self._closing = closing
         templates = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
         templates.globals.update(
-            title=words.plain(title),
+            title=words.plain(view.app.main or "celery"),
             states=STATES,
             zooms=ZOOMS.values(),
             groups=GROUPS,
@@ -97,7 +91,7 @@ class _Site:
             every_group=(ALL,),
         )
         self.templates = templates
-        self._grid = Grid(templates, zone)
+        self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
         shapes = (f".{state.name} {{ --colour: var(--{state.tone}); {state.symbol}; }}\n" for state in STATES.values())
@@ -121,7 +115,7 @@ class _Site:
         of_task = task_id(self._settings.key_prefix, line.entry, window.start, window.ordered)
         story = [
             *words.story_words(window, self._zone, page.moment),
-            ("Task", words.plain(line.task)),
+            ("Task", line.shown_task or "-"),
             ("Task id", of_task),
         ]
         return self._html(
@@ -130,7 +124,7 @@ class _Site:
             line=line,
             state=words.state_of(window.state).name,
             story=story,
-            links=list(links_of(self._settings.board_links, window, line.entry, line.task, of_task)),
+            links=list(links_of(self._settings.board_links, window, line.entry, line.status.task, of_task)),
             newer=self._listed(line, at - 1) if at else None,
             older=self._listed(line, at + 1) if at + 1 < len(line.windows) else None,
             next=self._next(line, page),
