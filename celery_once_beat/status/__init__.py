@@ -5,7 +5,17 @@ from __future__ import annotations
 from .coming import about_windows, coming_starts, newest_start, starts_to_run
 from .lineup import Listed, line_up
 from .poll import WINDOWS, Sight, View, each_window, look
-from .report import BeatStatus, EntryStatus, IdleQueue, Report, WindowStatus, WorkerStatus, as_json, make_report
+from .report import (
+    BeatStatus,
+    EntryStatus,
+    IdleQueue,
+    Report,
+    WindowStatus,
+    WorkerStatus,
+    as_json,
+    make_report,
+    paused_words,
+)
 
 __all__ = (
     "WINDOWS",
@@ -26,5 +36,6 @@ __all__ = (
     "look",
     "make_report",
     "newest_start",
+    "paused_words",
     "starts_to_run",
 )

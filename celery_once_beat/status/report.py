@@ -468,7 +468,7 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
 
 def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -> Iterator[_Worry]:
     if account.paused:
-        yield judgements.PAUSED, _paused(account)
+        yield judgements.PAUSED, paused_words(account)
     elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
         yield judgements.LOADED_OTHERWISE, judgements.LOADED_OTHERWISE.meaning
     elif account.cursor > now + CURSOR_AHEAD:
@@ -530,7 +530,10 @@ def _span(duration: timedelta) -> str:
     return span(duration.total_seconds())
 
 
-def _paused(account: EntryAccount) -> str:
+def paused_words(account: EntryAccount) -> str:
+    """Return who paused an entry, and why: ``paused by anna: the mail server moves``; '' where it isn't paused."""
+    if not account.paused:
+        return ""
     by = f" by {account.paused_by}" if account.paused_by else ""
     note = f": {account.paused_for}" if account.paused_for else ""
     return f"paused{by}{note}"

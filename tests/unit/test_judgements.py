@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from celery_once_beat.status import judgements
+from celery_once_beat.status import judgements, paused_words
 from celery_once_beat.status.judgements import (
     JUDGEMENTS,
     LEAST_HUNG,
@@ -21,7 +21,7 @@ from celery_once_beat.status.judgements import (
     longest_run,
     skipped_in_a_row,
 )
-from celery_once_beat.store.model import Past
+from celery_once_beat.store.model import EntryAccount, Past
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -104,3 +104,18 @@ def test_alerts_come_within_two_minutes(name: str) -> None:
     waits = int(amount) * {"s": 1, "m": 60}[unit]
     judged = 0 if name == "OnceOverdue" else max(LEAST_HUNG, STUCK_AFTER).total_seconds()
     assert judged + waits + 2 * SCRAPE <= 120
+
+
+@pytest.mark.parametrize(
+    ("paused", "by", "note", "said"),
+    [
+        (True, "anna", "the mail server moves", "paused by anna: the mail server moves"),
+        (True, "", "the mail server moves", "paused: the mail server moves"),
+        (True, "anna", "", "paused by anna"),
+        (False, "", "", ""),
+    ],
+)
+def test_a_pause_says_who_and_why(paused: bool, by: str, note: str, said: str) -> None:
+    """As far as that is known; a note isn't taken for a name."""
+    account = EntryAccount(T0, T0, T0, None, paused, None, 0, {}, {}, paused_by=by, paused_for=note)
+    assert paused_words(account) == said

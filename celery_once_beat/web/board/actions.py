@@ -141,7 +141,7 @@ class Actions:
             facts=facts,
             newest=facts.newest and words.day_and_time(facts.newest, self._zone),
             why_not=words.plain(facts.why_not, 400),
-            paused_words=words.plain(facts.paused_words, 1300),
+            paused=words.plain(facts.paused, 1300),
             open=[(format_instant(seen.start), self._started(seen.start), seen.state) for seen in facts.open],
             log=self._logged(facts.orders),
             changes=[

@@ -15,7 +15,7 @@ from celery_once_beat.client import Orders, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.schedules import Change, Definition, Schedule, check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import about_windows, each_window, line_up, newest_start
+from celery_once_beat.status import about_windows, each_window, line_up, newest_start, paused_words
 from celery_once_beat.store import Lookup, Order, OrderRecord, Store, WindowSeen
 from celery_once_beat.windows import format_instant
 
@@ -39,9 +39,8 @@ class Said(NamedTuple):
 class Facts:
     """What somebody has to know of an entry before they order something."""
 
-    paused: bool
-    #: Who paused it, and why; '' where that isn't known.
-    paused_words: str
+    #: Who paused it, and why, in words; '' where it isn't paused.
+    paused: str
     #: Windows that owe their outcome, newest first.
     open: Sequence[WindowSeen]
     #: The start of the window that would run now; None where none can, and ``why_not`` says why.
@@ -111,8 +110,7 @@ class Desk:
             definition, changes = None, ()
         account = seen.account
         return Facts(
-            account is not None and account.paused,
-            ": ".join(filter(None, (account.paused_by, account.paused_for))) if account is not None else "",
+            "" if account is None else paused_words(account),
             [window for window in each_window(seen) if window.open is not None],
             newest,
             why_not,
