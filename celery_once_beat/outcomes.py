@@ -24,8 +24,13 @@ class State:
     tone: str
     #: The board's shape, as CSS; no two states share one.
     symbol: str
-    #: The board's word for it; '': its name.
+    #: Another word for it, for people; '': its name.
     word: str = ""
+
+    @property
+    def said(self) -> str:
+        """What people call it."""
+        return self.word or self.name
 
 
 @dataclass(frozen=True, slots=True)

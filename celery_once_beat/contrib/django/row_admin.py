@@ -204,7 +204,7 @@ def _moment(instant: datetime) -> str:
 
 
 def _state(state: str) -> str:
-    return STATES[state].word or state if state in STATES else printable(state)
+    return STATES[state].said if state in STATES else printable(state)
 
 
 def _story(window: Any) -> str:

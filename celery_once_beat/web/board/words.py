@@ -83,7 +83,7 @@ def stretch(begin: datetime, end: datetime, zone: tzinfo) -> str:
 
 def said(state: str) -> str:
     """A state in a word or two."""
-    return STATES[state].word or state if state in STATES else plain(state, 40)
+    return STATES[state].said if state in STATES else plain(state, 40)
 
 
 def next_start(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
