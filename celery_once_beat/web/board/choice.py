@@ -105,7 +105,7 @@ class Choice:
         if self.sort == "name":
             picked.sort(key=lambda line: line.name.casefold())
         elif self.sort == "next":
-            picked.sort(key=lambda line: (line.next_start is None, line.next_start or begin, line.name))
+            picked.sort(key=lambda line: (line.status.next is None, line.status.next or begin, line.name))
         elif self.sort == "newest":
             never = datetime.min.replace(tzinfo=timezone.utc)
             picked.sort(key=lambda line: line.windows[0].start if line.windows else never, reverse=True)

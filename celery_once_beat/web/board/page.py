@@ -37,16 +37,6 @@ class Line:
         return self.status.entry
 
     @property
-    def task(self) -> str | None:
-        """Its task's name."""
-        return self.status.task
-
-    @property
-    def next_start(self) -> datetime | None:
-        """When its next window starts, aware UTC."""
-        return self.status.next
-
-    @property
     def attention(self) -> tuple[str, ...]:
         """What somebody should look at."""
         return tuple(words.plain(text) for text in self.status.attention)
@@ -61,12 +51,12 @@ class Line:
     @property
     def schedule(self) -> str:
         """Its schedule as it is shown."""
-        return words.plain(self.status.schedule) if self.status.schedule else ""
+        return words.plain(self.status.schedule or "")
 
     @property
     def shown_task(self) -> str:
         """Its task's name as it is shown."""
-        return words.plain(self.task) if self.task else ""
+        return words.plain(self.status.task or "")
 
     def position(self, start: str) -> int | None:
         """Return where in ``windows`` the one with this start is; None where none is."""
