@@ -22,7 +22,8 @@ from .strict_json import read_object
 
 __all__ = ("LoadedDefinition",)
 
-_FIELDS = ("task", "schedule", "says", "lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue")
+#: Written where they aren't as usual.
+_OPTIONAL = ("tracked", "one_off", "anchor", "spread", "countdown", "queue")
 #: Most characters of a text.
 _MOST = 1024
 
@@ -57,20 +58,16 @@ class LoadedDefinition:
         except SettingError:
             said["says"] = self.says[:_MOST]
         said["lease"] = self.lease
-        said |= {name: value for name in _FIELDS[4:] if (value := getattr(self, name)) != getattr(type(self), name)}
+        said |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
         if self.anchor is not None:
             said["anchor"] = self.anchor.isoformat()
         return json.dumps(said, separators=(",", ":"))
 
     @classmethod
+    @lru_cache(maxsize=4096)  # many entries have the same
     def read(cls, text: str) -> LoadedDefinition:
         """Read its JSON; raises ValueError. What a newer version added is passed over."""
-        return _read(text)
-
-    @classmethod
-    def _read(cls, text: str) -> LoadedDefinition:
-        found = read_object(text)
-        said = {name: found[name] for name in _FIELDS if name in found}
+        said = read_object(text)
         try:
             schedule = read_schedule(said["schedule"]) if "schedule" in said else None
         except (ValueError, NewerVersionError):
@@ -88,10 +85,6 @@ class LoadedDefinition:
             countdown=_seconds(said, "countdown") if "countdown" in said else None,
             queue=_typed(said, "queue", str) if "queue" in said else None,
         )
-
-
-#: Many entries have the same.
-_read = lru_cache(maxsize=4096)(LoadedDefinition._read)  # noqa: SLF001  # of the same file
 
 
 def _typed(said: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
