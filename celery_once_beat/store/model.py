@@ -420,7 +420,8 @@ class EntryAccount:
     since: datetime
     last_done: datetime | None
     paused: bool
-    fence: int
+    #: When a window of it began last, as its fence says: then, or a little earlier. None: none did.
+    last_begun: datetime | None
     #: Copies of messages that begin has refused.
     refused: int
     #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
@@ -441,8 +442,6 @@ class EntryAccount:
     #: Of the windows that ended. ``late``: from the start to the begin of the last execution; ``queued``: from the
     #: claim to the only begin; ``ran``: from the last begin to the end. An error where that can't be read.
     times: Mapping[str, Histogram] | StoreDataError = field(default_factory=dict)
-    #: When a window of it began last, as its fence says, which is that time or a little more; None: none did.
-    last_begun: datetime | None = None
 
     @property
     def owed(self) -> int:
