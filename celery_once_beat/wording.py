@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 
-__all__ = ("A_SPAN", "did_you_mean", "failure_words", "printable", "read_span", "read_time", "shown", "span")
+__all__ = ("A_SPAN", "did_you_mean", "failure_words", "printable", "read_span", "read_time", "shown", "some", "span")
 
 #: Most characters that are recorded of a failure.
 _MOST_FAILURE = 200
@@ -32,6 +32,12 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """Return a name from outside on one line: what could move a terminal's cursor is written out."""
     return text if text.isprintable() else repr(text)
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Name the first ``most``: ``a, b and 3 more``."""
+    named = ", ".join(names[:most])
+    return named if len(names) <= most else f"{named} and {len(names) - most} more"
 
 
 def failure_words(error: BaseException, how: str) -> str:

@@ -26,7 +26,7 @@ from celery_once_beat.logs import about
 from celery_once_beat.schedules import Definition
 from celery_once_beat.store import SHARDS, ChangeRecord, Store, StoredDefinition, raised
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import shown, some
 
 from .entries import BeatEntry, Earlier, Entries
 from .garbage import uncollected
@@ -208,14 +208,13 @@ class Defined:
 
     def _log_lost(self, names: Collection[str]) -> None:
         if names:
-            named = sorted(names)[:_MOST_NAMED]
+            lost = sorted(names)
             logger.error(
-                "once: Redis has lost %d of the schedules that were set at run time: %s%s. They don't run until they "
+                "once: Redis has lost %d of the schedules that were set at run time: %s. They don't run until they "
                 "are set again",
-                len(names),
-                ", ".join(map(repr, named)),
-                ", …" if len(named) < len(names) else "",
-                extra=about("schedules_lost", entries=named),
+                len(lost),
+                some([*map(repr, lost)], _MOST_NAMED),
+                extra=about("schedules_lost", entries=lost[:_MOST_NAMED]),
             )
 
     def _drop(self, name: str, known: dict[str, int], *, lost: bool) -> None:

@@ -14,11 +14,14 @@ from celery_once_beat.identity import host_of
 from celery_once_beat.rules import Finding, address_findings, checks
 from celery_once_beat.status import Report, line_up, make_report
 from celery_once_beat.store import Overview
+from celery_once_beat.wording import some
 
 from .context import Project, json_option, open_project, scheduler_option
 from .output import plain, print_json
 
 FIELDS = ("check", "verdict", "found", "advice")
+#: Names in one line.
+_NAMED = 10
 _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 
 
@@ -152,9 +155,8 @@ def _workers(report: Report) -> Iterator[Finding]:
     if report.idle_queues:
         return
     if report.workers:
-        names = ", ".join(plain(worker.worker) for worker in report.workers[:10])
-        more = ", …" if len(report.workers) > 10 else ""  # noqa: PLR2004
-        yield Finding("workers", "ok", f"{len(report.workers)} began windows within a day: {names}{more}")
+        names = some([plain(worker.worker) for worker in report.workers], _NAMED)
+        yield Finding("workers", "ok", f"{len(report.workers)} began windows within a day: {names}")
     else:
         yield Finding("workers", "note", "none has begun a window within a day", "start one, if windows were due")
 
@@ -171,7 +173,7 @@ def _entries(project: Project, report: Report) -> Iterator[Finding]:
     untracked = [entry.entry for entry in scheduled if entry.tracked is False and entry.entry in judged]
     if untracked:
         yield Finding(
-            "untracked", "warn", ", ".join(untracked[:10]) + (", …" if len(untracked) > 10 else ""),  # noqa: PLR2004
+            "untracked", "warn", some(untracked, _NAMED),
             "task_cls=OnceTask on the app or base=OnceTask on the task; or accept it: {'once': {'tracked': False}}",
         )  # fmt: skip
     misfits = [entry for entry in report.entries if entry.misfit]

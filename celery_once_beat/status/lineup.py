@@ -14,7 +14,7 @@ from celery_once_beat.beat import BeatEntry, LoadedSchedule
 from celery_once_beat.errors import OnceError
 from celery_once_beat.schedules import LoadedDefinition, describe
 from celery_once_beat.store import EntrySeen, Overview
-from celery_once_beat.wording import printable
+from celery_once_beat.wording import printable, some
 
 __all__ = ("CodeDiffers", "Listed", "line_up")
 
@@ -62,7 +62,11 @@ class CodeDiffers:
             (self.only_there, "not in this code:"),
             (self.changed, "of another task or schedule:"),
         )
-        parts = [f"{words} {_named(names)}" for names, words in kinds if names]
+        parts = [
+            f"{words} {some([printable(repr(name)) for name in sorted(names)], _NAMED)}"
+            for names, words in kinds
+            if names
+        ]
         if not parts:
             return ""
         return "This process's code isn't what the beats run, which is shown: " + "; ".join(parts)
@@ -180,8 +184,3 @@ class _Look:
             self._entries.lease_of(code),
             countdown=code.timing.countdown or 0.0,
         )
-
-
-def _named(names: list[str]) -> str:
-    named = ", ".join(printable(repr(name)) for name in sorted(names)[:_NAMED])
-    return named if len(names) <= _NAMED else f"{named} and {len(names) - _NAMED} more"
