@@ -247,7 +247,6 @@ class Settings:
     history_size: int = _setting(50, check_count(0))
     #: Where the board's stories lead: name → URL with fields of LINK_FIELDS.
     board_links: Mapping[str, str] = field(default_factory=dict, metadata={"check": _check_links})
-
     #: What is recorded of a failure: its type and the first line of its text, its type alone, or nothing.
     failure_text: str = _setting("message", check_choice(*FAILURE_TEXT))
     #: A file that a beat touches when Redis has heard of it. :meth:`from_app`: else ONCE_BEAT_HEARTBEAT_FILE.
