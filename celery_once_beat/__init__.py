@@ -11,10 +11,11 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``schedules``: definitions that are made at run time, and their JSON; pure
 - ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
-- ``contrib``, ``testing``: on beat and worker
+- ``testing``: on beat and worker
 - ``status``: how beats, entries and windows stand, as typed values
-- ``web``: the board and the metrics over HTTP · ``client``: schedules set at run time, from any process
-- ``cli``: ``celery once …``
+- ``client``: schedules set at run time, and what people order, from any process
+- ``web``: the board and the metrics over HTTP · ``board``: its public name
+- ``cli``: ``celery once …`` · ``contrib``: Django's scheduler, admin and task
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
 ``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/turn``, ``store/verbs``. Overdue:

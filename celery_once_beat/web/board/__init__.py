@@ -1,8 +1,15 @@
 """The window board: a page that shows each entry as a row and its recent windows as cells, live.
 
-``words`` says things as people do, ``page`` is what the page shows, ``feed`` looks and tells the viewers what changed,
-``guard`` says who may ask and who may act, ``desk`` takes orders, ``actions`` are their pages, ``site`` answers,
-``server`` listens, ``mounted`` is it within another application. Needs the extra ``dashboard``.
+Its modules, lowest first:
+
+- ``words``: how names, times and states are said
+- ``page``: what there is at one moment · ``axis``: the columns of time, and what stands in each
+- ``choice``: which part of it an address asks for · ``grid``: the rows of that part · ``links``: to other tools
+- ``feed``: looks again and again, and tells viewers what changed
+- ``guard``: who may ask, and who may act · ``desk``: carries out orders · ``actions``: the pages on which people order
+- ``site``: answers · ``server``: listens · ``mounted``: the same within another application
+
+Needs the extra ``dashboard``.
 """
 
 from __future__ import annotations

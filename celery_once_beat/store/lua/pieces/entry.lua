@@ -68,7 +68,8 @@ local function read_entry()
     cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
     ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8],
     refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11], paused = hash[12], fingerprint = hash[13],
-    recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18], times = hash[19], account = hash[20],
+    recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18],
+    times = hash[19], account = hash[20],
   }
 end
 
