@@ -53,7 +53,10 @@ UNCLAIMED = Judgement(
     setup=True,
 )
 UNKNOWN_TASK = Judgement(
-    "unknown task", 6, "a worker got a window that is still open, and didn't know its task", setup=True
+    "unknown task",
+    6,
+    "a worker didn't know the task of a window that is still open, or of the newest one if it is untracked",
+    setup=True,
 )
 OVERDUE = Judgement("overdue", 5, "windows are past their deadline: a beat publishes them again")
 HUNG = Judgement(

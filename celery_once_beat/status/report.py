@@ -508,7 +508,8 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         yield judgements.SKIPPING, f"the last {skipped} windows are skipped"
     if account is not None and account.discarded is not None:
         worker, at = account.discarded
-        if any(each.begun is None and each.claimed < at for each in account.open.values()):
+        newest = not listed.tracked and account.cursor < at
+        if newest or any(each.begun is None and each.claimed < at for each in account.open.values()):
             words = f"{printable(worker[:_MOST_NAME])} doesn't know the task {shown(listed.task)}: deploy workers first"
             yield judgements.UNKNOWN_TASK, words
 

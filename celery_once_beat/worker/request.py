@@ -126,7 +126,8 @@ def _on_revoked(sender: Any, request: Any, *, terminated: bool, expired: bool, *
 def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
     """A message was discarded since this worker doesn't know its task: beats were deployed before it, for example.
 
-    Its window would wait for ``start_timeout``. Now it is published again soon, and may meet another worker.
+    Its window would wait for ``start_timeout``. Now it is published again soon, and may meet another worker. An
+    untracked one isn't; that it was discarded is said all the same.
     """
     delivery = _read(message.headers, "discarded")
     if delivery is None:
@@ -143,11 +144,10 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
             (message.delivery_info or {}).get("routing_key"),
             extra=about("window_discarded", window),
         )
-    if window.tracked:
-        errands_of(sender.app).send(
-            lambda store: store.discarded(delivery.key, delivery.retry, host_of(delivery_name(sender.hostname))),
-            lambda exc: _log_unrecorded(window, "discarded", exc),
-        )
+    errands_of(sender.app).send(
+        lambda store: store.discarded(delivery.key, delivery.retry, host_of(delivery_name(sender.hostname))),
+        lambda exc: _log_unrecorded(window, "discarded", exc),
+    )
 
 
 def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, error: BaseException | None = None) -> None:

@@ -173,6 +173,22 @@ def test_a_task_that_workers_dont_know(system: System) -> None:
     assert told(system, "new")["attention"] == ""
 
 
+def test_a_task_that_nobody_knows(system: System) -> None:
+    """Its name is misspelt, so beat takes it for untracked: that workers discard each window is told all the same."""
+    system.check_law = False
+    system.entries = {"typo": {"task": "apps.once_app.wrok", **rare()}}
+    system.worker(concurrency=1).wait_ready()
+    beat = system.beat()
+    seen = wait_until(lambda: (found := told(system, "typo"))["attention"] and found, "it is told", 60)
+    assert "doesn't know the task 'apps.once_app.wrok': deploy workers first" in seen["attention"]
+    assert "doesn't know the task 'apps.once_app.wrok'" in system.once("doctor", exit_code=1)
+    beat.stop()
+    system.entries = {"typo": {"task": WORK, **rare()}}
+    system.beat("mended")
+    wait_until(lambda: system.outcomes("typo").get("done"), "it runs once the name is right", 60)
+    assert told(system, "typo")["attention"] == ""
+
+
 def test_workers_are_known(system: System) -> None:
     """Those that begin windows are named, with what they run: also by who wasn't there when they began."""
     system.check_law = False

@@ -8,11 +8,16 @@
 --                         it died, which is for recovery; or it is closed already, and perhaps ordered since
 --         {'sooner'}      the task is unknown: it stays open, and is overdue soon, in doubling steps up to
 --                         PUBLISH_TIMEOUT; the next copy may meet a worker that knows its task
+-- An unknown task of an untracked window is noted for people, and the answer is 'unchanged': nobody publishes it again.
 
 local NOW = server_time()
 local entry = read_entry()
 local kind, owner = settle()
 if not is_open() then
+  if OUTCOME == 'unknown' and not kind and entry.cursor then
+    touch_entry()
+    redis.call('HSET', ENTRY, 'discarded', int(NOW) .. ' ' .. OWNER)
+  end
   return kind == 'done' and owner == OWNER and {'closed', OUTCOME} or {'unchanged'}
 end
 local window = read_window()
