@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from importlib.metadata import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -54,6 +55,14 @@ def get(proc: Proc, path: str, **headers: str) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
+def job_of(name: str) -> dict[str, Any]:
+    """What the page gives Prometheus to scrape."""
+    found = re.search(rf"<!-- {name} -->\n```yaml\n(.*?)```", PAGES["metrics"], re.DOTALL)
+    assert found, name
+    (job,) = yaml.safe_load(found[1])["scrape_configs"]
+    return job
+
+
 def test_the_extras_are_there() -> None:
     """What pip is asked for is what the project offers."""
     asked = {extra for line in COMMANDS for extras in re.findall(r"\[([\w,]+)\]", line) for extra in extras.split(",")}
@@ -73,9 +82,7 @@ def test_the_board_as_it_stands(serve: Serve) -> None:
         token = made.stdout.strip()
     proc = serve("$ celery -A proj once dashboard --host 0.0.0.0", ONCE_BOARD_TOKEN=token)
     assert get(proc, "/")[0] == 401
-    (job,) = yaml.safe_load(re.search(r"<!-- scrape -->\n```yaml\n(.*?)```", PAGES["metrics"], re.DOTALL)[1])[
-        "scrape_configs"
-    ]
+    job = job_of("scrape")
     assert job["authorization"].keys() == {"credentials_file"}, "Prometheus then sends Bearer and the file's text"
     assert get(proc, "/metrics", authorization=f"Bearer {token}")[0] == 200
     acting = serve("$ celery -A proj once dashboard --actions", ONCE_BOARD_TOKEN=token)
@@ -86,6 +93,8 @@ def test_the_metrics_as_they_stand(serve: Serve, redis_url: str, tmp_path: Path)
     """Served, and printed into a file."""
     status, text = get(serve("$ celery -A proj once metrics --port 9466"), "/metrics")
     assert status == 200
+    (target,) = job_of("scrape server")["static_configs"][0]["targets"]
+    assert f"once: the metrics are at http://{target}/metrics" in COMMANDS
     command = "$ celery -A proj once metrics > once.prom"
     assert command in COMMANDS
     shell = f"{shlex.quote(sys.executable)} -m {command.removeprefix('$ ')}"

@@ -29,6 +29,7 @@ BLOCKS = {
     ("docs/board.md", "mounted django asgi"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted django wsgi"): "tests/board/test_board_mounted.py",
     ("docs/metrics.md", "query"): "tests/board/test_metrics.py",
+    ("docs/metrics.md", "scrape server"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "served"): "tests/board/test_board_docs.py",
     ("docs/cli.md", "probes"): "tests/docs/test_doc_deployment.py",
