@@ -22,7 +22,9 @@ _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red
 @json_option
 @click.pass_context
 def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
-    """Count each entry's windows again: those that its schedule defines = outcomes + open + untracked.
+    """Count each entry's windows, to see whether one is lost.
+
+    An account balances if the windows that the schedule defines = outcomes + open + untracked.
 
     The count runs from the first cursor under the present definition to the cursor now. Exits with 1 if an account
     doesn't balance or can't be read. It counts by the schedules that the beats run; one of a type that only their code

@@ -157,7 +157,9 @@ def login_name() -> str:
 
 def words_options(command: F) -> F:
     """``--by`` and ``--note``, which stand in the log of what people order and change."""
-    command = click.option("--note", metavar="TEXT", default="", help="Why; it stands in the log.")(command)
+    command = click.option(
+        "--note", metavar="TEXT", default="", help="Why; 'orders', or 'schedules changes', shows it."
+    )(command)
     return click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")(
         command
     )

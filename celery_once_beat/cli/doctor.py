@@ -30,7 +30,10 @@ _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
-    """Check what could break the promise: Redis, clocks, leases, entries, beats. Exits with 1 if something does."""
+    """Check what could break the promise.
+
+    Redis, clocks, leases, entries, beats and workers. Exits with 1 if something does.
+    """
     with open_project(ctx, scheduler) as project:
         findings = list(_findings(project))
     bad = [finding for finding in findings if finding.verdict == "warn"]

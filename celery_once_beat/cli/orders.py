@@ -77,7 +77,9 @@ def run(ctx: click.Context, /, entry: str, window: str | None, json_: bool, **gi
 @json_option
 @click.pass_context
 def backfill(ctx: click.Context, /, entry: str, since: str, until: str, json_: bool, **given: Any) -> None:  # noqa: FBT001
-    """Run the windows of ENTRY that start from FROM up to TO, both included, once more or for the first time.
+    """Run the windows of ENTRY from FROM up to TO.
+
+    Both included; once more, or for the first time.
 
     What is open or done is skipped. Outcomes are counted apart. Nobody knows the outcome of windows that are older than
     the history (once_beat_history_size): they run again. The numbers are shown first, and asked about.
@@ -198,7 +200,9 @@ def _numbers(done: Counter[str]) -> dict[str, int]:
 @json_option
 @click.pass_context
 def pause(ctx: click.Context, /, entry: tuple[str, ...], json_: bool, **given: Any) -> None:  # noqa: FBT001
-    """Claim no further windows of ENTRY…; what is open goes on. Holds until resume, over restarts and deploys.
+    """Claim no further windows of ENTRY…; what is open goes on.
+
+    Holds until resume, over restarts and deploys.
 
     --json prints a list with an object for each ENTRY: entry, paused.
     """
@@ -276,7 +280,9 @@ def _pass_over(project: Project, name: str) -> int:
 @json_option
 @click.pass_context
 def abandon(ctx: click.Context, /, entry: str, window: str | None, json_: bool, **given: Any) -> None:  # noqa: FBT001
-    """Give up the open windows of ENTRY: their outcome is abandoned, and they aren't published again.
+    """Give up the open windows of ENTRY.
+
+    Their outcome is abandoned, and they aren't published again.
 
     What runs is left alone, unless --running. Nothing stops an execution: revoke its task for that. Its end isn't
     recorded any more. Exits with 1 where a window is left since it runs.
@@ -318,7 +324,9 @@ def _open_starts(project: Project, name: str, window: str | None) -> list[dateti
 @json_option
 @click.pass_context
 def orders(ctx: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """Show who ordered what of late, newest first: by a command, or on the board.
+    """Show who ordered what of late, newest first.
+
+    By a command, or on the board.
 
     --json prints a list with an object for each order: at, what, entry, about, by, note.
     """

@@ -25,9 +25,9 @@ _HANGS = 60.0
 @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
 @click.pass_context
 def ping(ctx: click.Context, beat: str | None, file: str | None, json_: bool) -> None:  # noqa: FBT001
-    """Exit with 0 where a beat lives, with 1 where none does: for probes.
+    """Exit with 0 where a beat lives, else with 1.
 
-    A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
+    For probes. A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
     --beat $HOSTNAME, or --file, which needs no app (-A) and costs less. Exits with 69 where Redis doesn't answer, with
     --file the beat.
     """

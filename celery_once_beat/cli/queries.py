@@ -35,7 +35,9 @@ _MOST_WORKERS = 20
 @json_option
 @click.pass_context
 def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
-    """Show which beats live and how each entry stands; those that need attention come first.
+    """Show which beats live, and how each entry stands.
+
+    Entries that need attention come first.
 
     Exits with 1 where no beat lives, or entries stand still, since the Redis server's clock went back.
     """
@@ -155,7 +157,9 @@ def next(  # noqa: A001  # the command's name
     scheduler: str | None,
     json_: bool,  # noqa: FBT001
 ) -> None:
-    """Show the coming windows of ENTRY, or of all: in local time and UTC. Asks neither beats nor the broker.
+    """Show the coming windows of ENTRY, or of all.
+
+    In local time and UTC. Asks neither beats nor the broker.
 
     Days on which the clocks change are marked.
     """
@@ -232,7 +236,9 @@ def _clocks_change(there: datetime) -> bool:
 @json_option
 @click.pass_context
 def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  # noqa: FBT001
-    """Show the last windows of ENTRY, newest first: which beat, which worker, how late, how long.
+    """Show the last windows of ENTRY, newest first.
+
+    Which beat claimed each, which worker ran it, how late, and for how long.
 
     BEAT is the one that claimed the window, or took it over last when it was overdue. It is the store's own record,
     also of an entry that has left the schedule.

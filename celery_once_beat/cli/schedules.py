@@ -48,7 +48,10 @@ def _open(ctx: click.Context) -> Iterator[_Desk]:
 
 @click.group()
 def schedules() -> None:
-    """Show and change the schedules that are set at run time; beats need no restart."""
+    """Show and change the schedules that are set at run time.
+
+    Beats need no restart.
+    """
 
 
 # -- options ----------------------------------------------------------------------------------------------------

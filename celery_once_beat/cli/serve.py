@@ -32,9 +32,10 @@ _PORT = click.IntRange(0, 65535)
 @scheduler_option
 @click.pass_context
 def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **given: Any) -> None:
-    """Serve a page that shows each entry's recent windows, live, and /metrics. It only reads, unless --actions.
+    """Serve the window board, a live page, and /metrics.
 
-    Without a token it is for this machine alone.
+    It only reads, unless --actions. Without a token it is for this machine alone. Needs the extra dashboard; /metrics
+    needs the extra metrics, too.
     """
     try:
         from celery_once_beat.web.board.desk import Desk
@@ -69,7 +70,10 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
 @scheduler_option
 @click.pass_context
 def metrics(ctx: click.Context, port: int | None, host: str | None, entries: int, scheduler: str | None) -> None:
-    """Print what Prometheus reads: windows by outcome, how late, how long, what is overdue, which beats live."""
+    """Print or serve what Prometheus reads.
+
+    Windows by outcome, how late, how long, what is overdue, which beats live. Needs the extra metrics.
+    """
     try:
         from celery_once_beat.status.metrics import OnceCollector
         from celery_once_beat.web.exporter import serve

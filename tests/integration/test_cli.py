@@ -217,9 +217,10 @@ def test_next_without_a_redis(tmp_path: Path) -> None:
 
 
 def test_the_help_of_each_command(system: System, once: Once) -> None:
-    """All are listed with what they do, in words alone: no mark of click's is left in the text."""
+    """All are listed with what they do, in words alone: nothing is cut, and no mark of click's is left in the text."""
     system.check_law = False
     listed = once("--help").log
+    assert "..." not in listed.partition("Commands:")[2]
     assert "\b" not in listed
     assert "\\b" not in listed
     names = re.findall(r"^  (\w+) {2,}\S", listed.partition("Commands:")[2], re.MULTILINE)
