@@ -16,6 +16,7 @@ from system import System
 
 from celery_once_beat.beat.schedule import LoadedSchedule, load_schedule
 from celery_once_beat.settings import Settings
+from celery_once_beat.windows import parse_instant
 
 __all__ = ("Answer", "Board", "loaded_of", "start_board")
 
@@ -61,6 +62,7 @@ def loaded_of(system: System) -> LoadedSchedule:
         name: {
             "task": entry["task"],
             "schedule": cron(entry["cron"]) if "cron" in entry else timedelta(seconds=entry["every"]),
+            "options": {"once": {"anchor": parse_instant(entry["anchor"])}} if "anchor" in entry else {},
         }
         for name, entry in system.entries.items()
     }

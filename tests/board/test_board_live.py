@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import filled
 import pytest
@@ -15,7 +15,7 @@ from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.store import Ending
-from celery_once_beat.windows import parse_instant, task_id
+from celery_once_beat.windows import format_instant, parse_instant, task_id
 
 pytestmark = pytest.mark.xdist_group("chromium")  # one browser is enough for all of them
 
@@ -298,9 +298,11 @@ def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) 
 def test_only_what_needs_attention(system: System, board: Start, visit: Visit) -> None:
     """The filter is an address of its own; what comes to need attention while it is on comes to be shown."""
     system.check_law = False
-    system.entries = {f"entry-{n}": {"task": WORK, "every": 3600.0} for n in range(4)}
+    # One window within the last hour, whatever the clock says: none is due that nobody has claimed.
+    anchor = format_instant(datetime.now(timezone.utc) - timedelta(minutes=30))
+    system.entries = {f"entry-{n}": {"task": WORK, "every": 3600.0, "anchor": anchor} for n in range(4)}
     loaded = loaded_of(system)
-    filled.fill(system.store, loaded, 1, timedelta(hours=1, minutes=1))
+    filled.fill(system.store, loaded, 1, timedelta(minutes=45))
     page = visit(board().url)
     expect(page.locator("#headline")).to_have_text("4 entries, 0 need attention")
     page.get_by_role("link", name="Show only what needs attention").click()
