@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 from processes import Proc, wait_until
 from prometheus_client.parser import text_string_to_metric_families
+from servers import RedisServer
 from system import System
+
+from celery_once_beat.rules import Limits
+from celery_once_beat.settings import Settings
+from celery_once_beat.store.model import Loaded, LoadRequest
+from celery_once_beat.store.verbs import Store
 
 WORK = "apps.once_app.work"
 RARE = {"task": WORK, "every": 3600.0}
@@ -115,3 +122,16 @@ def test_an_entry_that_cant_be_read(system: System) -> None:
         system.beat("second").wait_ready()
         wait_until(lambda: len(system.account("tick").loaders) == 2, "a beat loads it all the same", 60)
         client.delete(key)
+
+
+def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., RedisServer]) -> None:
+    """What is told for people stops no load: not where the server refuses a key that a script doesn't declare."""
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "beat", "on", ">secret", "~*", "+@all", "-exists")
+    store = Store(Settings(redis_url=server.url().replace("redis://", "redis://beat:secret@")))
+    limits = Limits(max_attempts=3, recover=True, grace=None)
+    for beat in ("host:1:a", "host:2:b"):  # the second one finds the entry there, and looks
+        request = LoadRequest("tick", beat, "a-mark", 3600.0, limits, defined='{"task":"proj.work","lease":1}')
+        assert all(isinstance(reply, Loaded) for reply in store.load_many([request], ["host:1:a", "host:2:b"]))
+    store.close()

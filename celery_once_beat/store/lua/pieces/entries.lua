@@ -16,7 +16,8 @@ local function list_entry(ttl)
   end
 end
 
--- A name whose entry has expired is found by and by: each call looks at one.
+-- A name whose entry has expired is found by and by: each call looks at one. Its key isn't among the script's, but in their
+-- slot; who may not look (a proxy, a server that wants each key declared) leaves the name there.
 local function unlist_expired()
   local name = redis.pcall('HRANDFIELD', ENTRIES)
   if type(name) == 'string' and redis.pcall('EXISTS', string.sub(ENTRY, 1, #ENTRIES - 1) .. name) == 0 then
