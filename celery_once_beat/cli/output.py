@@ -15,10 +15,15 @@ import click
 from celery_once_beat import wording
 from celery_once_beat.outcomes import STATES
 
+#: A column is no wider; a longer cell moves its own line alone.
+_WIDEST = 60
+
 
 def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Print columns as wide as they must be, the last one cut off where a terminal ends. Cells may be styled."""
-    widths = [max(len(click.unstyle(cell)) for cell in column) for column in zip(head, *lines, strict=True)]
+    widths = [
+        min(max(len(click.unstyle(cell)) for cell in column), _WIDEST) for column in zip(head, *lines, strict=True)
+    ]
     styled = [[click.style(cell, bold=True) if cell else "" for cell in head], *lines]
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     left = max(columns - sum(widths[:-1]) - 2 * len(widths[:-1]), len(head[-1])) if columns else None

@@ -12,7 +12,7 @@ from celery_once_beat.wording import shown
 __all__ = ("describe",)
 
 #: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
-_REPR = re.compile(r"^<\w+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
+_REPR = re.compile(r"^<[\w-]+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
 #: The same with its zone, by django-celery-beat and those after it, which name the weekday before the date.
 _ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)>$")
 
@@ -25,5 +25,8 @@ def describe(when: Any) -> str:
             if seconds >= size and seconds % size == 0:
                 return f"every {seconds / size:g} {unit}"
         return f"every {seconds:g} s"
+    kind: Any = type(when)
+    if kind.__repr__ is object.__repr__:  # it has an address, another one in each process
+        return f"{kind.__module__}.{kind.__qualname__}"
     text = shown(when)
     return _ZONED.sub(r"\1 \3 \2 \4", text) if _ZONED.match(text) else _REPR.sub(r"\1", text)

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.cli.output import local, plain, print_table, seconds
-from celery_once_beat.schedules import describe
+from celery_once_beat.schedules import OneOff, RRule, describe
 from celery_once_beat.windows import parse_instant
 
 
@@ -67,6 +67,18 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "A    LONGER\none  2\nt    three   x\n"
 
 
+def test_a_long_name_moves_its_own_line_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name may have 64 KB: the other lines aren't padded for it."""
+    print_table(["A", "B"], [["x" * 1000, "1"], ["short", "2"]])
+    head, long, short = capsys.readouterr().out.splitlines()
+    assert long == "x" * 1000 + "  1"
+    assert head.index("B") == short.index("2") == 62
+
+
+class Tides(BaseSchedule):
+    """One that doesn't say how it is written."""
+
+
 @pytest.mark.parametrize(
     ("when", "text"),
     [
@@ -77,6 +89,12 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (schedule(timedelta(seconds=4.44)), "every 4.44 s"),
         (crontab(minute="*/5", hour="1,3"), "*/5 1,3 * * *"),
         (solar("sunset", 48.1, 11.6), "sunset at latitude 48.1, longitude: 11.6"),
+        (OneOff(datetime(2026, 1, 1, tzinfo=timezone.utc)), "2026-01-01T00:00:00.000000Z"),
+        (
+            RRule("DAILY", "2026-01-01T00:00:00+00:00", byhour=[3], byminute=[0]),
+            "RRule('DAILY', '2026-01-01T00:00:00+00:00', byhour=[3], byminute=[0])",
+        ),
+        (Tides(), f"{__name__}.Tides"),
     ],
 )
 def test_a_schedule_in_words(when: object, text: str) -> None:
