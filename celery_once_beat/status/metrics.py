@@ -95,6 +95,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
         sum,
     ),
     (
+        "misfit",
+        "1 where the entry doesn't run for its set-up; 'celery once doctor' says why.",
+        lambda e: bool(e.misfit),
+        sum,
+    ),
+    (
         "last_window_lateness_seconds",
         "From the start of the last window that ended to the begin of its last execution; of others the largest.",
         lambda e: e.last.late if e.last else None,

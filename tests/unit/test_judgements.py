@@ -93,7 +93,9 @@ def test_skipped_ones_are_counted_from_the_newest() -> None:
     assert skipped_in_a_row(records[3:]) == 0
 
 
-@pytest.mark.parametrize("name", ["OnceHung", "OnceStuck", "OnceNoWorker", "OnceSkipping", "OnceOverdue"])
+@pytest.mark.parametrize(
+    "name", ["OnceHung", "OnceStuck", "OnceNoWorker", "OnceSkipping", "OnceOverdue", "OnceUnclaimed"]
+)
 def test_alerts_come_within_two_minutes(name: str) -> None:
     """A minute until it is judged, the rule's own wait, and what Prometheus takes to see it."""
     rules: list[dict[str, Any]] = [
