@@ -66,6 +66,30 @@ def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: Postgres
     check_no_gap(shop)
 
 
+def test_who_shows_the_rows_finds_them_again(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
+    """A board lives for weeks: a connection that died with the database is no reason to show old rows for ever."""
+    shop = new_shop("postgres")
+    shop.orm(f"""
+from apps.dj_shop.celery import app
+from celery_once_beat.beat import load_schedule
+from celery_once_beat.errors import OnceError
+from celery_once_beat.settings import Settings
+
+def names():
+    try:
+        return [entry.name for entry in load_schedule(app, Settings.from_app(app), {ONCE!r}).entries]
+    except OnceError as exc:
+        return str(exc)
+
+row('tick', interval=every(1))
+""")
+    assert shop.orm.value("names()") == ["tick"]
+    server.stop()
+    assert "can't be read" in shop.orm.value("names()")
+    server.restart()
+    assert shop.orm.value("names()") == ["tick"]
+
+
 def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """No query comes back: windows go on in time, and a beat ends when it is told to."""
     shop = new_shop("postgres", more={"CONN_MAX_AGE": None})

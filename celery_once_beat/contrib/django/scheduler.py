@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from celery.utils.log import get_logger
+from django.db import close_old_connections
 from django.db.utils import DatabaseError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from django_celery_beat.schedulers import DatabaseScheduler
 
@@ -80,6 +81,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def all_as_schedule(self) -> dict[str, Any]:
         """Return all enabled rows as entries. Asks the database, writes nothing; raises DatabaseUnavailableError."""
+        if self._database is None:
+            close_old_connections()  # who shows the rows asks from any thread, whose last connection may have died
         try:
             models = list(self.enabled_models_qs())
         except (DatabaseError, InterfaceError) as exc:
