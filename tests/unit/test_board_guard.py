@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_once_beat.board import asgi
 from celery_once_beat.cli.serve import dashboard
@@ -128,6 +129,14 @@ def test_nobody_acts_by_a_slip() -> None:
             Access(actions=actions)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="hosts: found 'ops"):
         Access(hosts="ops.example")
+
+
+@pytest.mark.parametrize("windows", [0, -1, 201, "24", True])
+def test_how_many_windows_are_shown(windows: Any) -> None:
+    """As many as the command lets; 0 would mean all that the store keeps."""
+    app = Celery("board", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    with pytest.raises(SettingError, match=r"windows: found .*, expected a number from 1 to 200"):
+        asgi(app, windows=windows)
 
 
 @pytest.mark.parametrize("name", ["", " ", "\n", "\u3000"])

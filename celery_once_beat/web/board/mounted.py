@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
+from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import WINDOWS, View
+from celery_once_beat.wording import shown
 
 from .desk import Desk
 from .guard import Access, check_token
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from celery import Celery
 
 __all__ = ("asgi",)
+
+#: Of each entry.
+MOST_WINDOWS = 200
 
 
 def asgi(
@@ -34,14 +39,17 @@ def asgi(
     Who may look: whom the scope's ``user`` names (its ``is_authenticated`` is true), as Starlette's
     AuthenticationMiddleware puts it there, or code of yours; who knows ``token``; and where there is no token, this
     machine. Who may act, ``actions``: nobody; True: all who may look, this machine excepted; a function: those users
-    for whom it is true.
+    for whom it is true; it isn't async.
 
     A server on this machine answers only Host headers that name it, or one of ``hosts``, unless there is a token.
     ``windows`` are shown of each entry. ``scheduler`` is beat's ``-S``, where ``beat_scheduler`` doesn't name it.
     Raises SettingError where a setting is wrong.
     """
     check_token(token)
+    if type(windows) is not int or not 1 <= windows <= MOST_WINDOWS:
+        raise SettingError(f"windows: found {shown(windows)}, expected a number from 1 to {MOST_WINDOWS}")
+    access = Access(token, actions, hosts)
     settings = Settings.from_app(app)
     desk = Desk(app, settings, scheduler) if actions else None
     view = View(app, settings, scheduler, windows=windows)
-    return make_site(view, Access(token, actions, hosts), desk)
+    return make_site(view, access, desk)
