@@ -221,10 +221,7 @@ def as_json(value: Any) -> Any:
 
 
 class Told:
-    """What one caller was told of entries. One that rests stands as it did, until its next start.
-
-    It rests while nothing of it is open and nothing is due: time alone then changes nothing of it.
-    """
+    """What one caller was told of entries. One that rests stands as it did, until time alone changes how it stands."""
 
     def __init__(self) -> None:
         self.lines: Lines = {}
@@ -237,11 +234,12 @@ class Told:
         return known[1] if known is not None and known[0] is listed and now < known[2] else None
 
     def keep(self, listed: Listed, status: EntryStatus, now: datetime) -> EntryStatus:
-        """Keep how an entry stands, if it rests."""
+        """Keep how an entry stands, if it rests: nothing of it is open, and its next start lies ahead."""
         account = listed.seen.account
         rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
-        if rests and status.next is not None and now < status.next and not _is_due(listed, now):
-            self._entries[listed.name] = (listed, status, status.next)
+        if rests and status.next is not None and now < status.next:
+            until = min(status.next, _unclaimed_from(listed, now) or status.next)
+            self._entries[listed.name] = (listed, status, until)
         else:
             self._entries.pop(listed.name, None)
         return status
@@ -514,13 +512,13 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
             yield judgements.UNKNOWN_TASK, words
 
 
-def _is_due(listed: Listed, now: datetime) -> bool:
-    """Whether a window of it is to be claimed now; none is while it is paused."""
-    account = listed.seen.account
-    if listed.entry is None or account is None or account.paused:
-        return False
-    due = _after(listed.entry, account.cursor)
-    return due is not None and due <= now
+def _unclaimed_from(listed: Listed, now: datetime) -> datetime | None:
+    """Return from when an entry is UNCLAIMED that has a window due; None where it has none, or that is so already."""
+    entry, account = listed.entry, listed.seen.account
+    due = _after(entry, account.cursor) if entry is not None and account is not None else None
+    if due is None or not now - _CLAIMED_WITHIN <= due <= now:
+        return None
+    return due + _CLAIMED_WITHIN + timedelta(microseconds=1)
 
 
 def _worker(window: WindowSeen) -> str:

@@ -116,10 +116,11 @@ def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
     made._store.pause("c")
     overview = view.look(made._lookup, schedule)
     told = Told()
+    hour = overview.now.replace(minute=0, second=0, microsecond=0)
     due = set()
-    for minutes in range(0, 3000, 3):
-        later = replace(overview, now=overview.now + timedelta(minutes=minutes, seconds=minutes % 7))
-        for moment in (later, replace(later, now=later.now + timedelta(seconds=20))):
+    for minutes in range(60, 3000, 30):
+        for seconds in (-1, 0, 1, 14, 15, 16, 29):
+            moment = replace(overview, now=hour + timedelta(minutes=minutes, seconds=seconds))
             again, first = make_report(moment, schedule, told), make_report(moment, schedule)
             assert again.entries == first.entries, moment.now
             due |= {entry.entry for entry in first.entries if "no beat claims it" in str(entry.attention)}
