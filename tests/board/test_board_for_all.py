@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from importlib.resources import files
 from typing import Any
 
 import filled
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from boards import Board, loaded_of
-from playwright.sync_api import Page, expect
+from jinja2 import Environment, PackageLoader
+from playwright.sync_api import Browser, Page, expect
 from system import System
 
+from celery_once_beat.web.board.axis import ZOOMS, columns_css, make_axis
 from celery_once_beat.web.board.words import STATES
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -168,6 +171,39 @@ def test_on_a_phone(varied: System, board: Start, visit: Visit) -> None:
     assert box["x"] + box["width"] <= 360
     page.get_by_role("button", name="Close").tap()
     expect(story).to_be_hidden()
+
+
+#: Of what the axis says, which texts stand on one another, by where they are painted.
+OVERLAPS = """() => [...document.querySelectorAll('#axis')].flatMap(axis => {
+    const marks = [...axis.querySelectorAll('.times span')].map(mark => {
+        const range = document.createRange();
+        range.selectNodeContents(mark);
+        return [mark.textContent, range.getBoundingClientRect()];
+    }).filter(([, box]) => box.width);
+    return marks.slice(1).flatMap(([text, box], at) => box.left < marks[at][1].right ? [[marks[at][0], text]] : []);
+})"""
+
+
+@pytest.mark.parametrize("width", [360, 1000, 1920])
+def test_the_axis_can_be_read(chromium: Browser, width: int) -> None:
+    """At each hour of a day and each zoom: no time stands on another one."""
+    board = files("celery_once_beat.web.board")
+    axis = Environment(loader=PackageLoader("celery_once_beat.web.board"), autoescape=True).get_template("axis.html")
+    begin = datetime(2026, 11, 23, 0, 8, tzinfo=timezone.utc)
+    moments = [begin + timedelta(hours=hours, minutes=7 * hours) for hours in range(48)]
+    shown = [
+        f'<div id="grid" class="zoom-{zoom.name}">'
+        + axis.render(axis=make_axis(zoom, moment, timezone.utc), zone="Europe/Berlin")
+        + "</div>"
+        for zoom in ZOOMS.values()
+        for moment in moments
+    ]
+    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page.set_content("<main>" + "".join(shown) + "</main>")
+    page.add_style_tag(content=(board / "static" / "board.css").read_text() + columns_css())
+    assert page.locator(".times span").count() > 1000
+    assert page.evaluate(OVERLAPS) == []
+    page.close()
 
 
 def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
