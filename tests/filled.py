@@ -20,9 +20,9 @@ __all__ = ("BEAT", "beat_lives", "execute", "fill", "load")
 BEAT = "host-a:17:beatbeat"
 
 
-def beat_lives(store: Store, *beats: str) -> None:
+def beat_lives(store: Store, *beats: str, entries: int = 5) -> None:
     """Say that beats live that have yet to load an entry, as their heartbeats do; it holds for 15 seconds."""
-    report = replies.BeatReport(0.003, 0.012, 5, 0, "0.1.0", unloaded=1)
+    report = replies.BeatReport(0.003, 0.012, entries, 0, "0.1.0", unloaded=1)
     for beat in beats or (BEAT,):
         store.overdue(beat, datetime.now(timezone.utc), 0, report=report)
 
@@ -39,12 +39,12 @@ def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
         row.cursor = reply.cursor
 
 
-def claim(store: Store, rows: Sequence[BeatEntry]) -> list[WindowKey]:
+def claim(store: Store, rows: Sequence[BeatEntry], beat: str = BEAT) -> list[WindowKey]:
     """Claim and publish the next window of each."""
     now = datetime.now(timezone.utc)
     due = [(row, start) for row in rows if (start := row.after(row.cursor)) is not None and start <= now]
     answers = store.claim_many(
-        BEAT, [ClaimRequest(WindowKey(row.name, start), row.cursor, row.fingerprint) for row, start in due]
+        beat, [ClaimRequest(WindowKey(row.name, start), row.cursor, row.fingerprint) for row, start in due]
     )
     windows = []
     for (row, start), answer in zip(due, answers, strict=True):
@@ -55,14 +55,16 @@ def claim(store: Store, rows: Sequence[BeatEntry]) -> list[WindowKey]:
     return windows
 
 
-def execute(store: Store, windows: Sequence[WindowKey], outcome: str = "done", worker: str = "host-b") -> None:
-    """Begin windows and finish them, as a worker of that host does; many at once."""
+def execute(
+    store: Store, windows: Sequence[WindowKey], outcome: str = "done", worker: str = "host-b", failure: str = ""
+) -> None:
+    """Begin windows and finish them, as a worker of that host does; many at once. ``failure`` is what each said."""
     for chunk in _chunks(windows, 200):
         for window in chunk:
             owner = f"{worker}:1:delivery/1"
             begun = store.begin(window, owner, 30.0)
             assert isinstance(begun, replies.Begun), begun
-            store.finish(Ending(window, owner, begun.fence, outcome))
+            store.finish(Ending(window, owner, begun.fence, outcome, failure=failure))
 
 
 def fill(

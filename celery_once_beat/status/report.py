@@ -516,9 +516,9 @@ def _unclaimed_from(listed: Listed, now: datetime) -> datetime | None:
     """Return from when an entry is UNCLAIMED that has a window due; None where it has none, or that is so already."""
     entry, account = listed.entry, listed.seen.account
     due = _after(entry, account.cursor) if entry is not None and account is not None else None
-    if due is None or not now - _CLAIMED_WITHIN <= due <= now:
+    if due is None or not now - judgements.CLAIMED_WITHIN <= due <= now:
         return None
-    return due + _CLAIMED_WITHIN + timedelta(microseconds=1)
+    return due + judgements.CLAIMED_WITHIN + timedelta(microseconds=1)
 
 
 def _worker(window: WindowSeen) -> str:
