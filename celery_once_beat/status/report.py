@@ -457,7 +457,7 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
         why = f": {printable(last.failure)}" if last.failure else ""
         failed = replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency)
-        yield failed, f"the last window is {last.state}{why}"
+        yield failed, f"last window {last.state}{why}"
     if account is not None:
         yield from _worries_of(account, entry, now)
     elif not seen.trouble:

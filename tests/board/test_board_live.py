@@ -65,7 +65,7 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
         expect(page.locator("#beats")).to_contain_text(f":{beat.pid}:")
     hears = re.compile(r"^tick, \d+ [A-Z]\w+ \d\d:\d\d to \d\d:\d\d, \d+ windows: .*\b\d+ done$")
     expect(cells(page, "tick").first).to_have_accessible_name(hears)
-    expect(row(page, "failing").locator(".attention")).to_contain_text("the last window is failed")
+    expect(row(page, "failing").locator(".attention")).to_contain_text("last window failed")
     expect(row(page, "failing")).to_have_class("worry")
     expect(cells(page, "failing").first).to_have_class("failed")
     expect(page).to_have_title(re.compile(r"^\([1-9]\) once"))

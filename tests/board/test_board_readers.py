@@ -27,7 +27,7 @@ def test_the_board_shows_what_the_beats_run(system: System) -> None:
     assert line
     assert "no beat runs &#39;here&#39;; not in this code: &#39;fails&#39;, &#39;there&#39;" in line[1]
     assert page.count('role="rowheader"') == 2
-    assert "the last window is failed: ValueError: this task fails" in page
+    assert "last window failed: ValueError: this task fails" in page
     (window,) = re.findall(r'class="failed" href="(window/[^"]+)"', page)
     story = board.ask(f"/{window}").text
     assert "<dt>Failure</dt><dd>ValueError: this task fails</dd>" in story

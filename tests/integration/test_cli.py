@@ -104,7 +104,7 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     assert [entry["entry"] for entry in told["entries"]] == ["wrong", "failing", "good", "later", "over\nthere"]
     by_name = {entry["entry"]: entry for entry in told["entries"]}
     assert "did you mean 'grace'?" in by_name["wrong"]["attention"][0]
-    assert by_name["failing"]["attention"] == ["the last window is failed: ValueError: this task fails"]
+    assert by_name["failing"]["attention"] == ["last window failed: ValueError: this task fails"]
     good = by_name["good"]
     assert not good["attention"]
     assert good["last"]["state"] == "done"

@@ -56,7 +56,7 @@ def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words:
     assert window["failure"] == words
     assert words in system.once("history", "tick")
     (entry,) = json.loads(system.once("status", "--json"))["entries"]
-    assert entry["attention"] == [f"the last window is failed: {words}"]
+    assert entry["attention"] == [f"last window failed: {words}"]
 
 
 def test_nothing_is_recorded_where_nothing_is_to_be(system: System) -> None:
