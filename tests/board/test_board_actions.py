@@ -407,11 +407,11 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     taken = form.send()
     assert taken.status == 303
     location = taken.headers["location"]
-    assert location.startswith(f"..{form.path.removeprefix('/orders')}?did=pause&")
+    assert location.startswith(f"..{form.path.removeprefix('/orders')}?done=Paused.")
     cookie = {**bearer(), "cookie": form.cookie}
     told = acting.ask(f"/orders{location.removeprefix('..')}", headers=cookie)
     assert "Paused. What is open goes on." in told.text
-    for forged in (location.replace("did=pause", "did=resume"), location.partition("&seal")[0], location + "0"):
+    for forged in (location.replace("done=Paused", "done=Resumed"), location.partition("&seal")[0], location + "0"):
         shown = acting.ask(f"/orders{forged.removeprefix('..')}", headers=cookie)
         assert 'class="done"' not in shown.text, "a link from elsewhere says nothing of what was done"
     elsewhere = acting.ask(f"/orders{location.removeprefix('..')}", headers=bearer())

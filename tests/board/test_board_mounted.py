@@ -220,7 +220,7 @@ def test_an_example_runs_as_it_stands(system: System, mounted: Mounted) -> None:
     assert not system.account("hourly").paused
     taken = send("anna")
     assert taken.status == 303
-    assert taken.headers["location"].startswith(f"../{lines[0]}?did=pause&")
+    assert taken.headers["location"].startswith(f"../{lines[0]}?done=Paused.")
     assert (system.account("hourly").paused_by, system.account("hourly").paused_for) == ("anna", "why")
     assert [record.order.by for record in system.store.orders()] == ["anna"]
     assert "Traceback" not in mounted.board.proc.log

@@ -51,17 +51,9 @@ _HEADERS = {
     "referrer-policy": "same-origin",
 }
 
-#: What is said once an order was carried out; numbers are filled in.
-_DONE = {
-    "run": "Ordered {count} window. A beat publishes it at once.",
-    "backfill": "Ordered {count} windows. Beats publish them at once.",
-    "pause": "Paused. What is open goes on.",
-    "resume": "Resumed. Windows of the pause are caught up on as the entry's catch_up says.",
-    "abandon": "Gave up {count} windows; left {left}, since they run.",
-    "edit": "Changed. It counts from now.",
-}
-
 Fields = Mapping[str, Sequence[str]]
+#: What came of an order, for people; or the values of a page that asks about it first.
+Done = str | dict[str, Any]
 
 
 class Actions:
@@ -72,11 +64,11 @@ class Actions:
         self._feed = feed
         self._templates = templates
         self._zone = zone
-        self._orders: dict[str, Callable[[Line, Said, Fields], dict[str, Any]]] = {
+        self._orders: dict[str, Callable[[Line, Said, Fields], Done]] = {
             "run": self._run,
             "backfill": self._backfill,
-            "pause": lambda line, said, _: self._pause(line, said, paused=True),
-            "resume": lambda line, said, _: self._pause(line, said, paused=False),
+            "pause": self._pause,
+            "resume": self._resume,
             "abandon": self._abandon,
             "edit": self._edit,
         }
@@ -119,10 +111,10 @@ class Actions:
     async def entry(self, request: Request) -> Response:
         """Show what can be ordered of one entry."""
         visitor, line = _acting(request), await self._line(request)
-        told = {name: request.query_params.get(name, "") for name in ("did", "count", "left")}
+        done = request.query_params.get("done", "")
         # A link from elsewhere must not say that something was done.
-        true = hmac.compare_digest(request.query_params.get("seal", "").encode(), _seal(request, told).encode())
-        return await self._show(request, visitor, line, done=_DONE[told["did"]].format(**told) if true else "")
+        true = hmac.compare_digest(request.query_params.get("seal", "").encode(), _seal(request, done).encode())
+        return await self._show(request, visitor, line, done=done if true else "")
 
     async def _show(self, request: Request, visitor: Visitor, line: Line, status: int = 200, **values: Any) -> Response:
         try:
@@ -209,15 +201,15 @@ class Actions:
             return await self._show(
                 request, visitor, line, _status(exc), wrong=words.plain(exc, 400), failed=what, given=again
             )
-        if "plan" in done:
+        if isinstance(done, dict):
             return self._html("backfill.html", request, visitor, root="../../", line=line, said=said, **done)
-        told = {"did": request.path_params["order"], "count": "", "left": "", **{k: str(v) for k, v in done.items()}}
-        return RedirectResponse(f"../{line.id}?{urlencode({**told, 'seal': _seal(request, told)})}", 303)
+        return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(request, done)})}", 303)
 
-    def _run(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
-        return {"count": self._desk.run(line.entry, said, self._time(fields, "window"))}
+    def _run(self, line: Line, said: Said, fields: Fields) -> Done:
+        self._desk.run(line.entry, said, self._time(fields, "window"))
+        return "Ordered 1 window. A beat publishes it at once."
 
-    def _backfill(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+    def _backfill(self, line: Line, said: Said, fields: Fields) -> Done:
         """First show what it would run. What was shown is run: windows that are due since then aren't."""
         since, until = self._time(fields, "since"), self._time(fields, "until")
         if since is None or until is None:
@@ -227,7 +219,7 @@ class Actions:
         plan = self._desk.plan(line.entry, since, until, again=again)
         agreed = _only(fields, "agreed")
         if agreed == plan.mark and plan.starts:
-            return {"count": self._desk.backfill(line.entry, said, plan.starts)}
+            return f"Ordered {self._desk.backfill(line.entry, said, plan.starts)} windows. Beats publish them at once."
         return {
             "plan": plan,
             "by": _only(fields, "by"),
@@ -237,11 +229,15 @@ class Actions:
             "span": (self._started(since), self._started(until)),
         }
 
-    def _pause(self, line: Line, said: Said, *, paused: bool) -> dict[str, Any]:
-        self._desk.pause(line.entry, said, paused=paused)
-        return {}
+    def _pause(self, line: Line, said: Said, _: Fields) -> Done:
+        self._desk.pause(line.entry, said, paused=True)
+        return "Paused. What is open goes on."
 
-    def _abandon(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+    def _resume(self, line: Line, said: Said, _: Fields) -> Done:
+        self._desk.pause(line.entry, said, paused=False)
+        return "Resumed. Windows of the pause are caught up on as the entry's catch_up says."
+
+    def _abandon(self, line: Line, said: Said, fields: Fields) -> Done:
         try:
             starts = sorted({parse_instant(text) for text in fields.get("start", ())})
         except ValueError as exc:
@@ -249,15 +245,15 @@ class Actions:
         if not starts:
             raise SettingError("found no window, expected one or more to give up")
         gone, left = self._desk.abandon(line.entry, said, starts, running=bool(_only(fields, "running")))
-        return {"count": gone, "left": left}
+        return f"Gave up {gone} windows; left {left}, since they run."
 
-    def _edit(self, line: Line, said: Said, fields: Fields) -> dict[str, Any]:
+    def _edit(self, line: Line, said: Said, fields: Fields) -> Done:
         version = _only(fields, "version")
         if not version.isdecimal() or len(version) > 15:  # noqa: PLR2004
             raise SettingError(f"version: found {shown(version)}, expected a number")
         edited = {name: _json(name, _only(fields, name)) for name in ("schedule", "once")}
         self._desk.edit(line.entry, said, edited, int(version))
-        return {}
+        return "Changed. It counts from now."
 
     def _time(self, fields: Fields, name: str) -> datetime | None:
         text = _only(fields, name).strip()
@@ -320,10 +316,10 @@ def _json(name: str, text: str) -> Any:
         raise SettingError(f"{name}: found {shown(text)}, expected JSON: {exc}") from exc
 
 
-def _seal(request: Request, told: Mapping[str, str]) -> str:
+def _seal(request: Request, done: str) -> str:
     """Return what only this browser and the board can write below what was done."""
     cookie = _cookie(request)
-    said = json.dumps(["done", request.path_params["line"], *told.values()])
+    said = json.dumps(["done", request.path_params["line"], done])
     return hmac.new(cookie.encode(), said.encode(), hashlib.sha256).hexdigest() if cookie else secrets.token_hex()
 
 

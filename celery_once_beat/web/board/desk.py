@@ -140,14 +140,13 @@ class Desk:
 
     # -- orders -----------------------------------------------------------------------------------------------
 
-    def run(self, name: str, said: Said, start: datetime | None) -> int:
-        """Run the window at ``start`` now, None: the newest; returns how many were ordered."""
+    def run(self, name: str, said: Said, start: datetime | None) -> None:
+        """Run the window at ``start`` now, None: the newest."""
         at = self._orders.start_to_run(self._entry(name), start)
         self._note("run", name, said, about_windows([at]))
         (ordered,) = self._orders.run(name, [at])
         if ordered.task_id is None:
             raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
-        return 1
 
     def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> Plan:
         """Return what a backfill would run, and what it would leave out."""
