@@ -13,10 +13,9 @@ from typing import Any
 import click
 
 from celery_once_beat.beat import BeatEntry, OnceScheduler
-from celery_once_beat.client import Abandoned, Orders
+from celery_once_beat.client import Abandoned, Orders, Said
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
-from celery_once_beat.schedules import check_words
 from celery_once_beat.status import about_windows, as_json
 from celery_once_beat.store import Claimed, ClaimRequest, Order, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
@@ -110,10 +109,7 @@ def backfill(ctx: click.Context, /, entry: str, since: str, until: str, json_: b
 
 
 def _note(project: Project, what: str, entry: str, given: Mapping[str, Any], about: str = "") -> str:
-    """Write down what is about to be ordered; returns who does it and why, as the store keeps that."""
-    words = check_words(given["by"], given["note"])
-    project.store.note(Order(what, entry, given["by"], given["note"], about))
-    return words
+    return Orders(project.store).note(what, entry, Said(given["by"], given["note"]), about)
 
 
 def _tracked(project: Project, name: str) -> BeatEntry:

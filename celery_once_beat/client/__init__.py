@@ -6,7 +6,7 @@ from celery_once_beat.schedules import Change, Schedule
 
 from .asynchronous import AsyncSchedules
 from .file import Edit, apply, compare, read_file, write_file
-from .orders import Abandoned, OrderedWindow, Orders
+from .orders import Abandoned, OrderedWindow, Orders, Said
 from .schedules import Schedules
 
 __all__ = (
@@ -16,6 +16,7 @@ __all__ = (
     "Edit",
     "OrderedWindow",
     "Orders",
+    "Said",
     "Schedule",
     "Schedules",
     "apply",

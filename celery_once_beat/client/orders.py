@@ -11,16 +11,24 @@ from typing import NamedTuple
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
+from celery_once_beat.schedules import check_words
 from celery_once_beat.status import newest_start, starts_to_run
-from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Store, Unknown, raised
+from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
-__all__ = ("Abandoned", "OrderedWindow", "Orders")
+__all__ = ("Abandoned", "OrderedWindow", "Orders", "Said")
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100
 #: No window starts before this. At the calendar's begin one can't reckon in time zones.
 _EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Said(NamedTuple):
+    """Who orders something, and why."""
+
+    by: str
+    note: str = ""
 
 
 class OrderedWindow(NamedTuple):
@@ -46,6 +54,12 @@ class Orders:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lookup = Lookup(store)
+
+    def note(self, what: str, name: str, said: Said, about: str = "") -> str:
+        """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that."""
+        words = check_words(said.by, said.note)
+        self._store.note(Order(what, name, said.by, said.note, about))
+        return words
 
     def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:
         """Return the start of the window that an order means: ``start``, or None: the newest that has started."""

@@ -14,12 +14,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.timezone import localtime
 
+from celery_once_beat.client import Said
 from celery_once_beat.errors import OnceError
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.wording import printable, span
 
 from . import row_windows
-from .row_windows import RowWindows, Said
+from .row_windows import RowWindows
 
 __all__ = ("OnceAdminMixin",)
 
@@ -27,6 +28,8 @@ __all__ = ("OnceAdminMixin",)
 _IN_LIST, _MOST_ATTENTION = 3, 60
 #: Between lines.
 _LINES = mark_safe("<br>")
+#: Most characters of the name of who ordered something.
+_MOST_BY = 200
 #: As the field of the change list's form is called; the note is of what is done to all selected rows.
 _NOTE = "once_note"
 
@@ -147,22 +150,19 @@ class OnceAdminMixin:
     @admin.action(description="Pause selected tasks")
     def once_pause(self, request: Any, rows: Any) -> None:
         """Have no further windows claimed, until they are resumed; what is open goes on."""
-        said = _said(request)
-
-        def order(row: Any) -> str:
-            row_windows.pause(row, self._once_app(), said)
-            return f"paused by {_by(said)}"
-
-        self._do(request, rows, order)
+        self._change(request, rows, row_windows.pause, "paused")
 
     @admin.action(description="Resume selected tasks")
     def once_resume(self, request: Any, rows: Any) -> None:
         """Have windows claimed again; those of the pause are caught up on as ``catch_up`` says."""
+        self._change(request, rows, row_windows.resume, "resumed")
+
+    def _change(self, request: Any, rows: Any, change: Callable[[Any, Any, Said], None], did: str) -> None:
         said = _said(request)
 
         def order(row: Any) -> str:
-            row_windows.resume(row, self._once_app(), said)
-            return f"resumed by {_by(said)}"
+            change(row, self._once_app(), said)
+            return f"{did} by {printable(said.by)}" + (f": {printable(said.note)}" if said.note else "")
 
         self._do(request, rows, order)
 
@@ -182,11 +182,7 @@ class OnceAdminMixin:
 
 
 def _said(request: Any) -> Said:
-    return Said(request.user.get_username(), " ".join(request.POST.get(_NOTE, "").split()))
-
-
-def _by(said: Said) -> str:
-    return printable(said.by) + (f": {printable(said.note)}" if said.note else "")
+    return Said(request.user.get_username()[:_MOST_BY], " ".join(request.POST.get(_NOTE, "").split()))
 
 
 def _quoted(row: Any) -> str:

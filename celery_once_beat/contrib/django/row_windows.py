@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_once_beat.beat import BeatEntry, as_loaded
-from celery_once_beat.client import Orders
+from celery_once_beat.client import Orders, Said
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
-from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, about_windows, each_window, make_report
-from celery_once_beat.store import Lookup, Order, store_of
+from celery_once_beat.store import Lookup, store_of
 from celery_once_beat.windows import WindowKey
 
 from .entry import as_entries
 from .scheduler import OnceDatabaseScheduler
 
-__all__ = ("RowWindows", "Said", "look_at", "pause", "resume", "run")
+__all__ = ("RowWindows", "look_at", "pause", "resume", "run")
 
 #: Windows of a row that are shown.
 _SHOWN = 10
-#: Most characters of the name of who ordered something.
-_MOST_BY = 200
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,6 @@ class RowWindows:
     trouble: str = ""
     #: Address of the window board; '' where no setting gives it.
     board: str = ""
-
-
-class Said(NamedTuple):
-    """Who orders something, and why."""
-
-    by: str
-    note: str
 
 
 def look_at(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
@@ -79,7 +69,7 @@ def run(row: Any, app: Any, said: Said) -> WindowKey:
         raise SettingError(f"its task {entry.source.task!r} is no OnceTask: nobody would record its end")
     orders = Orders(store_of(app))
     start = orders.start_to_run(entry)
-    _note("run", row, app, said, about_windows([start]))
+    orders.note("run", row.name, said, about_windows([start]))
     try:
         (ordered,) = orders.run(row.name, [start])
     except UnknownScheduleError:
@@ -91,22 +81,16 @@ def run(row: Any, app: Any, said: Said) -> WindowKey:
 
 def pause(row: Any, app: Any, said: Said) -> None:
     """Have no further windows of the row claimed; raises UnknownScheduleError where no beat has loaded it."""
-    if not store_of(app).pause(row.name, _note("pause", row, app, said)):
+    store = store_of(app)
+    if not store.pause(row.name, Orders(store).note("pause", row.name, said)):
         raise UnknownScheduleError("no beat has loaded it yet: disable it instead")
 
 
 def resume(row: Any, app: Any, said: Said) -> None:
     """Have the row's windows claimed again; else as :func:`pause`."""
-    if not store_of(app).resume(row.name, _note("resume", row, app, said)):
+    store = store_of(app)
+    if not store.resume(row.name, Orders(store).note("resume", row.name, said)):
         raise UnknownScheduleError("no beat has loaded it yet")
-
-
-def _note(what: str, row: Any, app: Any, said: Said, about: str = "") -> str:
-    """Write an order down, as the commands and the board do; returns who gives it and why, as the store keeps that."""
-    by = said.by[:_MOST_BY]
-    words = check_words(by, said.note)
-    store_of(app).note(Order(what, row.name, by, said.note, about))
-    return words
 
 
 def _schedule(rows: Iterable[Any], app: Any) -> Any:

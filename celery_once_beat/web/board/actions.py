@@ -24,13 +24,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from celery_once_beat.client import Said
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.store import OrderRecord
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import read_time, shown
 
 from . import words
-from .desk import Desk, Said
+from .desk import Desk
 from .feed import Feed
 from .guard import HEADERS, Visitor
 from .page import Line

@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
-from celery_once_beat.client import Orders, Schedules
+from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
-from celery_once_beat.schedules import Change, Definition, Schedule, check_words
+from celery_once_beat.schedules import Change, Definition, Schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import about_windows, each_window, line_up, newest_start, paused_words
-from celery_once_beat.store import Lookup, Order, OrderRecord, Store, WindowSeen
+from celery_once_beat.store import Lookup, OrderRecord, Store, WindowSeen
 from celery_once_beat.windows import format_instant
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 _EDITED = ("schedule", "once")
 #: Of one backfill.
 _MOST_WINDOWS = 10_000
-
-
-class Said(NamedTuple):
-    """Who orders something, and why."""
-
-    by: str
-    note: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +136,7 @@ class Desk:
     def run(self, name: str, said: Said, start: datetime | None) -> None:
         """Run the window at ``start`` now, None: the newest."""
         at = self._orders.start_to_run(self._entry(name), start)
-        self._note("run", name, said, about_windows([at]))
+        self._orders.note("run", name, said, about_windows([at]))
         (ordered,) = self._orders.run(name, [at])
         if ordered.task_id is None:
             raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
@@ -154,19 +147,19 @@ class Desk:
 
     def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
         """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
-        self._note("backfill", name, said, about_windows(starts))
+        self._orders.note("backfill", name, said, about_windows(starts))
         return sum(each.task_id is not None for each in self._orders.run(name, starts))
 
     def pause(self, name: str, said: Said, *, paused: bool) -> None:
         """Pause an entry, or resume it."""
-        words = self._note("pause" if paused else "resume", name, said)
+        words = self._orders.note("pause" if paused else "resume", name, said)
         change = self._store.pause if paused else self._store.resume
         if not change(name, words):
             raise UnknownScheduleError("the store has no such entry; a beat that has it in its schedule loads it")
 
     def abandon(self, name: str, said: Said, starts: Sequence[datetime], *, running: bool) -> tuple[int, int]:
         """Give up open windows; returns how many, and how many are left since they run."""
-        self._note("abandon", name, said, about_windows(starts))
+        self._orders.note("abandon", name, said, about_windows(starts))
         done = self._orders.abandon(name, starts, running=running)
         if not done.gone and not done.running:
             raise SettingError("none of them owes its outcome any more")
@@ -182,11 +175,5 @@ class Desk:
             raise UnknownScheduleError("no such schedule is set at run time")
         definition = Definition.from_json({**known.as_json(), **{field: edited[field] for field in _EDITED}})
         self._schedules.check(name, definition)
-        words = self._note("edit", name, said)
+        words = self._orders.note("edit", name, said)
         self._schedules.put(name, definition, words, if_version=version)
-
-    def _note(self, what: str, name: str, said: Said, about: str = "") -> str:
-        """Write an order down; returns who gives it and why, as the store keeps that."""
-        words = check_words(said.by, said.note)
-        self._store.note(Order(what, name, said.by, said.note, about))
-        return words
