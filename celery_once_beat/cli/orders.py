@@ -322,7 +322,7 @@ def _open_starts(project: Project, name: str, window: str | None) -> list[dateti
 def orders(ctx: click.Context, json_: bool) -> None:  # noqa: FBT001
     """Show who ordered what of late, newest first.
 
-    By a command, or on the board.
+    By a command, on the board, or in Django's admin.
 
     --json prints a list with an object for each order: at, what, entry, about, by, note.
     """

@@ -20,7 +20,7 @@ _HANGS = 60.0
 @click.option(
     "--file",
     metavar="PATH",
-    help="Don't ask Redis, but look at the file that once_beat_heartbeat_file lets this beat write.",
+    help="Look at the file that this beat writes (once_beat_heartbeat_file), instead of asking Redis.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
 @click.pass_context
@@ -28,8 +28,8 @@ def ping(ctx: click.Context, beat: str | None, file: str | None, json_: bool) ->
     """Exit with 0 where a beat lives, else with 1.
 
     For probes. A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
-    --beat $HOSTNAME, or --file, which needs no app (-A) and costs less. Exits with 69 where Redis doesn't answer, with
-    --file the beat.
+    --beat $HOSTNAME, or --file, which needs no app (-A) and costs less. Exits with 69 where Redis doesn't answer; with
+    --file, where it doesn't answer the beat.
     """
     if file is None:
         _ask_redis(ctx, beat, json_=json_)

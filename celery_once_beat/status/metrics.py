@@ -69,12 +69,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
     ("paused", "1 where the entry is paused.", lambda e: e.paused, sum),
     ("hung_windows", "Running windows that take far longer than their entry's history.", lambda e: e.hung, sum),
     ("silent_windows", "Running windows whose worker hasn't renewed the lease in time.", lambda e: e.silent, sum),
-    (
-        "stuck_windows",
-        "Windows that no worker began within a minute of their publish.",
-        lambda e: e.stuck,
-        sum,
-    ),
+    ("stuck_windows", "Windows that no worker began within a minute of their publish.", lambda e: e.stuck, sum),
     ("skipped_in_a_row", "Skipped windows in a row, from three on; of others the most.", lambda e: e.skipped, max),
     (
         "oldest_open_window_age_seconds",
