@@ -16,7 +16,7 @@ from celery_once_beat.beat import BeatEntry, OnceScheduler
 from celery_once_beat.client import Abandoned, Orders, Said
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
-from celery_once_beat.status import about_windows, as_json
+from celery_once_beat.status import as_json
 from celery_once_beat.store import Claimed, ClaimRequest, Order, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
@@ -50,7 +50,7 @@ def run(ctx: click.Context, /, entry: str, window: str | None, json_: bool, **gi
         with _wrong_use():
             start = Orders(project.store).start_to_run(tracked, named)
         publisher = _publisher(project)
-        _note(project, "run", entry, given, format_instant(start))
+        _note(project, "run", entry, given, [start])
         done, ids = _order(project, tracked, [start], publisher)
     if json_:
         print_json(
@@ -98,7 +98,7 @@ def backfill(ctx: click.Context, /, entry: str, since: str, until: str, json_: b
             if not given["yes"]:
                 click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True, err=json_)
             publisher = _publisher(project)
-            _note(project, "backfill", entry, given, about_windows(starts))
+            _note(project, "backfill", entry, given, starts)
             with click.progressbar(length=len(starts), label=plain(entry), file=sys.stderr if json_ else None) as bar:
                 done, _ = _order(project, tracked, starts, publisher, bar.update)
     if json_:
@@ -108,8 +108,11 @@ def backfill(ctx: click.Context, /, entry: str, since: str, until: str, json_: b
     _end_unpublished(ctx, done)
 
 
-def _note(project: Project, what: str, entry: str, given: Mapping[str, Any], about: str = "") -> str:
-    return Orders(project.store).note(what, entry, Said(given["by"], given["note"]), about)
+def _note(
+    project: Project, what: str, entry: str, given: Mapping[str, Any], starts: Sequence[datetime] = (), about: str = ""
+) -> str:
+    """Write down what is about to be ordered; returns who does it and why, as the store keeps that."""
+    return Orders(project.store).note(what, entry, Said(given["by"], given["note"]), starts, about)
 
 
 def _tracked(project: Project, name: str) -> BeatEntry:
@@ -229,7 +232,7 @@ def resume(ctx: click.Context, /, entry: tuple[str, ...], json_: bool, **given: 
     from_now = given["from_now"]
     with open_project(ctx, given["scheduler"]) as project, printing_json(resumed, json_):
         for name in entry:
-            words = _note(project, "resume", name, given, "from now on" if from_now else "")
+            words = _note(project, "resume", name, given, about="from now on" if from_now else "")
             passed = _pass_over(project, name) if from_now else 0
             if not project.store.resume(name, words):
                 fail(f"the store has no entry {name!r}")
@@ -290,7 +293,7 @@ def abandon(ctx: click.Context, /, entry: str, window: str | None, json_: bool, 
             click.confirm(f"Give up {len(starts)} open windows of {plain(entry)}?", abort=True, err=json_)
         gone, left = Abandoned([], [])
         if starts:
-            _note(project, "abandon", entry, given, about_windows(starts))
+            _note(project, "abandon", entry, given, starts)
             gone, left = Orders(project.store).abandon(entry, starts, running=given["running"])
     if json_:
         print_json({"entry": entry, "abandoned": as_json(gone), "running": as_json(left)})

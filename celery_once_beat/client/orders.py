@@ -12,7 +12,7 @@ from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.schedules import check_words
-from celery_once_beat.status import newest_start, starts_to_run
+from celery_once_beat.status import each_window, newest_start
 from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
@@ -20,6 +20,7 @@ __all__ = ("Abandoned", "OrderedWindow", "Orders", "Said")
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100
+_MICROSECOND = timedelta(microseconds=1)
 #: No window starts before this. At the calendar's begin one can't reckon in time zones.
 _EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -55,10 +56,13 @@ class Orders:
         self._store = store
         self._lookup = Lookup(store)
 
-    def note(self, what: str, name: str, said: Said, about: str = "") -> str:
-        """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that."""
+    def note(self, what: str, name: str, said: Said, starts: Sequence[datetime] = (), about: str = "") -> str:
+        """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that.
+
+        It is of the windows that start at ``starts``, which are in order, or of what ``about`` says.
+        """
         words = check_words(said.by, said.note)
-        self._store.note(Order(what, name, said.by, said.note, about))
+        self._store.note(Order(what, name, said.by, said.note, about or _about(starts)))
         return words
 
     def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:
@@ -72,7 +76,7 @@ class Orders:
         at = format_instant(start)
         if start > now:
             raise SettingError(f"{at} hasn't come yet")
-        if start < _EARLIEST or [*entry.starts(start - timedelta(microseconds=1), start)] != [start]:
+        if start < _EARLIEST or [*entry.starts(start - _MICROSECOND, start)] != [start]:
             raise SettingError(f"{at} is no window of {entry.name!r}; see: once next --from {at} {entry.name}")
         return start
 
@@ -93,7 +97,18 @@ class Orders:
         if most is not None and len([*islice(entry.starts(since, until), most)]) == most:
             raise SettingError(f"found {most} windows or more, expected fewer at a time")
         seen = self._lookup.entry(entry.name, self._store.settings.history_size or 1)
-        return starts_to_run(entry, seen, since, until, again=again)
+        known = {window.start: window for window in each_window(seen)}
+        skipped: Counter[str] = Counter()
+        starts = []
+        for start in entry.starts(since - _MICROSECOND, until):
+            found = known.get(start)
+            if found is not None and found.open is not None:
+                skipped["open"] += 1
+            elif found is not None and found.state == "done" and not again:
+                skipped["done"] += 1
+            else:
+                starts.append(start)
+        return starts, skipped
 
     def run(self, name: str, starts: Sequence[datetime]) -> list[OrderedWindow]:
         """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look."""
@@ -129,3 +144,9 @@ class Orders:
                 elif isinstance(reply, Busy):
                     left.running.append(start)
         return left
+
+
+def _about(starts: Sequence[datetime]) -> str:
+    if len(starts) <= 1:
+        return "".join(map(format_instant, starts))
+    return f"{len(starts)} windows, {format_instant(starts[0])} to {format_instant(starts[-1])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .coming import about_windows, coming_starts, newest_start, starts_to_run
+from .coming import coming_starts, newest_start
 from .lineup import Listed, line_up
 from .poll import WINDOWS, Sight, View, each_window, look
 from .report import (
@@ -28,7 +28,6 @@ __all__ = (
     "View",
     "WindowStatus",
     "WorkerStatus",
-    "about_windows",
     "as_json",
     "coming_starts",
     "each_window",
@@ -37,5 +36,4 @@ __all__ = (
     "make_report",
     "newest_start",
     "paused_words",
-    "starts_to_run",
 )

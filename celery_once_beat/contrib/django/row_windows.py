@@ -10,7 +10,7 @@ from celery_once_beat.beat import BeatEntry, as_loaded
 from celery_once_beat.client import Orders, Said
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import EntryStatus, WindowStatus, about_windows, each_window, make_report
+from celery_once_beat.status import EntryStatus, WindowStatus, each_window, make_report
 from celery_once_beat.store import Lookup, store_of
 from celery_once_beat.windows import WindowKey
 
@@ -69,7 +69,7 @@ def run(row: Any, app: Any, said: Said) -> WindowKey:
         raise SettingError(f"its task {entry.source.task!r} is no OnceTask: nobody would record its end")
     orders = Orders(store_of(app))
     start = orders.start_to_run(entry)
-    orders.note("run", row.name, said, about_windows([start]))
+    orders.note("run", row.name, said, [start])
     try:
         (ordered,) = orders.run(row.name, [start])
     except UnknownScheduleError:

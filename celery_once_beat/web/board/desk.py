@@ -15,7 +15,7 @@ from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.schedules import Change, Definition, Schedule
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import about_windows, each_window, line_up, newest_start, paused_words
+from celery_once_beat.status import each_window, line_up, newest_start, paused_words
 from celery_once_beat.store import Lookup, OrderRecord, Store, WindowSeen
 from celery_once_beat.windows import format_instant
 
@@ -136,7 +136,7 @@ class Desk:
     def run(self, name: str, said: Said, start: datetime | None) -> None:
         """Run the window at ``start`` now, None: the newest."""
         at = self._orders.start_to_run(self._entry(name), start)
-        self._orders.note("run", name, said, about_windows([at]))
+        self._orders.note("run", name, said, [at])
         (ordered,) = self._orders.run(name, [at])
         if ordered.task_id is None:
             raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
@@ -147,7 +147,7 @@ class Desk:
 
     def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
         """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
-        self._orders.note("backfill", name, said, about_windows(starts))
+        self._orders.note("backfill", name, said, starts)
         return sum(each.task_id is not None for each in self._orders.run(name, starts))
 
     def pause(self, name: str, said: Said, *, paused: bool) -> None:
@@ -159,7 +159,7 @@ class Desk:
 
     def abandon(self, name: str, said: Said, starts: Sequence[datetime], *, running: bool) -> tuple[int, int]:
         """Give up open windows; returns how many, and how many are left since they run."""
-        self._orders.note("abandon", name, said, about_windows(starts))
+        self._orders.note("abandon", name, said, starts)
         done = self._orders.abandon(name, starts, running=running)
         if not done.gone and not done.running:
             raise SettingError("none of them owes its outcome any more")
