@@ -17,7 +17,7 @@ from celery_once_beat.client import Abandoned, Orders, Said
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.identity import order_name
 from celery_once_beat.status import as_json
-from celery_once_beat.store import Claimed, ClaimRequest, Order, Published, Unknown
+from celery_once_beat.store import Claimed, ClaimRequest, Published, Unknown
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option, words_options
@@ -25,6 +25,8 @@ from .output import local, plain, print_json, print_table, printing_json
 
 #: resume names so many of the newest windows that it passes over, since they may have run.
 _MOST_LISTED = 1000
+#: What the log says of an order: the column, and the field.
+_LOG = {"ORDER": "what", "ENTRY": "entry", "WINDOWS": "about", "BY": "by", "NOTE": "note"}
 
 
 # -- run and backfill -------------------------------------------------------------------------------------------
@@ -334,16 +336,13 @@ def orders(ctx: click.Context, json_: bool) -> None:  # noqa: FBT001
     if json_:
         print_json([{"at": format_instant(each.at), **as_json(each.order)} for each in found])
     elif found:
-        print_table(
-            ["AT", "ORDER", "ENTRY", "WINDOWS", "BY", "NOTE"],
+        lines = [
             [
-                [local(each.at.replace(microsecond=0), zone), *(plain(text or None) for text in _cells(each.order))]
-                for each in found
-            ],
-        )
+                local(each.at.replace(microsecond=0), zone),
+                *(plain(getattr(each.order, field) or None) for field in _LOG.values()),
+            ]
+            for each in found
+        ]
+        print_table(["AT", *_LOG], lines)
     else:
         click.echo("Nobody has ordered anything in the last 30 days.")
-
-
-def _cells(order: Order) -> tuple[str, ...]:
-    return order.what, order.entry, order.about, order.by, order.note

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from celery_once_beat.client import Said
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.store import OrderRecord
-from celery_once_beat.windows import format_instant, parse_instant
+from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import read_time, shown
 
 from . import words
@@ -102,7 +102,7 @@ class Actions:
             request,
             visitor,
             root="",
-            log=self._logged(records),
+            log=records,
             trouble=trouble,
             wanted=wanted,
             found=found[:_MOST_FOUND],
@@ -132,33 +132,9 @@ class Actions:
             root="../" if request.method == "GET" else "../../",
             line=line,
             facts=facts,
-            newest=facts.newest and words.day_and_time(facts.newest, self._zone),
-            why_not=words.plain(facts.why_not, 400),
-            paused=words.plain(facts.paused, 1300),
-            open=[(format_instant(seen.start), self._started(seen.start), seen.state) for seen in facts.open],
-            log=self._logged(facts.orders),
-            changes=[
-                (words.day_and_time(each.at, self._zone), each.what, words.plain(each.by), words.plain(each.note, 1000))
-                for each in facts.changes
-            ],
+            log=facts.orders,
             **values,
         )
-
-    def _started(self, start: datetime) -> str:
-        return words.day_and_time(start, self._zone)
-
-    def _logged(self, records: Sequence[OrderRecord]) -> list[dict[str, str]]:
-        return [
-            {
-                "at": words.day_and_time(record.at.replace(microsecond=0), self._zone),
-                "what": words.plain(record.order.what),
-                "entry": words.plain(record.order.entry),
-                "about": words.plain(record.order.about),
-                "by": words.plain(record.order.by),
-                "note": words.plain(record.order.note, 1000),
-            }
-            for record in records
-        ]
 
     async def _line(self, request: Request) -> Line:
         page = await self._feed.fresh()
@@ -225,9 +201,10 @@ class Actions:
             "plan": plan,
             "by": _only(fields, "by"),
             "changed": bool(agreed),
-            "named": [self._started(start) for start in plan.starts[:_NAMED]],
-            "fields": {"since": format_instant(since), "until": format_instant(until), "again": "1" if again else ""},
-            "span": (self._started(since), self._started(until)),
+            "named": plan.starts[:_NAMED],
+            "since": since,
+            "until": until,
+            "again": again,
         }
 
     def _pause(self, line: Line, said: Said, _: Fields) -> Done:

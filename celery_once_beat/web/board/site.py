@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, tzinfo
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -90,6 +91,8 @@ class _Site:
             sorts=SORTS,
             every_group=(ALL,),
         )
+        day_and_time = partial(words.day_and_time, zone=self._zone)
+        templates.filters.update(plain=words.plain, instant=format_instant, day_and_time=day_and_time)
         self.templates = templates
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
