@@ -93,6 +93,7 @@ class _Site:
         )
         day_and_time = partial(words.day_and_time, zone=self._zone)
         templates.filters.update(plain=words.plain, instant=format_instant, day_and_time=day_and_time)
+        templates.filters.update(state=words.state_of, in_short=words.in_short)
         self.templates = templates
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
@@ -125,11 +126,11 @@ class _Site:
             "window.html",
             root="../../",
             line=line,
-            state=words.state_of(window.state).name,
+            window=window,
             story=story,
             links=list(links_of(self._settings.board_links, window, line.entry, line.status.task, of_task)),
-            newer=self._listed(line, at - 1) if at else None,
-            older=self._listed(line, at + 1) if at + 1 < len(line.windows) else None,
+            newer=line.windows[at - 1] if at else None,
+            older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
             next=self._next(line, page),
             acts=_acts(request),
         )
@@ -140,9 +141,9 @@ class _Site:
         if line is None:
             raise HTTPException(404, "No such entry is on the board")
         since, until = _instant(request, "since"), _instant(request, "until")
-        listed = [
-            self._listed(line, at)
-            for at, seen in enumerate(line.windows)
+        windows = [
+            WindowStatus.of(seen)
+            for seen in line.windows
             if (since is None or seen.start >= since) and (until is None or seen.start < until)
         ]
         part = words.stretch(since, until, self._zone) if since and until else ""
@@ -150,21 +151,11 @@ class _Site:
             "entry.html",
             root="../",
             line=line,
-            windows=listed,
+            windows=windows,
             part=part,
             next=self._next(line, page),
             acts=_acts(request),
         )
-
-    def _listed(self, line: Line, at: int) -> dict[str, str]:
-        """Return one window of a line as a row of a list."""
-        window = WindowStatus.of(line.windows[at])
-        return {
-            "address": f"window/{line.id}/{format_instant(window.start)}",
-            "state": words.state_of(window.state).name,
-            "start": words.day_and_time(window.start, self._zone),
-            "words": words.in_short(window),
-        }
 
     def _next(self, line: Line, page: Page) -> str:
         return words.next_start(line.status, self._zone, page.moment)
