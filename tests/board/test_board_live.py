@@ -90,7 +90,7 @@ def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None
     (window,) = filled.claim(system.store, rows)
     begun = system.store.begin(window, "jobs-1:1:delivery/1", 30.0)
     expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 1 running, began one at \d\d:\d\d"))
-    system.store.finish(window, "jobs-1:1:delivery/1", begun.fence, "done")
+    system.store.finish(Ending(window, "jobs-1:1:delivery/1", begun.fence, "done"))
     expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 began one at \d\d:\d\d"))
 
 
