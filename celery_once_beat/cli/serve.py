@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import click
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.status import WINDOWS, View
+from celery_once_beat.status import MOST_WINDOWS, WINDOWS, View
 from celery_once_beat.web.loopback import bind
 
 from .context import fail, open_project, scheduler_option
@@ -26,7 +26,11 @@ _PORT = click.IntRange(0, 65535)
     help="Token that viewers must know. Better set ONCE_BOARD_TOKEN: ps shows options to everybody on the machine.",
 )
 @click.option(
-    "--windows", type=click.IntRange(1, 200), default=WINDOWS, show_default=True, help="Windows shown of each entry."
+    "--windows",
+    type=click.IntRange(1, MOST_WINDOWS),
+    default=WINDOWS,
+    show_default=True,
+    help="Windows shown of each entry.",
 )
 @click.option("--actions", is_flag=True, help="Who knows the token may also run, pause, abandon and edit.")
 @scheduler_option

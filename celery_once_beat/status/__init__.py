@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .coming import coming_starts, newest_start
 from .lineup import Listed, line_up
-from .poll import WINDOWS, Sight, View, each_window, look
+from .poll import MOST_WINDOWS, WINDOWS, Sight, View, each_window, look
 from .report import (
     BeatStatus,
     EntryStatus,
@@ -18,6 +18,7 @@ from .report import (
 )
 
 __all__ = (
+    "MOST_WINDOWS",
     "WINDOWS",
     "BeatStatus",
     "EntryStatus",

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Windows of an entry that the board shows, unless another number is given: as many as the store keeps by default.
 WINDOWS = 50
+#: The largest such number.
+MOST_WINDOWS = 200
 #: Seconds after which the schedule is read again: a database's may have changed.
 _SCHEDULE_LASTS = 30.0
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import WINDOWS, View
+from celery_once_beat.status import MOST_WINDOWS, WINDOWS, View
 from celery_once_beat.wording import shown
 
 from .desk import Desk
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
 __all__ = ("asgi",)
-
-#: Of each entry.
-MOST_WINDOWS = 200
 
 
 def asgi(
