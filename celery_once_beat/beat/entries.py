@@ -533,9 +533,14 @@ class Entries:
             self._queues[asked] = self._queue_of(source.task, routed)
         return self._queues[asked]
 
-    def lease_of(self, entry: BeatEntry) -> float:
-        """Return for how long an execution of ``entry`` owns its window without renewing, in seconds."""
-        lease: float = entry.policy.lease or self._settings.of_task("lease", self._tasks.get(entry.source.task))
+    def lease_of(self, entry: BeatEntry) -> float | None:
+        """Return for how long an execution of ``entry`` owns its window without renewing, in seconds.
+
+        None: this app doesn't know the task, which may have a lease of its own.
+        """
+        task = self._tasks.get(entry.source.task)
+        default = None if task is None else self._settings.of_task("lease", task)
+        lease: float | None = entry.policy.lease or default
         return lease
 
     def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
@@ -543,8 +548,10 @@ class Entries:
 
         For who only looks: it has no arguments. Raises SettingError. The definition has to have a schedule.
         """
-        once = {"anchor": definition.anchor, "spread": definition.spread, "tracked": definition.tracked}
-        options: dict[str, Any] = {"once": {**once, "lease": definition.lease}, "queue": definition.queue}
+        once: dict[str, Any] = {"anchor": definition.anchor, "spread": definition.spread, "tracked": definition.tracked}
+        if definition.lease is not None:
+            once["lease"] = definition.lease
+        options: dict[str, Any] = {"once": once, "queue": definition.queue}
         source = SimpleNamespace(task=definition.task, schedule=definition.schedule, options=options)
         if definition.countdown is not None:
             options["countdown"] = definition.countdown

@@ -85,7 +85,7 @@ def _lengths(project: Project, overview: Overview) -> Iterator[tuple[str, float]
     entries = project.schedule.entries
     yield from entries.leases()
     for listed in line_up(project.schedule, overview)[0]:
-        if not listed.of_code:
+        if not listed.of_code and listed.lease is not None:
             yield f"lease of {listed.name}", listed.lease
         if listed.countdown:
             yield f"countdown of {listed.name}", listed.countdown

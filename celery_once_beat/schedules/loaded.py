@@ -23,7 +23,7 @@ from .strict_json import read_object
 __all__ = ("LoadedDefinition",)
 
 #: Written where they aren't as usual.
-_OPTIONAL = ("tracked", "one_off", "anchor", "spread", "countdown", "queue")
+_OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue")
 #: Most characters of a text.
 _MOST = 1024
 
@@ -37,8 +37,9 @@ class LoadedDefinition:
     schedule: BaseSchedule | None
     #: The schedule in words, where it can't be written.
     says: str = ""
-    #: For how long an execution owns its window without renewing, if the worker has the beat's code.
-    lease: float
+    #: For how long an execution owns its window without renewing, if the worker has the beat's code. None: the beat
+    #: doesn't know the task, and neither its lease.
+    lease: float | None = None
     #: Whether workers close its windows.
     tracked: bool = True
     #: Only its first window is one.
@@ -57,7 +58,6 @@ class LoadedDefinition:
             said["schedule"] = write_schedule(self.schedule, any_nowfun=True)
         except SettingError:
             said["says"] = self.says[:_MOST]
-        said["lease"] = self.lease
         said |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
         if self.anchor is not None:
             said["anchor"] = self.anchor.isoformat()
@@ -77,7 +77,7 @@ class LoadedDefinition:
             task=_typed(said, "task", str),
             schedule=schedule,
             says=says,
-            lease=_seconds(said, "lease"),
+            lease=_seconds(said, "lease") if "lease" in said else None,
             tracked=_typed(said, "tracked", bool, True),
             one_off=_typed(said, "one_off", bool, False),
             anchor=_anchor(said.get("anchor")),

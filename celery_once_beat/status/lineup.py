@@ -34,8 +34,8 @@ class Listed:
     seen: EntrySeen
     #: By which its starts are known; None: its schedule is of a type that the store doesn't hold, nor this code.
     entry: BeatEntry | None
-    #: For how long an execution owns its window without renewing, seconds.
-    lease: float
+    #: For how long an execution owns its window without renewing, seconds; None: that isn't known.
+    lease: float | None
     #: The queue to which its messages go; None: that isn't known.
     queue: str | None = None
     #: Seconds for which a message waits before it may run.

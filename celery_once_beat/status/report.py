@@ -359,7 +359,9 @@ class _Judged:
             return cls(listed, (), (), (), ())
         running = tuple(window for window in seen.windows if window.state == "running")
         silent = tuple(
-            window for window in running if judgements.is_silent(_unheard(window, listed.lease, now), listed.lease)
+            window
+            for window in running
+            if listed.lease is not None and judgements.is_silent(_unheard(window, listed, now), listed.lease)
         )
         return cls(
             listed,
@@ -370,11 +372,11 @@ class _Judged:
         )
 
 
-def _unheard(window: WindowSeen, lease: float, now: datetime) -> timedelta:
+def _unheard(window: WindowSeen, listed: Listed, now: datetime) -> timedelta:
     """Return since when its worker hasn't renewed the lease. Zero where that isn't known."""
-    if window.deadline is None:
+    if window.deadline is None or listed.lease is None:
         return timedelta(0)
-    return max(now - (window.deadline - _DEADLINE_LATER - timedelta(seconds=lease)), timedelta(0))
+    return max(now - (window.deadline - _DEADLINE_LATER - timedelta(seconds=listed.lease)), timedelta(0))
 
 
 def _running_for(window: WindowSeen, now: datetime) -> timedelta:
@@ -486,7 +488,7 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
     if overdue:
         yield judgements.OVERDUE, f"{len(overdue)} overdue"
     for window in look.silent[:1]:
-        unheard = max(_unheard(each, listed.lease, now) for each in look.silent)
+        unheard = max(_unheard(each, listed, now) for each in look.silent)
         yield judgements.SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}"
     if look.hung:
         window = max(look.hung, key=lambda each: _running_for(each, now))

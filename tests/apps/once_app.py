@@ -179,9 +179,10 @@ def plain():
 
 if os.environ.get("NEWER"):
 
-    @app.task(bind=True)
-    def newer(self):
+    @app.task(bind=True, **ATTRIBUTES)
+    def newer(self, seconds=0):
         note("start", self.window, worker=self.request.hostname)
+        time.sleep(seconds)
 
 
 class ContextTask(OnceTask):

@@ -156,6 +156,24 @@ def test_a_killed_workers_window(system: System) -> None:
     )
 
 
+def test_a_lease_that_beats_dont_know(system: System) -> None:
+    """Their app has the task's name alone, and the task a shorter lease: its worker isn't taken for silent."""
+    system.check_law = False
+    system.settings = {"once_beat_lease": 60.0}
+    system.entries = {
+        "far": {"task": "apps.once_app.newer", **rare(), "args": [600], "options": {"once": {"tracked": True}}}
+    }
+    system.task = {"once_lease": 3.0}
+    worker = system.worker(concurrency=1, env={"NEWER": "1"})
+    worker.wait_ready()
+    system.beat()
+    wait_until(lambda: told(system, "far")["entry"]["running"], "it runs", 60)
+    seen = told(system, "far")
+    assert (seen["entry"]["silent"], seen["attention"]) == (0, "")
+    worker.kill()
+    wait_until(lambda: "overdue" in told(system, "far")["attention"], "its lease has ended", 60)
+
+
 def test_a_task_that_workers_dont_know(system: System) -> None:
     """Beats were deployed first: status and doctor name the worker and the task at once."""
     system.check_law = False
