@@ -44,8 +44,8 @@ else:
 #: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
 _logged: set[str] = set()
 
-#: Seconds after which a stock beat looks once more whether there are others: they may start at the same time.
-_OTHERS_START = 30.0
+#: Seconds after which a stock beat looks again whether there are others.
+_OTHERS_LOOKED_FOR = 30.0
 
 _CHECKS = {
     "once_lease": check_seconds(0.5, optional=True),
@@ -346,17 +346,24 @@ def _start_beat(sender: Any, **_: Any) -> None:
     """
     with _ending_if_wrong():
         check_tasks(sender.app)
-    if not getattr(sender.scheduler, "claims_windows", False) and not _warn_of_stock(sender):
-        later = threading.Timer(_OTHERS_START, _warn_of_stock, [sender])
-        later.daemon = True
-        later.start()
+    if not getattr(sender.scheduler, "claims_windows", False):
+        others = _beats_that_claim(sender.app)
+        if others == 0:
+            threading.Thread(target=_look_for_others, args=[sender], name="once-others", daemon=True).start()
+        else:
+            _warn_of_stock(sender, others)
 
 
-def _warn_of_stock(service: Any) -> bool:
-    """Warn of a stock beat beside others that claim windows; returns whether that was said."""
-    others = _beats_that_claim(service.app)
-    if others == 0:
-        return False
+def _look_for_others(service: Any) -> None:
+    """Warn a stock beat once others claim windows beside it: they may have started at the same time, or days later."""
+    others = None
+    while not others:
+        time.sleep(_OTHERS_LOOKED_FOR)
+        others = _beats_that_claim(service.app)
+    _warn_of_stock(service, others)
+
+
+def _warn_of_stock(service: Any, others: int | None) -> None:
     logger.warning(
         "once: this beat runs %s, which sends each window once more than %s: start it with -S once, or set "
         "beat_scheduler = 'once'",
@@ -364,7 +371,6 @@ def _warn_of_stock(service: Any) -> bool:
         "any beats that claim windows" if others is None else f"the {others} that claim windows",
         extra=about("scheduler_stock"),
     )
-    return True
 
 
 def _beats_that_claim(app: Any) -> int | None:

@@ -8,13 +8,21 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from functools import partial
+from threading import Thread
 
+import filled
 import pytest
+import redis
+from celery import Celery
+from celery.beat import Scheduler, Service
 from processes import environ, wait_until
 from system import EVERY_SECOND, System
 
 from celery_once_beat import Window
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
 from celery_once_beat.windows import encode_headers
+from celery_once_beat.worker import task
 
 #: Nobody dies here: no worker loses its lease because the machine is slow.
 PATIENT = {"once_beat_lease": 30.0}
@@ -83,6 +91,31 @@ def test_a_stock_beat_alone_is_what_somebody_went_back_to(system: System) -> Non
     assert "this beat runs" not in stock.log
     system.beat()
     stock.wait_log("once: this beat runs Scheduler, which sends each window once more than the 1 that", 90)
+
+
+def test_a_forgotten_stock_beat_is_warned_of(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have run alone for days when the first beats that claim windows are deployed beside it."""
+    monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
+    app = Celery("stock", broker=redis_url, set_as_current=False)
+    service = Service(app, scheduler_cls=Scheduler)
+    looks = Thread(target=task._look_for_others, args=[service], daemon=True)
+    with redis.Redis.from_url(redis_url) as client:
+
+        def accepted() -> int:
+            return int(client.info("stats")["total_connections_received"])
+
+        before = accepted()
+        looks.start()
+        wait_until(lambda: accepted() > before + 3, "it has looked several times", 30)
+        assert looks.is_alive()
+        assert "this beat runs" not in caplog.text
+        store = Store(Settings.from_app(app))
+        filled.beat_lives(store)
+        looks.join(30)
+        store.close()
+    assert "this beat runs Scheduler, which sends each window once more than the 1 that claim windows" in caplog.text
 
 
 def test_a_schedule_that_raises(system: System) -> None:
