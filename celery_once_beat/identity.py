@@ -1,7 +1,7 @@
 """Names of beats, deliveries and executions in the store: parts separated by colons, the host first.
 
-Blanks separate the words of the store's records, so a name holds none. The last part is random, since process ids are
-reused.
+A part holds no colon; no blank, which separates the words of the store's records; and no slash, at which some of them
+cut it. The last part is random, since process ids are reused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def caller_name() -> str:
 
 def delivery_name(worker: str | None) -> str:
     """Return a new name for one delivery of a message to ``worker``; redelivery and retry reuse a task id."""
-    return f"{_without_blanks(worker or '?', _MOST_WORKER)}:{_random(12)}"
+    return f"{_as_part(worker or '?', _MOST_WORKER)}:{_random(12)}"
 
 
 def execution_name(delivery: str) -> str:
@@ -59,7 +59,7 @@ def is_of(name: str, whose: str) -> bool:
 
 
 def _process() -> str:
-    return f"{_without_blanks(socket.gethostname(), _MOST_HOST)}:{os.getpid()}"
+    return f"{_as_part(socket.gethostname(), _MOST_HOST)}:{os.getpid()}"
 
 
 def _random(digits: int) -> str:
@@ -67,5 +67,5 @@ def _random(digits: int) -> str:
 
 
 @cache  # a process uses one or two
-def _without_blanks(name: str, most: int) -> str:
-    return re.sub(r"\s", "_", name)[:most]
+def _as_part(name: str, most: int) -> str:
+    return re.sub(r"[\s:/]", "_", name)[:most]

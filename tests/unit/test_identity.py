@@ -32,6 +32,14 @@ def test_a_delivery_to_nobody_known_has_a_name() -> None:
     assert identity.host_of(identity.delivery_name(None)) == "?"
 
 
+def test_workers_are_told_apart() -> None:
+    """Whatever their users call them."""
+    names = ("mail:1@host", "mail:2@host", "mail/2@host")
+    assert [identity.host_of(identity.delivery_name(name)) for name in names] == [
+        "mail_1@host", "mail_2@host", "mail_2@host",
+    ]  # fmt: skip
+
+
 def test_a_beat_is_asked_for_by_its_host_or_its_name() -> None:
     """A host isn't meant by the first letters of its name."""
     assert identity.is_of("box:12:ab", "box")
