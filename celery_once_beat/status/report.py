@@ -235,7 +235,9 @@ class Told:
 
     def keep(self, listed: Listed, status: EntryStatus, now: datetime) -> EntryStatus:
         """Keep how an entry stands, if it rests: nothing of it is open, and its next start lies ahead."""
-        account = listed.seen.account
+        account, known = listed.seen.account, self._entries.get(listed.name)
+        if known is not None and known[1] == status:
+            status = known[1]  # the same object: so who compares is done at once
         rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
         if rests and status.next is not None and now < status.next:
             until = min(status.next, _unclaimed_from(listed, now) or status.next)

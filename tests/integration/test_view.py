@@ -127,6 +127,18 @@ def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
     assert due == {"a", "b", "daily"}
 
 
+def test_what_is_the_same_stays_the_same_object(app: Celery, views: Any) -> None:
+    """Also where the schedule was loaded again: whoever compares thousands of entries is done at once."""
+    made = views()
+    fill(app, made, 2)
+    loaded = [load_schedule(app, Settings.from_app(app)) for _ in range(2)]
+    overview = view.look(made._lookup, loaded[0])
+    told = Told()
+    first, again = (make_report(overview, schedule, told).entries for schedule in loaded)
+    assert len(first) == 3
+    assert all(one is other for one, other in zip(first, again, strict=True))
+
+
 def test_a_look_that_breaks_off_hides_nothing(
     app: Celery, views: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
