@@ -250,6 +250,21 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     expect(page.locator("#menu-state summary")).to_be_focused()
 
 
+def test_a_menu_that_is_opened_while_a_view_is_read_stays_open(system: System, board: Start, visit: Visit) -> None:
+    """However slow the server is: the page that comes doesn't close what somebody opened meanwhile."""
+    system.check_law = False
+    system.entries = {"nightly": {"task": WORK, "every": 600.0}}
+    loaded_of(system)
+    there = board()
+    page = visit(there.url)
+    there.proc.pause()
+    page.get_by_role("link", name="7 days").click()
+    page.get_by_text("Group: none").click()
+    there.proc.resume()
+    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    expect(page.get_by_role("link", name="prefix")).to_be_visible()
+
+
 def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) -> None:
     """What is chosen stands in the address; whoever opens it sees the same; Back leads to the view before."""
     system.check_law = False

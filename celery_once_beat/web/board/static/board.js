@@ -212,8 +212,10 @@ async function readAnew() {
   $("legend-toggle").open = legend;
   if (typed) search.querySelector("input").focus();
   else if (row) (inGrid(href, row) ?? current)?.focus();
-  else if (summary) $(summary)?.querySelector("summary").focus();
-  else if (menu) $(menu.id)?.querySelector("summary").focus();
+  else if (summary && $(summary)) {
+    $(summary).open = menu.open; // opened meanwhile; one that was chosen from closes
+    $(summary).querySelector("summary").focus();
+  } else if (menu) $(menu.id)?.querySelector("summary").focus();
   else if (id) $(id)?.focus();
   if (!document.hidden) listen();
 }
