@@ -32,13 +32,14 @@ def watch_many(verb, windows_of):
     setattr(Store, verb, watched)
 
 
-def watch_one(verb):
+def watch_one(verb, window_of=lambda window: window):
     original = getattr(Store, verb)
 
     @functools.wraps(original)
-    def watched(self, window, *args, **kwargs):
+    def watched(self, asked, *args, **kwargs):
+        window = window_of(asked)
         try:
-            reply = original(self, window, *args, **kwargs)
+            reply = original(self, asked, *args, **kwargs)
         except OnceError as exc:
             tell(ledger, verb, window, exc)
             raise
@@ -51,7 +52,7 @@ def watch_one(verb):
 watch_many("claim_many", lambda request: request.window)
 watch_many("take_many", lambda pair: pair[0])
 watch_one("begin")
-watch_one("finish")
+watch_one("finish", lambda ending: ending.window)
 
 
 if "beat" in sys.argv:  # a worker that puts a message back publishes it too, on no claim

@@ -301,7 +301,7 @@ def test_a_store_that_comes_back_when_an_end_is_due(
 ) -> None:
     """Nothing is lost, and nothing runs twice."""
     server = start_redis(appendonly=True)
-    worker = new_worker(server.url(), once_beat_lease=30.0)
+    worker = new_worker(server.url(), once_beat_lease=120.0)
     assert worker.trace(server.kill) == SUCCESS
     server.restart()
     is_done(worker)

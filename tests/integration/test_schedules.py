@@ -133,7 +133,7 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
     app.conf.timezone = "Europe/Berlin"
     app.conf.beat_schedule = {"nightly": {"task": "proj.report", "schedule": 60}}
 
-    @app.task(name="proj.known")
+    @app.task(name="proj.known", shared=False)  # not of the apps of other tests
     def known() -> None: ...
 
     with closing(Schedules(app)) as schedules:
