@@ -147,14 +147,20 @@ def test_two_who_are_scraped_say_the_same_and_a_new_one_goes_on(
     assert {found["value"][1] for found in server.query(f"resets({count}[10m])")} == {"0"}
 
 
-def test_a_store_that_lost_its_data_is_a_reset(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
-    """Counters begin anew, and Prometheus counts on."""
+def scraped_while_it_ticks(system: System, prometheus: Callable[..., PrometheusServer]) -> PrometheusServer:
+    """A server that scrapes an exporter, while a beat and a worker run a window each second."""
     system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 1.0}}
     _, address = export(system)
     server = prometheus(address)
     system.worker().wait_ready()
     system.beat().wait_ready()
+    return server
+
+
+def test_a_store_that_lost_its_data_is_a_reset(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
+    """Counters begin anew, and Prometheus counts on."""
+    server = scraped_while_it_ticks(system, prometheus)
     count = f'{PREFIX}window_duration_seconds_count{{entry="tick"}}'
     wait_until(lambda: server.values(f"increase({count}[10m])").get("tick", 0) >= 2, "it saw some counted", 60)
     with system.client() as client:
@@ -166,12 +172,7 @@ def test_a_store_that_lost_its_data_is_a_reset(system: System, prometheus: Calla
 
 def test_what_a_histogram_says(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
     """A quantile by Prometheus lies in the bucket in which the store's history has it."""
-    system.check_law = False
-    system.entries = {"tick": {"task": WORK, "every": 1.0}}
-    _, address = export(system)
-    server = prometheus(address)
-    system.worker().wait_ready()
-    system.beat().wait_ready()
+    server = scraped_while_it_ticks(system, prometheus)
     # A body of this task takes 50 ms and more: the second bucket, or on a slow machine a later one.
     query = f'histogram_quantile(0.5, rate({PREFIX}window_duration_seconds_bucket{{entry="tick"}}[1m]))'
     found = wait_until(lambda: [v for v in server.values(query).values() if math.isfinite(v)], "a quantile", 60)

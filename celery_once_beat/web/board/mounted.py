@@ -35,8 +35,8 @@ def asgi(
 
     Who may look: whom the scope's ``user`` names (its ``is_authenticated`` is true), as Starlette's
     AuthenticationMiddleware puts it there, or code of yours; who knows ``token``; and where there is no token, this
-    machine. Who may act, ``actions``: nobody; True: all who may look, this machine excepted; a function: those users
-    for whom it is true; it isn't async.
+    machine. Who may act, ``actions``: False: nobody; True: all who may look, this machine excepted; a function, which
+    isn't async: those users for whom it is true.
 
     A server on this machine answers only Host headers that name it, or one of ``hosts``, unless there is a token.
     ``windows`` are shown of each entry. ``scheduler`` is beat's ``-S``, where ``beat_scheduler`` doesn't name it.
