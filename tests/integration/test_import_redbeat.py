@@ -39,7 +39,6 @@ DAY = timedelta(days=1)
 def app(redis_url: str) -> Celery:
     app = Celery("proj", broker=redis_url, set_as_current=False)
     app.conf.update(timezone="Europe/Berlin", redbeat_redis_url=redis_url, redbeat_redis_options={})
-    app.conf.once_beat_redis_options = {"socket_timeout": 30.0}  # a busy machine is no failure
     return app
 
 
