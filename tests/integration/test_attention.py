@@ -197,8 +197,8 @@ def test_a_task_that_nobody_knows(system: System) -> None:
     system.entries = {"typo": {"task": "apps.once_app.wrok", **rare()}}
     system.worker(concurrency=1).wait_ready()
     beat = system.beat()
-    seen = wait_until(lambda: (found := told(system, "typo"))["attention"] and found, "it is told", 60)
-    assert "doesn't know the task 'apps.once_app.wrok': deploy workers first" in seen["attention"]
+    said = "doesn't know the task 'apps.once_app.wrok': deploy workers first"
+    wait_until(lambda: said in told(system, "typo")["attention"], "it is told", 60)
     assert "doesn't know the task 'apps.once_app.wrok'" in system.once("doctor", exit_code=1)
     beat.stop()
     system.entries = {"typo": {"task": WORK, **rare()}}
