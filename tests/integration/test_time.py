@@ -65,8 +65,8 @@ def test_a_server_at_the_ends_of_time(start_redis, at: tuple[int, int, int]) -> 
     """Whatever the server's clock says, a window is claimed, executed and closed, and its keys expire."""
     server = start_redis(faketime=0)
     now = datetime(*at, 12, tzinfo=timezone.utc)
-    assert server.clock is not None
-    server.clock.stand(now)
+    with server.client() as client:
+        server.stand_still_at(now, client)
     store = Store(Settings(redis_url=server.url()))
     limits = Limits(max_attempts=3, recover=True, grace=None)
     loaded = store.load_many([LoadRequest("entry", "beat", "mark", DAY, limits)])[0]

@@ -61,7 +61,7 @@ class DefinitionMachine(RuleBasedStateMachine):
         super().__init__()
         self.client = redis.Redis(host="127.0.0.1", port=self.server.port, socket_timeout=60)
         self.time = BEGINNING
-        self.server.clock.stand(self.time)
+        self.server.stand_still_at(self.time, self.client)
         self.client.flushall()
         settings = Settings(
             redis_url=self.server.url(), catch_up="all", max_catch_up=10_000, tolerance=1e6, claim_lease=10.0
@@ -94,7 +94,7 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     def pass_time(self, seconds: float) -> None:
         self.time += timedelta(seconds=seconds)
-        self.server.clock.stand(self.time)
+        self.server.stand_still_at(self.time, self.client)
 
     # -- people
 

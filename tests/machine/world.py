@@ -28,8 +28,8 @@ from celery_once_beat.windows import WindowKey
 
 __all__ = ("ENTRIES", "LEASE", "OFF", "RETENTION", "TICK", "Execution", "Message", "World")
 
-#: Time goes on by whole ticks, in seconds. The server's own goes on a little within one, by how busy the machine is:
-#: what it does when is the same in every run only if nothing depends on less than that.
+#: Time goes on by whole ticks, in seconds. Valkey's goes on within a millisecond, by how busy the machine is: a run is
+#: the same again only if nothing depends on less than a tick.
 TICK = 0.1
 #: What every limit has on top, in seconds: so that none is reached at a tick.
 OFF = 0.04
@@ -97,7 +97,7 @@ class World:
             claim_lease=10.0 + OFF, publish_timeout=10.0 + OFF, marker_ttl=600.0 + OFF,
         )  # fmt: skip
         self.store = Store(settings, self.client)
-        server.clock.stand(self.time)
+        server.stand_still_at(self.time, self.client)
         self.client.flushall()
         self.queue: list[Message] = []
         self.running: list[Execution] = []
@@ -124,7 +124,7 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.time += timedelta(seconds=math.ceil(round(seconds / TICK, 6)) * TICK)
-        self.server.clock.stand(self.time)
+        self.server.stand_still_at(self.time, self.client)
         self.books = self._read()  # a hash may have expired
 
     # -- the server loses data --------------------------------------------------------------------------------
