@@ -137,16 +137,6 @@ class Defined:
         while self._to_read:
             self.read()
 
-    def move(self, entries: Entries) -> None:
-        """Go on with other ``entries``, since the schedule was read anew."""
-        if entries is self._entries:
-            return
-        moved = [entry for entry in self._entries if entry.stored]
-        self._entries = entries
-        entries.put_in(moved)
-        for name, why in self._wrong.items():
-            entries.wrong[name] = why
-
     def see(self, asked: Sequence[int], found: Sequence[dict[str, int] | OnceError]) -> None:
         """Put in force what a look found; ``asked`` is what :meth:`asks` said before it.
 

@@ -47,9 +47,12 @@ class LoadedSchedule:
         return [*(entry.name for entry in self.entries), *self.disabled]
 
 
-def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None) -> LoadedSchedule:
+def load_schedule(
+    app: Celery, settings: Settings, scheduler: str | None = None, known: Entries | None = None
+) -> LoadedSchedule:
     """Return the entries of ``app``; ``scheduler`` is a class or its short name, as beat's ``-S`` takes it.
 
+    ``known`` are those of an earlier call, which go on: an entry whose definition is the same stays the same object.
     Raises SettingError where there is no such scheduler.
     """
     # As beat does before it makes its scheduler: tasks add entries of their own.
@@ -68,14 +71,24 @@ def load_schedule(app: Celery, settings: Settings, scheduler: str | None = None)
         raise
     except Exception as exc:  # its text may hold a password
         raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
-    return as_loaded(app, settings, cls, found, disabled)
+    entries = _entries_of(app, settings) if known is None else known
+    return _as_loaded(entries, cls, found, disabled)
 
 
 def as_loaded(
     app: Celery, settings: Settings, cls: type[Scheduler], found: dict[str, Any], disabled: frozenset[str]
 ) -> LoadedSchedule:
     """Return ``found``, entries of Celery's own by name, as a beat with the scheduler ``cls`` would load them."""
-    entries = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
+    return _as_loaded(_entries_of(app, settings), cls, found, disabled)
+
+
+def _entries_of(app: Celery, settings: Settings) -> Entries:
+    return Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
+
+
+def _as_loaded(
+    entries: Entries, cls: type[Scheduler], found: dict[str, Any], disabled: frozenset[str]
+) -> LoadedSchedule:
     with _silence():  # the caller shows what a beat would log
         entries.refresh(found)
     claims_windows = bool(getattr(cls, "claims_windows", False))
@@ -85,12 +98,10 @@ def as_loaded(
 def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defined | None = None) -> Defined:
     """Add the entries that people set at run time; raises StoreUnavailableError.
 
-    Returns what read them: given again with a schedule that was loaded again, it reads only what changed since.
+    Returns what read them: given again, it reads only what changed since.
     """
     if defined is None:
         defined = Defined(store, loaded.entries, app)
-    else:
-        defined.move(loaded.entries)
     with _silence():
         defined.look()
     return defined

@@ -93,7 +93,8 @@ class View:
     def _current_schedule(self) -> LoadedSchedule:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:
             try:
-                self._schedule = load_schedule(self.app, self.settings, self._scheduler)
+                known = self._schedule.entries
+                self._schedule = load_schedule(self.app, self.settings, self._scheduler, known)
                 self._stale = False
             except Exception as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
                 if not self._stale:
