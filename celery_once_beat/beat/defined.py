@@ -295,11 +295,11 @@ class Defined:
 
     def _readable(self, name: str) -> None:
         if self._wrong.pop(name, None) is not None:
-            self._entries.wrong.pop(name, None)
+            self._entries.wrong_stored.pop(name, None)
 
     def _log_wrong(self, name: str, error: Exception) -> None:
         """Log a lasting trouble once."""
         why = str(error) if isinstance(error, OnceError) else shown(error)
         if self._wrong.get(name) != why:
-            self._wrong[name] = self._entries.wrong[name] = why
+            self._wrong[name] = self._entries.wrong_stored[name] = why
             logger.error("once: schedule %r is left out: %s", name, why, extra=about("schedule_unreadable", entry=name))

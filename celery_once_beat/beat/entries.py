@@ -481,10 +481,18 @@ class Entries:
         #: Those that were set at run time; one of the schedule with the same name hides them.
         self._stored: dict[str, BeatEntry] = {}
         self._logged_hidden: set[str] = set()
-        #: Entries that are left out, and why.
-        self.wrong: dict[str, str] = {}
+        #: Entries of the schedule that are left out, and why.
+        self._wrong: dict[str, str] = {}
+        #: The same of those that were set at run time.
+        self.wrong_stored: dict[str, str] = {}
         #: What people are told of entries, by all that it says: many say the same.
         self._told: dict[tuple[object, ...], str] = {}
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """Entries that are left out, and why."""
+        stored = {name: why for name, why in self.wrong_stored.items() if name not in self._entries}
+        return {**stored, **self._wrong}
 
     def __len__(self) -> int:
         """How many there are."""
@@ -580,11 +588,11 @@ class Entries:
         ``absent_at`` (aware UTC) is when the last schedule was known to be still in force; None: there was none.
         Returns the entries that left.
         """
-        kept = self._entries
-        self._entries = {}
+        kept, self._entries = self._entries, {}
+        known, self._wrong = self._wrong, {}
         self._size = len(schedule)
         for name, source in list(schedule.items()):
-            entry = self._make_or_log(name, source)
+            entry = self._make_or_log(name, source, known)
             if entry is None:
                 continue
             old = kept.get(name)
@@ -696,17 +704,15 @@ class Entries:
             stored=bool(mark),
         )
 
-    def _make_or_log(self, name: str, source: Any) -> BeatEntry | None:
+    def _make_or_log(self, name: str, source: Any, known: Mapping[str, str]) -> BeatEntry | None:
+        """Return the entry; None where it is left out. ``known``: why some were before, which was logged."""
         try:
-            entry = self.make(name, source)
+            return self.make(name, source)
         except Exception as exc:  # noqa: BLE001  # one wrong entry must not stop the others
-            why = str(exc) if isinstance(exc, OnceError) else shown(exc)
-            if self.wrong.get(name) != why:
-                self.wrong[name] = why
+            why = self._wrong[name] = str(exc) if isinstance(exc, OnceError) else shown(exc)
+            if known.get(name) != why:
                 logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))
             return None
-        self.wrong.pop(name, None)
-        return entry
 
     def _warn_of_untracked(self) -> None:
         self.untracked = sum(not entry.tracked for entry in self)

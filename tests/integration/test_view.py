@@ -222,6 +222,20 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     assert names() == {"a", "b", "c"}
 
 
+def test_a_schedule_that_is_read_again(app: Celery) -> None:
+    """What is the same goes on as the same object; what left is gone, also from what is wrong."""
+    app.conf.beat_schedule.update(wrong={**HOUR, "options": {"once": {"leese": 1}}})
+    known = load_schedule(app, Settings.from_app(app)).entries
+    a, b = known.get("a"), known.get("b")
+    assert list(known.wrong) == ["wrong"]
+    del app.conf.beat_schedule["wrong"], app.conf.beat_schedule["c"]
+    app.conf.beat_schedule["b"] = {**HOUR, "schedule": timedelta(hours=2)}
+    again = load_schedule(app, Settings.from_app(app), known=known).entries
+    assert again is known
+    assert (again.get("a") is a, again.get("b") is b) == (True, False)
+    assert ({entry.name for entry in again}, again.wrong) == ({"a", "b"}, {})
+
+
 def test_names_that_are_none(app: Celery, views: Any) -> None:
     """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
     app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
