@@ -10,6 +10,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``windows``: what a window is, and its headers
 - ``schedules``: definitions that are made at run time, and their JSON; pure
 - ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
+- ``effects``: a window's row in the user's own transaction
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
 - ``testing``: on beat and worker
 - ``status``: how beats, entries and windows stand, as typed values

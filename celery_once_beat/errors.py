@@ -1,4 +1,4 @@
-"""Everything this package raises, under one root.
+"""Everything this package raises. Errors have one root, ``OnceError``; ``WindowRecorded`` is no error.
 
 A message says what was found, what was expected and where to change it; it never carries a password.
 """
@@ -14,6 +14,7 @@ __all__ = (
     "NewerVersionError",
     "NotAppliedError",
     "OnceError",
+    "RecordError",
     "ScheduleError",
     "SettingError",
     "StoreDataError",
@@ -22,6 +23,7 @@ __all__ = (
     "UndecidedError",
     "UnknownScheduleError",
     "VersionConflictError",
+    "WindowRecorded",
 )
 
 
@@ -85,3 +87,25 @@ class DatabaseUnavailableError(OnceError):
 
 class StoreDataError(OnceError):
     """A key in Redis holds something that this package didn't put there."""
+
+
+class RecordError(OnceError):
+    """``Window.record`` was asked for what it can't promise: outside of a transaction, for example."""
+
+
+class WindowRecorded(BaseException):
+    """An earlier execution has committed this window, so what follows in the body is done. Let it leave the body.
+
+    A task's execution then ends as done, with the recorded result; a block or a function of ``once`` ends as done.
+    It is no ``Exception``, so that neither ``except Exception`` nor ``autoretry_for`` takes it for a failure.
+    """
+
+    def __init__(self, text: str, window: Any, step: str, result: Any = None, recorded_at: str = "") -> None:
+        super().__init__(text)
+        #: The ``Window`` of the execution that is refused.
+        self.window = window
+        self.step = step
+        #: As it was recorded; None where none was.
+        self.result = result
+        #: By the clock of the worker that recorded it, in UTC, like ``2026-11-21T05:36:00.000000Z``.
+        self.recorded_at = recorded_at

@@ -176,6 +176,24 @@ def _check_page(name: str, value: Any) -> str | None:
     return value
 
 
+def _check_schema(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch(r"[^\W\d]\w{0,62}", value):
+        raise _wrong(name, value, "the name of a schema like 'jobs'")
+    return value
+
+
+def _check_database(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.match(r"[a-z][\w.-]*(\+\w+)?://", value):
+        raise SettingError(  # it may hold a password
+            f"{name}: found {type(value).__name__}, expected SQLAlchemy's URL of a database, like postgresql+psycopg://host/name"
+        )
+    return value
+
+
 def unreadable_url(url: str) -> SettingError:
     """Return the error for a URL that can't be parsed; as it may hold a password anywhere, none of it is shown."""
     return SettingError(
@@ -253,6 +271,10 @@ class Settings:
     heartbeat_file: str | None = _setting(None, _check_path)
     #: Where people find the window board: Django's admin leads there.
     board_url: str | None = _setting(None, _check_page)
+    #: The schema of the table of recorded windows, for SQLAlchemy; None: the connection's own.
+    effects_schema: str | None = _setting(None, _check_schema)
+    #: Where ``celery once prune`` finds that table; None: it doesn't. May hold a password.
+    effects_url: str | None = field(default=None, repr=False, metadata={"check": _check_database})
 
     @classmethod
     def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:

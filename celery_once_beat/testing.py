@@ -20,6 +20,7 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, maybe_schedule
 
 from .beat import BeatEntry, Entries, ServerClock
+from .effects import Effects
 from .errors import SettingError
 from .settings import Settings
 from .windows import Window, starts_after
@@ -74,6 +75,7 @@ def window(
         fence=fence,
         last_done=None if last_done is None else _instant("last_done", last_done),
         _held=held if callable(held) else lambda: held,
+        _effects=Effects(Settings, running=True),
     )
 
 

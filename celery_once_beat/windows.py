@@ -1,6 +1,7 @@
 """The public face of "when": what a window is, and how it is written in keys, logs and message headers.
 
-Pure: nothing here does I/O or reads a clock. ``rules.starts`` computes when windows start.
+Pure: nothing here does I/O or reads a clock. ``rules.starts`` computes when windows start. What ``Window.record`` does
+is an execution's: ``effects`` writes it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
-from .errors import HeaderError, NewerVersionError, SettingError
+from .errors import HeaderError, NewerVersionError, RecordError, SettingError
 from .rules import naive_utc, next_start, starts_after
 from .settings import check_lease
 from .wording import shown
@@ -81,6 +82,25 @@ def _not_held() -> bool:
     return False
 
 
+class Database(Protocol):
+    """What ``record`` takes of SQLAlchemy: a Session or a Connection."""
+
+    def execute(self, statement: Any, /, *more: Any, **options: Any) -> Any:
+        """Execute a statement in the transaction that it is in."""
+
+
+class Effects(Protocol):
+    """What an execution records; ``effects.Effects`` is one."""
+
+    def key(self, window: Window) -> str:
+        """See :attr:`Window.key`."""
+
+    def record(
+        self, window: Window, database: Database | None, step: str, result: Any, *, skip: bool, using: str
+    ) -> bool:
+        """See :meth:`Window.record`."""
+
+
 @dataclass(frozen=True)
 class Window:
     """One window of an entry, as the execution that was sent for it sees it.
@@ -107,11 +127,56 @@ class Window:
     scheduled: bool = True
     lease: float | None = None
     _held: Callable[[], bool] = field(default=_not_held, repr=False, compare=False, hash=False)
+    _effects: Effects | None = field(default=None, repr=False, compare=False, hash=False)
 
     @property
     def held(self) -> bool:
         """True while this execution's lease is certain to be its own."""
         return self._held()
+
+    @property
+    def key(self) -> str:
+        """An idempotency key, for mails and HTTP calls: a UUID, the same in every execution of this window.
+
+        Where a body makes several calls, add a name to each: ``f"{self.window.key}:charge"``. Raises RecordError for a
+        window that no execution has, as signals of beats bring them.
+        """
+        return self._executed().key(self)
+
+    def record(
+        self,
+        database: Database | None = None,
+        step: str = "",
+        *,
+        result: Any = None,
+        skip: bool = False,
+        using: str = "default",
+    ) -> bool:
+        """Record this window in the caller's own transaction, so that what else is written there is written once.
+
+        ``database`` is an SQLAlchemy Session or Connection. Without it, Django's connection ``using`` counts, within
+        ``transaction.atomic()``. Call it first: the row commits with the rest of the transaction, or not at all.
+        Several transactions of one body need a ``step`` each. Called again in the same transaction, it adds the
+        ``result``.
+
+        Returns True if the transaction is the first. If an earlier one has committed this window and step, raises
+        :class:`~celery_once_beat.errors.WindowRecorded`, by which the execution ends as done, with the ``result`` (what
+        JSON can hold) that was recorded; with ``skip`` returns False. The transaction stays usable. Waits for another
+        transaction that has recorded the same and is still open.
+
+        Raises RecordError for what wouldn't be part of a transaction, or can't be told from what this execution has
+        recorded before. Errors of the database are its own: after a deadlock or a serialization failure, retry the
+        transaction, or the task.
+        """
+        return self._executed().record(self, database, step, result, skip=skip, using=using)
+
+    def _executed(self) -> Effects:
+        if self._effects is None:
+            raise RecordError(
+                f"window {format_instant(self.start)} of {shown(self.entry)}: found outside of an execution, expected "
+                "self.window in a task's body, or what once() gives"
+            )
+        return self._effects
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,11 @@ def _postgres() -> Path | None:
     return found.resolve().parent if found else None
 
 
+def _mariadb() -> Path | None:
+    """The server, if what makes its first tables is there too."""
+    return _program("mariadbd")() if _program("mariadb-install-db")() else None
+
+
 def _libfaketime() -> Path | None:
     """The library to preload for a fake clock (the one for programs with threads)."""
     for name in ("libfaketimeMT.so.1", "libfaketime.so.1"):
@@ -191,6 +196,7 @@ NEEDS: dict[str, Need] = {
         # Without a lock of its own: a thread that looks while the clock is moved may see it too early or too late.
         _in_wheel("libfaketime", "vendor/libfaketime/src/libfaketime.so.1"),
     ),
+    "mariadb": Need("mariadb-server", ("mariadb*", "mysql*"), _mariadb),
     "openssl": Need("openssl", ("openssl",), _program("openssl")),
     "postgresql": Need("postgresql", ("initdb", "pg_*", "postgres", "psql"), _postgres),
     "prometheus": Need("prometheus", ("prometheus",), _program("prometheus")),
@@ -211,6 +217,7 @@ NEEDS: dict[str, Need] = {
     ),
     "test-board": _extra("test-board", "axe_playwright_python", "playwright", "promql_parser"),
     "test-contrib": _extra("test-contrib", "psycopg", "sqlalchemy_celery_beat"),
+    "test-effects": _extra("test-effects", "django_celery_beat", "greenlet", "psycopg", "pymysql", "sqlalchemy"),
     "test-docs": _extra("test-docs", "kubernetes_validate", "packaging"),
     "test-workswith": _extra("test-workswith", "ddtrace", "flower", "opentelemetry", "sentry_sdk"),
 }  # fmt: skip

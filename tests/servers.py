@@ -1,4 +1,6 @@
-"""Real servers for the tests: Redis, Valkey, RabbitMQ and PostgreSQL on free loopback ports, each in its own directory.
+"""Real servers for the tests: Redis, Valkey, RabbitMQ, PostgreSQL and MariaDB, each in its own directory.
+
+They listen on free loopback ports.
 
 A server is ended through the handle of the process that was started here, never by a name or a port.
 """
@@ -28,6 +30,7 @@ from needs import find, missing, need
 
 __all__ = (
     "FakeClock",
+    "MariaServer",
     "PostgresServer",
     "RabbitServer",
     "RedisServer",
@@ -645,6 +648,76 @@ class PostgresServer(_Server):
 
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
             connection.execute(statement)
+
+
+class MariaServer(_Server):
+    """A MariaDB server with one user, ``root``, who needs no password. What it holds need not survive a crash."""
+
+    start_timeout = 60.0
+
+    def __init__(self, binary: Path) -> None:
+        super().__init__()
+        self.binary = binary
+        if os.geteuid() == 0:  # it refuses to run as root
+            user = next((user for user in pwd.getpwall() if user.pw_name == "mysql"), pwd.getpwnam("nobody"))
+            self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            os.chown(self.directory, user.pw_uid, user.pw_gid)
+
+    def __repr__(self) -> str:
+        return f"<MariaDB on port {self.port}>"
+
+    @classmethod
+    def start(cls, binary: Path | None = None) -> MariaServer:
+        """A running server on a free port. *binary*: where it isn't the machine's own."""
+        server = cls(binary or need("mariadb"))
+        try:
+            server._make_data()
+            server.port = free_port()
+            server._launch()
+        except BaseException:
+            server.__exit__()
+            raise
+        return server
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _make_data(self) -> None:
+        command = [
+            "mariadb-install-db", "--no-defaults", f"--datadir={self._data}", "--skip-test-db", "--skip-log-bin",
+            "--auth-root-authentication-method=normal",
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, cwd=self.directory, capture_output=True, text=True, check=False, timeout=120, **self._as_user
+        )  # fmt: skip
+        if done.returncode:
+            raise ServerError(f"mariadb-install-db: {done.stdout}{done.stderr}")
+
+    def _launch(self) -> None:
+        options = (
+            f"--datadir={self._data}", f"--port={self.port}", "--bind-address=127.0.0.1",
+            f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}",
+            "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--character-set-server=utf8mb4",
+        )  # fmt: skip
+        self._spawn([str(self.binary), "--no-defaults", *options], dict(os.environ))
+        self._wait_until_answers()
+
+    def _answers(self) -> bool:
+        import pymysql
+
+        try:
+            pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=5).close()
+        except pymysql.OperationalError:
+            return False
+        return self.alive
+
+    def execute(self, statement: str) -> None:
+        """One statement, outside of a transaction."""
+        import pymysql
+
+        with pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True) as connection:
+            connection.cursor().execute(statement)
 
 
 def _accepts(port: int) -> bool:

@@ -142,18 +142,20 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Record how the body ended."""
+    ) -> bool | None:
+        """Record how the body ended. One whose window is recorded already ends here, as done."""
         turn = self._leave(sys._getframe(1))  # noqa: SLF001
         if turn is None:
-            return
+            return None
+        recorded = turn.effects.end(error)
         try:
-            if error is None:
+            if error is None or recorded:
                 turn.succeed()
             elif not is_death(error):
                 turn.fail(error, self._again)
         finally:
             turn.release()
+        return recorded
 
     def _leave(self, frame: FrameType) -> _Turn | None:
         """Find the block that is being left, by its frame, else by its context; return its turn.
@@ -217,6 +219,7 @@ class _Turn(Turn):
         try:
             if self.lease is not None:
                 leases_of(self.store).hold(self.lease)
+            self.effects.running = True
             signals.window_started.send(sender=self.sender, window=self.window)
         except BaseException:  # its block is never entered
             self.release()
@@ -225,6 +228,7 @@ class _Turn(Turn):
 
     def release(self) -> None:
         """Don't renew its lease any more."""
+        self.effects.running = False
         if self.lease is not None:
             leases_of(self.store).release(self.lease)
 

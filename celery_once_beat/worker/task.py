@@ -23,6 +23,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
+from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import OVERLAP, Settings, check_choice, check_count, check_seconds
@@ -115,7 +116,7 @@ class OnceTask(_Task):
             return execution.window
         window: Window | None = getattr(request, "_once_window", None)
         if window is None:
-            window = _window_of(request)
+            window = _window_of(request, partial(Settings.from_app, self.app, connects=False))
             if request is not None:
                 request._once_window = window
         return window
@@ -127,7 +128,7 @@ class OnceTask(_Task):
             # Celery 5.4 would push an empty request, as on a direct call, and lose the retry.
             request._protected = 1
             request._once_began = time.time()
-            return self.run(*args, **kwargs)
+            return self._until_recorded(self.run, *args, **kwargs)
         return self._begin_and_call(request, super().__call__, args, kwargs)
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
@@ -141,6 +142,7 @@ class OnceTask(_Task):
         self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Execute the request's window around ``call``; without one, or within it already, just call."""
+        call = partial(self._until_recorded, call)
         if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
             return call(*args, **kwargs)
         request._once_began = time.time()
@@ -168,6 +170,11 @@ class OnceTask(_Task):
             return call(*args, **kwargs)
 
         return Execution(self, request, window, store_of(self.app)).run(request, body)
+
+    def _until_recorded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the body. If its window is recorded already, what was recorded is its result."""
+        effects: Any = self.window._effects
+        return effects.run(partial(call, *args, **kwargs))
 
     def _store_started(self, request: Any) -> None:
         """Do what the tracer does for ``track_started``, but after begin. The body runs whatever the backend says."""
@@ -297,17 +304,21 @@ def current_window() -> Window | None:
     return task.window if isinstance(task, OnceTask) else None
 
 
-def _window_of(request: Any) -> Window:
+def _window_of(request: Any, settings: Callable[[], Settings]) -> Window:
     """Return the window of a call that has no execution: the message's, before its begin, else the call's own."""
+    # A direct call has no hooks, and task.run() no request.
+    effects = Effects(settings, running=request is None or request.called_directly)
     if request is not None and not request.called_directly:
         try:
             window = decode_headers(find_among(vars(request), request.headers) or {}, request.id)
         except OnceError:  # the task fails for it; its hooks have a window all the same
             window = None
         if window is not None:
+            window = replace(window, _effects=effects)
             return replace(window, _held=_always) if request.is_eager else window
     call = request.id if request is not None and request.id else str(uuid.uuid4())
-    return Window(call, _first_begun(request), None, tracked=False, scheduled=False, _held=_always)
+    begun = _first_begun(request)
+    return Window(call, begun, None, tracked=False, scheduled=False, _held=_always, _effects=effects)
 
 
 def _first_begun(request: Any) -> datetime:

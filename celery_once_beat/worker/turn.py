@@ -51,6 +51,7 @@ from celery import Celery
 
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
+from celery_once_beat.effects import Effects
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.logs import about
 from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Ending, Finished, Renewal, Stale, Store, raised
@@ -93,8 +94,9 @@ class Turn(ABC):
         #: The ``sender`` of signals.
         self.sender = sender
         self.store = store
+        self.effects = Effects(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
-        self.window = window
+        self.window = replace(window, _effects=self.effects)
         self.key = key_of(window)
         self.owner = owner
         self.length = length

@@ -47,6 +47,7 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
         ["https://board.example", "http://127.0.0.1:5566/once/?a=b", None],
         ["", "board.example", "javascript:alert(1)", "ftp://board", "http://", "https:///x", "http://a b", 1],
     ),
+    ("effects_schema", None, ["jobs", "Jobs_2", None], ["", "a b", "a.b", 'a"', "a;", 1, "x" * 64]),
     ("heartbeat_file", None, ["/run/beat/heartbeat", None], ["", "heartbeat", "./a", "/run/", "/", "/a\0b", 1, b"/a"]),
 ]
 RIGHT = [(name, value) for name, _, values, _ in TABLE for value in values]
@@ -73,9 +74,20 @@ def test_a_setting_has_its_documented_default(name: str, default: Any) -> None:
 
 
 def test_the_table_names_every_setting() -> None:
-    """No setting is without a test; the two about Redis, and the board's links, have their own."""
+    """No setting is without a test; the two about Redis, the board's links and what holds a password have their own."""
     names = {f.name for f in dataclasses.fields(Settings)}
-    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options", "board_links"}
+    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options", "board_links", "effects_url"}
+
+
+def test_the_url_of_effects() -> None:
+    """Any that SQLAlchemy could know; nothing of a wrong one is shown, as it may hold a password."""
+    for url in ("postgresql+psycopg://u:p@host/db", "sqlite:////tmp/x.db", "mysql+pymysql://host/db", None):
+        assert read(once_beat_effects_url=url).effects_url == url
+    assert "secret" not in repr(read(once_beat_effects_url="postgresql://u:secret@host/db"))
+    for wrong in ("", "host/db?secret", "secret", 1, b"sqlite://secret"):
+        with pytest.raises(SettingError, match=r"once_beat_effects_url: found (str|int|bytes), expected SQLA") as found:
+            read(once_beat_effects_url=wrong)
+        assert "secret" not in str(found.value)
 
 
 def test_links_of_the_board() -> None:

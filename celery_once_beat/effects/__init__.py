@@ -1,0 +1,186 @@
+"""Effects once: a window's row in the user's own transaction.
+
+Who decides
+-----------
+The database, by a primary key. ``record`` inserts the row of a window and a step in the transaction in which the body
+writes. Whoever commits first is the one. Another transaction with the same row waits until the first has ended. If that
+committed, the second is refused; if it was rolled back, the second goes on. Redis isn't asked: what it has lost, or a
+worker that comes back late, changes nothing of this.
+
+A stale execution may be the first to commit. The newer one is refused then, and ends as done: once is what counts, not
+who.
+
+What each failure does
+----------------------
+- Killed before its commit: the row is gone with the rest, and the next execution writes both.
+- Killed after its commit, or the end isn't recorded: the next execution finds the row, and ends as done.
+- Frozen with an open transaction: the next execution waits in ``record``, for as long as the database lets it.
+- The reply to a commit is lost: the next execution knows more. In the same one ``record`` raises RecordError, since it
+  can't tell that from a second transaction that lacks a step of its own.
+- A deadlock, a serialization failure, a lock that isn't given in time: the database's own error leaves ``record``.
+- Waits at an isolation level whose snapshot is older than the row: an error like those on PostgreSQL. MySQL's
+  INSERT and locking reads see what is committed, whatever the snapshot.
+
+``statements`` is the SQL, for all databases; ``in_sqlalchemy`` and ``in_django`` find the transaction it belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from celery_once_beat.errors import RecordError, WindowRecorded
+from celery_once_beat.logs import about
+from celery_once_beat.settings import Settings
+from celery_once_beat.windows import Database, Window, format_instant, task_id
+from celery_once_beat.wording import printable, shown
+
+from .statements import Recorded, Row, Transaction
+
+__all__ = ("Effects",)
+
+logger = logging.getLogger(__name__)
+
+_NAMESPACE = uuid.UUID("0d1f6d0e-6f4b-5f0a-8a56-6a0f3c1f6c55")
+#: Characters of an entry's name that people read in its row. The key has all of them.
+_MOST_SHOWN = 255
+_MOST_STEP = 100
+#: The smallest TEXT, MySQL's, holds so many bytes.
+_MOST_RESULT = 65_535
+
+
+class Effects:
+    """What one execution of a window records. ``settings`` is asked when it is needed: most bodies record nothing."""
+
+    def __init__(self, settings: Callable[[], Settings], *, running: bool = False) -> None:
+        self._settings = settings
+        #: Whether the body runs. Nobody would end the execution for a hook's WindowRecorded.
+        self.running = running
+        self._execution = uuid.uuid4().hex
+        #: The transactions in which this execution has inserted a row, by step.
+        self._inserted: dict[str, object] = {}
+
+    def key(self, window: Window) -> str:
+        """Return the window's idempotency key: its task id, but for runs that were ordered.
+
+        A call that wasn't sent for a window is known by its own task id alone: when it began differs in each delivery.
+        """
+        if not window.scheduled:
+            return str(uuid.uuid5(_NAMESPACE, f"call\x00{window.entry}"))
+        entry = f"key:{window.entry}" if window.keyed else window.entry
+        return task_id(self._settings().key_prefix, entry, window.start)
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Call the body. If its window is recorded already, return the result that was recorded."""
+        outer, self.running = self.running, True
+        try:
+            return body()
+        except WindowRecorded as exc:
+            if not self.end(exc):
+                raise
+            return exc.result
+        finally:
+            self.running = outer
+
+    def end(self, error: BaseException | None) -> bool:
+        """Whether the body ended as this window is recorded already; not another one, which called it. Logs it."""
+        if not isinstance(error, WindowRecorded) or error.window._effects is not self:
+            return False
+        logger.info("once: %s: it ends as done", error, extra=about("window_recorded", error.window))
+        return True
+
+    def record(
+        self, window: Window, database: Database | None, step: str, result: Any, *, skip: bool, using: str
+    ) -> bool:
+        """See :meth:`celery_once_beat.Window.record`."""
+        if not self.running:
+            raise RecordError(
+                f"record of window {format_instant(window.start)} of {shown(window.entry)}: found where its body "
+                "doesn't run, expected a call within the body"
+            )
+        row = self._row(window, _check_step(step), _as_text(result))
+        transaction = self._transaction(database, using)
+        if transaction.insert(row):
+            self._inserted[step] = transaction.mark()
+            return True
+        found = transaction.find(row.id) or Recorded("", None, "")  # deleted meanwhile
+        if found.execution == self._execution:
+            if not transaction.is_marked(self._inserted.get(step)):
+                raise RecordError(
+                    f"record(step={step!r}): found recorded by an earlier transaction of this same execution, expected "
+                    "a step of its own for each transaction: record(…, step='load')"
+                )
+            if row.result is not None:
+                transaction.set_result(row)
+            return True
+        if skip:
+            return False
+        raise WindowRecorded(
+            f"window {format_instant(window.start)} of {shown(window.entry)}, step {step!r}, was recorded at "
+            f"{found.recorded_at} already",
+            window,
+            step,
+            None if found.result is None else json.loads(found.result),
+            found.recorded_at,
+        )
+
+    def _row(self, window: Window, step: str, result: str | None) -> Row:
+        start = format_instant(window.start)
+        kind = "call" if not window.scheduled else "key" if window.keyed else "entry"
+        named = ["", kind, window.entry, "", step]
+        if window.scheduled:
+            named = [self._settings().key_prefix, kind, window.entry, start, step]
+        # Collations fold cases and trailing spaces, an index has a limit, names don't: the key is a digest.
+        return Row(
+            id=hashlib.sha256(json.dumps(named).encode()).hexdigest(),
+            entry=printable(window.entry)[:_MOST_SHOWN],
+            start=start,
+            step=step,
+            fence=window.fence,
+            attempt=window.attempt,
+            recorded_at=format_instant(datetime.now(timezone.utc)),
+            execution=self._execution,
+            result=result,
+        )
+
+    def _transaction(self, database: Database | None, using: str) -> Transaction:
+        if database is None:
+            from . import in_django  # noqa: PLC0415  # each needs its package
+
+            return in_django.transaction_of(using)
+        if isinstance(database, str):
+            raise RecordError(
+                f"record({database!r}): found a text, expected a Session or Connection of SQLAlchemy; in Django name "
+                f"the argument: record(step={database!r})"
+            )
+        if using != "default":
+            raise RecordError(f"record(…, using={using!r}): found beside a session, expected one of the two")
+        from . import in_sqlalchemy  # noqa: PLC0415  # each needs its package
+
+        return in_sqlalchemy.transaction_of(database, self._settings().effects_schema)
+
+
+def _check_step(step: object) -> str:
+    if not isinstance(step, str) or len(step) > _MOST_STEP or not step.isprintable():
+        raise RecordError(f"record, step: found {shown(step)}, expected a text of at most {_MOST_STEP} characters")
+    return step
+
+
+def _as_text(result: Any) -> str | None:
+    if result is None:
+        return None
+    try:
+        text = json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise RecordError(f"record, result: found {shown(result)}, expected what JSON can hold ({exc})") from None
+    if len(text) > _MOST_RESULT:
+        raise RecordError(
+            f"record, result: found {len(text):,} bytes of JSON, expected at most {_MOST_RESULT:,}; keep what is long "
+            "in a table of your own"
+        )
+    return text

@@ -1,0 +1,85 @@
+"""The transaction of a Django connection, within ``transaction.atomic()``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from celery_once_beat.errors import RecordError
+
+from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
+
+__all__ = ("statements_for", "transaction_of")
+
+
+def transaction_of(using: str) -> Transaction:
+    """Return the transaction in which the connection ``using`` is; raises RecordError if it is in none."""
+    try:
+        from django.db import connections  # noqa: PLC0415  # it may not be installed
+
+        connection = connections[using]
+    except Exception as exc:
+        # ImportError, or what Django raises where it isn't set up; an alias that it doesn't know.
+        raise RecordError(
+            f"record(using={using!r}): found no database of Django ({exc}); with SQLAlchemy give the Session or "
+            "Connection"
+        ) from exc
+    statements = statements_for(connection.vendor)
+    if not connection.in_atomic_block:
+        raise RecordError(
+            f"record(using={using!r}): found no transaction, so that the row would commit by itself, expected one; use "
+            f"'with transaction.atomic({'' if using == 'default' else repr(using)}):'"
+        )
+    return _Transaction(connection, statements)
+
+
+@lru_cache(maxsize=16)
+def statements_for(vendor: str) -> Statements:
+    """Return the SQL for Django's name of a database; raises RecordError for one that isn't supported."""
+    if vendor not in DATABASES:
+        raise RecordError(f"record: found {vendor}, expected one of {', '.join(DATABASES)}")
+    return Statements(vendor, TABLE, "%({})s".format)
+
+
+class _Transaction(Transaction):
+    def __init__(self, connection: Any, statements: Statements) -> None:
+        from django.db import DatabaseError  # noqa: PLC0415  # as above
+
+        super().__init__(statements)
+        self._connection = connection
+        self._errors = DatabaseError
+
+    def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        with self._connection.cursor() as cursor:
+            self._send(cursor, statement, values)
+            count: int = cursor.rowcount
+            return count
+
+    def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        with self._connection.cursor() as cursor:
+            self._send(cursor, statement, values)
+            return list(cursor.fetchall())
+
+    def _send(self, cursor: Any, statement: str, values: Mapping[str, Any]) -> None:
+        try:
+            cursor.execute(statement, dict(values))
+        except self._errors as exc:
+            if not lacks_table(exc.__cause__):
+                raise
+            advice = "add 'celery_once_beat.contrib.django.effects' to INSTALLED_APPS, and migrate"
+            if self._connection.alias != "default":
+                advice += f" with --database {self._connection.alias}"
+            raise no_table(TABLE, advice) from exc
+
+    def mark(self) -> object:
+        """Return a hook that is there until the transaction, or the savepoint in which this is called, has ended."""
+
+        def recorded() -> None:
+            """Do nothing: it only marks the transaction."""
+
+        self._connection.on_commit(recorded)
+        return recorded
+
+    def is_marked(self, mark: object) -> bool:
+        return any(mark in hook for hook in self._connection.run_on_commit)

@@ -1,0 +1,105 @@
+"""The transaction of an SQLAlchemy Session or Connection, 1.4 or 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
+
+from celery_once_beat.errors import RecordError
+
+from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
+
+__all__ = ("statements_for", "transaction_of")
+
+
+def transaction_of(database: object, schema: str | None) -> Transaction:
+    """Return the transaction in which ``database`` is; raises RecordError if it would commit by itself."""
+    connection = database.connection() if isinstance(database, (Session, scoped_session)) else database
+    if not isinstance(connection, Connection):
+        _refuse(database)
+    statements = statements_for(connection.dialect, schema)
+    if not connection.in_transaction():
+        if not hasattr(connection, "commit"):  # SQLAlchemy 1.4's, which commits each statement
+            raise _outside("a Connection without a transaction")
+        connection.begin()  # as its first statement would
+    if _commits_alone(connection):
+        raise _outside("a connection in AUTOCOMMIT")
+    return _Transaction(connection, statements, schema)
+
+
+def statements_for(dialect: Any, schema: str | None) -> Statements:
+    """Return the SQL for a dialect; raises RecordError for a database that isn't supported."""
+    if dialect.name not in DATABASES:
+        raise RecordError(f"record: found {dialect.name}, expected one of {', '.join(DATABASES)}")
+    quote = dialect.identifier_preparer.quote
+    return _statements(dialect.name, f"{quote(schema)}.{TABLE}" if schema else TABLE)
+
+
+@lru_cache(maxsize=16)
+def _statements(database: str, table: str) -> Statements:
+    return Statements(database, table, ":{}".format)
+
+
+class _Transaction(Transaction):
+    def __init__(self, connection: Connection, statements: Statements, schema: str | None) -> None:
+        super().__init__(statements)
+        self._connection = connection
+        self._schema = schema
+
+    def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        count: int = self._send(statement, values).rowcount
+        return count
+
+    def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        return list(self._send(statement, values))
+
+    def _send(self, statement: str, values: Mapping[str, Any]) -> Any:
+        try:
+            return self._connection.execute(text(statement), dict(values))
+        except DBAPIError as exc:
+            if lacks_table(exc.orig):
+                table = f"{self._schema}.{TABLE}" if self._schema else TABLE
+                advice = "create it with metadata.create_all() or Alembic (celery_once_beat.contrib.sqlalchemy)"
+                raise no_table(table, advice) from exc
+            raise
+
+    def mark(self) -> object:
+        return self._connection.get_transaction()
+
+    def is_marked(self, mark: object) -> bool:
+        return mark is self._connection.get_transaction()
+
+
+def _commits_alone(connection: Connection) -> bool:
+    """Whether each statement commits, whatever SQLAlchemy calls a transaction."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        # It begins with the first write, unless it was told not to; then a listener may have begun.
+        never_begins = getattr(driver, "autocommit", None) is True or driver.isolation_level is None
+        return never_begins and not getattr(driver, "driver_connection", driver).in_transaction
+    ask = getattr(driver, "get_autocommit", None)  # MySQL's drivers
+    return bool(ask() if ask else getattr(driver, "autocommit", False))
+
+
+def _outside(found: str) -> RecordError:
+    return RecordError(
+        f"record: found {found}, whose row would commit by itself, expected a transaction; use "
+        "'with Session.begin() as session' or 'with engine.begin() as connection'"
+    )
+
+
+def _refuse(database: object) -> NoReturn:
+    name = type(database).__name__
+    if name.startswith(("Async", "async_")):
+        how = "await it through its sync one: await session.run_sync(self.window.record)"
+    else:
+        how = "'with Session.begin() as session', or without an argument in Django's transaction.atomic()"
+    raise RecordError(f"record: found {name}, expected a Session or Connection of SQLAlchemy; {how}")

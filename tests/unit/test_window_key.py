@@ -1,0 +1,59 @@
+"""``window.key``: what an HTTP call or a mail is told, so that the other side does it once."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from celery import Celery
+
+from celery_once_beat import OnceTask
+from celery_once_beat.effects import Effects
+from celery_once_beat.settings import Settings
+from celery_once_beat.testing import executing, window
+from celery_once_beat.windows import task_id
+
+START = "2026-11-21T02:00Z"
+
+
+def test_keys_stay_as_they_are() -> None:
+    """Other sides keep them: they are the same in each version of this package."""
+    entry = window("nightly", START)
+    assert entry.key == "5ed5ad28-327b-53dc-a025-fbc1e430861a"
+    assert replace(entry, keyed=True).key == "8ea9838a-984e-507d-b0d0-8e7469262b71"
+    assert replace(entry, scheduled=False).key == "e8e4ad84-2ffe-5a40-adc3-c6728f1e4c36"
+
+
+def test_a_key_is_of_the_window() -> None:
+    """Of its entry and start, and of nothing that differs in its executions. It is the id of the window's task."""
+    key = window("nightly", START).key
+    assert uuid.UUID(key).version == 5
+    assert key == task_id("once:", "nightly", datetime(2026, 11, 21, 2, tzinfo=timezone.utc))
+    assert key == window("nightly", "2026-11-21T03:00+01:00", attempt=2, fence=9, held=False).key
+    others = [
+        window("Nightly", START),
+        window("nightly", "2026-11-22T02:00Z"),
+        replace(window("nightly", START), keyed=True),
+    ]
+    assert len({key, *(other.key for other in others)}) == 4
+
+
+def test_a_key_prefix_keeps_projects_apart() -> None:
+    """Windows of another prefix are others."""
+    other = Effects(lambda: Settings(key_prefix="other:"))
+    assert replace(window("nightly", START), _effects=other).key != window("nightly", START).key
+
+
+def test_a_calls_key_is_of_its_task_id() -> None:
+    """It may begin at another time when its message is redelivered, or retried."""
+    with Celery("tests", broker="redis://127.0.0.1:1/0", set_as_current=False, task_cls=OnceTask) as app:
+
+        @app.task(bind=True, shared=False)
+        def call(self) -> str:
+            return self.window.key
+
+        keys = [call.apply(task_id=task).get() for task in ("a", "a", "b")]
+        assert keys[0] == keys[1] != keys[2]
+        with executing(call, window("nightly", START)) as given:
+            assert call() == given.key
