@@ -1,0 +1,37 @@
+"""Bodies that write in a database, recorded and not; an app of its own for chains and chords."""
+
+from __future__ import annotations
+
+import os
+
+import sqlalchemy as sa
+from apps.once_app import app, ledger, note
+from killpoints import reach
+from sqlalchemy.orm import Session
+
+from celery_once_beat import OnceTask
+
+__all__ = ("app", "invoice", "told")
+
+engine = sa.create_engine(os.environ["DATABASE"], pool_size=1)
+notes = sa.Table(
+    "notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.String(64))
+)
+
+
+@app.task(bind=True, base=OnceTask, name="effects.invoice", acks_late=True)
+def invoice(self, number=0):
+    note("start", self.window, worker=self.request.hostname)
+    with Session(engine) as session:
+        self.window.record(session, result={"invoice": number})
+        session.execute(notes.insert().values(text=f"{self.window.key}"))
+        reach("worker.body")
+        session.commit()
+    reach("worker.committed")
+    note("finish", self.window, worker=self.request.hostname)
+    return {"invoice": number, "now": True}
+
+
+@app.task(name="effects.told")
+def told(results):
+    ledger.write("told", results=results)

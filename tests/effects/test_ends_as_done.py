@@ -1,0 +1,321 @@
+"""How an execution ends whose window is recorded already: as done, with what was recorded, in every way to run it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+from celery import Celery, chain, chord
+from databases import Base, notes
+from deliveries import QUEUE, WINDOW, Worker, heard
+from processes import wait_until
+from sqlalchemy.orm import Session
+from system import System
+
+from celery_once_beat import OnceTask, Window, once
+from celery_once_beat.errors import RecordError
+from celery_once_beat.testing import executing, window
+from celery_once_beat.windows import encode_headers, format_instant, parse_instant, task_id
+
+RESULT = {"invoices": 12}
+
+
+def record_elsewhere(base: Base, of: Window = WINDOW, **more: Any) -> None:
+    """As an execution does that dies behind its commit."""
+    other = replace(window(of.entry, of.start), keyed=of.keyed, scheduled=of.scheduled)
+    with Session(base.engine) as session, session.begin():
+        other.record(session, result=RESULT, **more)
+
+
+def invoice(base: Base, worker: Worker) -> Callable[[], str]:
+    def body() -> str:
+        with Session(base.engine) as session, session.begin():
+            worker.task.window.record(session)
+            session.execute(notes.insert().values(text="invoice"))
+        return "written"
+
+    return body
+
+
+@pytest.fixture
+def body(sqlite: Base, worker: Worker) -> Callable[[], str]:
+    return invoice(sqlite, worker)
+
+
+def with_base(worker: Worker, **methods: Any) -> None:
+    """Let its task have a base with these."""
+    base = type("Base", (OnceTask,), {"abstract": True, **methods})
+
+    def work() -> Any:
+        return worker.body()
+
+    worker.task = worker.app.task(work, name="proj.based", base=base, shared=False)
+
+
+# -- a window of an entry
+
+
+def test_a_recorded_window_is_done(
+    worker: Worker, sqlite: Base, body: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its outcome is done, its result what was recorded; nothing is written, and one line says so."""
+    caplog.set_level("INFO")
+    record_elsewhere(sqlite)
+    with heard() as sent:
+        assert worker.deliver(body) == RESULT
+    assert worker.account.counts == {"done": 1}
+    assert not sqlite.written()
+    assert [name for name, _ in sent] == ["window_started", "window_succeeded", "window_closed"]
+    (line,) = [record for record in caplog.records if record.action == "window_recorded"]
+    assert (line.levelname, line.entry, line.start) == ("INFO", "nightly", format_instant(WINDOW.start))
+
+
+def test_the_first_execution_is_as_any(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
+    """Nothing is recorded yet: it writes, and returns its own result."""
+    assert worker.deliver(body) == "written"
+    assert sqlite.written() == ["invoice"]
+    (row,) = sqlite.rows()
+    assert (row.attempt, row.fence) == (1, worker.account.fence)
+
+
+def test_it_goes_on_as_a_success(new_worker: Callable[..., Worker], redis_url: str, sqlite: Base) -> None:
+    """Celery stores the recorded result, calls on_success with it, and sends the links with it."""
+    worker = new_worker(redis_url, result_backend=redis_url, result_expires=None)
+    seen: list[Any] = []
+    with_base(
+        worker,
+        on_success=lambda _, result, *more: seen.append(result),
+        on_failure=lambda *_: seen.append("failed"),
+        on_retry=lambda *_: seen.append("retried"),
+    )
+    record_elsewhere(sqlite)
+    id_ = uuid.uuid4().hex
+    link = worker.app.signature("proj.after", queue="links")
+    with worker.app.connection_for_write():
+        assert worker.trace(invoice(sqlite, worker), id=id_, callbacks=[link], chain=[dict(link)]) == "SUCCESS"
+    result = worker.app.AsyncResult(id_)
+    assert (result.state, result.result, seen) == ("SUCCESS", RESULT, [RESULT])
+    with redis.Redis.from_url(redis_url) as client:
+        sent = [json.loads(message) for message in client.lrange("links", 0, -1)]
+        client.delete("links")
+    assert len(sent) == 2
+    assert all("{'invoices': 12}" in message["headers"]["argsrepr"] for message in sent)
+    result.forget()
+
+
+@pytest.mark.parametrize("how", ["except", "autoretry", "retry"])
+def test_no_retry_takes_it(worker: Worker, sqlite: Base, how: str) -> None:
+    """It is no Exception: what catches those, as Celery's own retries do, doesn't see it."""
+    record_elsewhere(sqlite)
+    write = invoice(sqlite, worker)
+
+    def body() -> Any:
+        try:
+            return write()
+        except Exception as exc:
+            raise worker.task.retry(exc=exc, countdown=0) from exc
+
+    if how == "autoretry":
+        task = worker.app.task(
+            write, name="proj.auto", autoretry_for=(Exception,), retry_backoff=True, shared=False, base=OnceTask
+        )
+        worker.task = task
+        task.push_request(
+            id="i", args=(), kwargs={}, retries=0, is_eager=False, called_directly=False, hostname="worker",
+            delivery_info={"routing_key": QUEUE}, headers=encode_headers(WINDOW),
+        )  # fmt: skip
+        try:
+            assert task() == RESULT
+        finally:
+            task.pop_request()
+    elif how == "except":
+        assert worker.deliver(body) == RESULT
+    else:
+        assert worker.deliver(body, acks_late=True) == RESULT
+    assert worker.account.counts == {"done": 1}
+    assert not sqlite.written()
+
+
+def test_a_call_of_the_tasks_own(worker: Worker, sqlite: Base) -> None:
+    """A subclass's ``__call__``, with and without super(), runs around it, and sees the recorded result or the end."""
+    record_elsewhere(sqlite)
+    seen: list[Any] = []
+
+    def around(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
+        seen.append(OnceTask.__call__(self, *args, **kwargs))
+        return seen[-1]
+
+    with_base(worker, __call__=around)
+    assert worker.deliver(invoice(sqlite, worker)) == RESULT
+    assert seen == [RESULT]
+
+
+# -- other ways to run
+
+
+def test_a_child(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
+    """One of apply_once has a window of its own key, apart from its parent's."""
+    child = Window(f"{worker.task.name}@nightly:42", WINDOW.start, None, tracked=False, keyed=True)
+    record_elsewhere(sqlite, WINDOW)
+    assert worker.deliver(body, child) == "written"
+    record_elsewhere(sqlite, replace(child, entry=f"{worker.task.name}@nightly:43"))
+    assert worker.deliver(body, replace(child, entry=f"{worker.task.name}@nightly:43")) == RESULT
+
+
+@pytest.mark.parametrize("run", ["worker", "eager"])
+def test_a_call_without_a_window(worker: Worker, sqlite: Base, body: Callable[[], str], run: str) -> None:
+    """It is known by its task id, whenever it begins: a message that is redelivered writes once."""
+    worker.body = body
+
+    def deliver(id_: str) -> Any:
+        if run == "eager":
+            return worker.task.apply(task_id=id_).get()
+        if worker.task.__trace__ is None:
+            from celery.app import trace
+
+            worker.task.__trace__ = trace.build_tracer(worker.task.name, worker.task, app=worker.app)
+        request = {"id": id_, "retries": 0, "hostname": "worker", "delivery_info": {}, "is_eager": False}
+        return worker.task.__trace__(id_, (), {}, request).retval
+
+    assert deliver("a") == "written"
+    assert deliver("b") == "written"
+    record_elsewhere(sqlite, Window("c", WINDOW.start, None, scheduled=False))
+    assert deliver("c") == RESULT
+    assert deliver("a") is None  # none was recorded
+    assert sqlite.written() == ["invoice"] * 2
+
+
+def test_under_a_test_of_ones_own(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
+    """A direct call within ``executing`` ends as in a worker."""
+    worker.body = body
+    for expected in ("written", RESULT):
+        with executing(worker.task, window("nightly", WINDOW.start)):
+            if expected == RESULT:
+                with sqlite.engine.begin() as connection:
+                    connection.execute(
+                        sa.text("UPDATE once_effects SET result = :result"), {"result": json.dumps(RESULT)}
+                    )
+            assert worker.task() == expected
+
+
+def test_once(redis_url: str, sqlite: Base) -> None:
+    """A block ends at ``record`` and is done; a function returns what was recorded."""
+    every = {"every": timedelta(days=366), "url": redis_url}
+
+    def forget() -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            client.flushall()
+
+    reached = []
+    with once("nightly", **every) as current, sqlite.engine.begin() as connection:
+        current.record(connection, result=RESULT)
+    forget()
+    with once("nightly", **every) as window, sqlite.engine.begin() as connection:
+        window.record(connection)
+        reached.append("block")
+    assert not reached
+    with once("nightly", **every) as window:
+        assert window is None  # it is done
+    with sqlite.engine.begin() as connection, pytest.raises(RecordError, match="found where its body doesn't run"):
+        current.record(connection)
+
+
+def test_another_windows_end_passes(redis_url: str, worker: Worker, sqlite: Base) -> None:
+    """A block within a task doesn't take the task's end for its own, nor does a task that it calls."""
+    record_elsewhere(sqlite)
+
+    def record(of: Window) -> None:
+        with sqlite.engine.begin() as connection:
+            of.record(connection)
+
+    inner = worker.app.task(record, name="proj.inner", shared=False, base=OnceTask)
+
+    def body() -> Any:
+        outer = worker.task.window
+        with once("inner", every=timedelta(days=366), url=redis_url):
+            inner(outer)
+        return "not reached"
+
+    assert worker.deliver(body) == RESULT
+
+
+# -- misuse
+
+
+def test_hooks_cannot_record(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
+    """Nobody would end the execution for them; a window that was kept after its body can't either."""
+    refused: list[str] = []
+
+    def hook(*_: Any) -> None:
+        with Session(sqlite.engine) as session, session.begin():
+            try:
+                worker.task.window.record(session)
+            except RecordError as exc:
+                refused.append(str(exc))
+
+    with_base(worker, before_start=hook, on_success=hook)
+    assert worker.trace(body) == "SUCCESS"
+    assert worker.task.apply().state == "SUCCESS"
+    assert len(refused) == 4
+    assert all("found where its body doesn't run, expected a call within the body" in each for each in refused)
+    assert sqlite.written() == ["invoice"] * 2
+
+
+def test_a_window_without_an_execution() -> None:
+    """As a beat's signals bring it: it has no key, and records nothing."""
+    for ask in (lambda: WINDOW.key, lambda: WINDOW.record(None)):
+        with pytest.raises(RecordError, match="found outside of an execution, expected self"):
+            ask()
+
+
+# -- in processes
+
+
+@pytest.fixture
+def invoices(system: System, sqlite: Base, monkeypatch: pytest.MonkeyPatch) -> System:
+    system.app, system.result_url = "apps.effects_app", system.store_url
+    system.entries = {"tick": {"task": "effects.invoice", "every": 1.0}}
+    system.settings = {"once_beat_lease": 4.0}
+    monkeypatch.setenv("DATABASE", sqlite.url)
+    return system
+
+
+@pytest.mark.parametrize("point", ["worker.body", "worker.committed", "worker.traced"])
+def test_a_worker_that_is_killed(invoices: System, sqlite: Base, point: str) -> None:
+    """Before its commit, behind it, or before its end is recorded: the window is written once."""
+    invoices.kill_point = f"{point}:KILL"
+    beats, _ = invoices.pair(pool="solo")
+    invoices.wait_fired()
+    invoices.wait_done(2)
+    invoices.settle(beats)
+    keys = [task_id("once:", "tick", start) for start in map(parse_instant, invoices.starts())]
+    assert sorted(sqlite.written()) == sorted(keys)
+    assert sum(1 for event in invoices.ledger.read("finish")) <= len(keys)
+
+
+def test_chains_and_chords(invoices: System, sqlite: Base) -> None:
+    """They go on with the recorded result, where a part of them was recorded before."""
+    worker = invoices.worker(pool="solo")
+    worker.wait_ready()
+    with Celery(broker=invoices.broker_url, backend=invoices.result_url, set_as_current=False) as app:
+        app.conf.task_default_queue = invoices.queue
+        for id_ in ("in-chain", "in-chord"):
+            record_elsewhere(sqlite, Window(id_, WINDOW.start, None, scheduled=False))
+        first = lambda id_, number: app.signature("effects.invoice", args=(number,), task_id=id_)  # noqa: E731
+        told = app.signature("effects.told")
+        chain(first("in-chain", 1), told).apply_async()
+        chord([first("in-chord", 2), first("new", 3)], told).apply_async()
+        results = wait_until(
+            lambda: len(found := [event["results"] for event in invoices.ledger.read("told")]) == 2 and found,
+            "both go on",
+            60,
+        )
+    assert sorted(results, key=str) == [[RESULT, {"invoice": 3, "now": True}], RESULT]
+    assert len(sqlite.written()) == 1
