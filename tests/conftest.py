@@ -109,8 +109,17 @@ class _LeftOut(pytest.Item):
 
 
 #: How a test asks for what not every machine has: by a fixture, a parameter, or in its code.
-_ASKING = {"authorities", "chromium", "composed_redis", "rabbit_server", "docs/redis.md", "postgres", "redis"}
-_ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Postgres|Rabbit)Server\b')
+_ASKING = {
+    "authorities",
+    "chromium",
+    "composed_redis",
+    "rabbit_server",
+    "docs/redis.md",
+    "mariadb",
+    "postgres",
+    "redis",
+}
+_ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Maria|Postgres|Rabbit)Server\b')
 #: What else is worth its time on a bare machine: how the servers are found, and the system as a whole.
 _ALONG = ("test_harness.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")
 

@@ -216,7 +216,7 @@ NEEDS: dict[str, Need] = {
         ci_must_have=False,
     ),
     "test-board": _extra("test-board", "axe_playwright_python", "playwright", "promql_parser"),
-    "test-contrib": _extra("test-contrib", "psycopg", "sqlalchemy_celery_beat"),
+    "test-contrib": _extra("test-contrib", "psycopg", "pymysql", "sqlalchemy_celery_beat"),
     "test-effects": _extra("test-effects", "django_celery_beat", "greenlet", "psycopg", "pymysql", "sqlalchemy"),
     "test-docs": _extra("test-docs", "kubernetes_validate", "packaging"),
     "test-workswith": _extra("test-workswith", "ddtrace", "flower", "opentelemetry", "sentry_sdk"),

@@ -10,7 +10,7 @@ from celery_once_beat.errors import RecordError
 
 from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
 
-__all__ = ("statements_for", "transaction_of")
+__all__ = ("transaction_of",)
 
 
 def transaction_of(using: str) -> Transaction:
@@ -25,7 +25,7 @@ def transaction_of(using: str) -> Transaction:
             f"record(using={using!r}): found no database of Django ({exc}); with SQLAlchemy give the Session or "
             "Connection"
         ) from exc
-    statements = statements_for(connection.vendor)
+    statements = _statements_for(connection.vendor)
     if not connection.in_atomic_block:
         raise RecordError(
             f"record(using={using!r}): found no transaction, so that the row would commit by itself, expected one; use "
@@ -35,7 +35,7 @@ def transaction_of(using: str) -> Transaction:
 
 
 @lru_cache(maxsize=16)
-def statements_for(vendor: str) -> Statements:
+def _statements_for(vendor: str) -> Statements:
     """Return the SQL for Django's name of a database; raises RecordError for one that isn't supported."""
     if vendor not in DATABASES:
         raise RecordError(f"record: found {vendor}, expected one of {', '.join(DATABASES)}")

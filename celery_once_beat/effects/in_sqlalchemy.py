@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from celery_once_beat.errors import RecordError
+from celery_once_beat.errors import DatabaseUnavailableError, RecordError, SettingError
 
+from .prune import prune
 from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
 
-__all__ = ("statements_for", "transaction_of")
+__all__ = ("prune_at", "prune_with", "transaction_of")
 
 
 def transaction_of(database: object, schema: str | None) -> Transaction:
@@ -23,7 +26,7 @@ def transaction_of(database: object, schema: str | None) -> Transaction:
     connection = database.connection() if isinstance(database, (Session, scoped_session)) else database
     if not isinstance(connection, Connection):
         _refuse(database)
-    statements = statements_for(connection.dialect, schema)
+    statements = _statements_for(connection.dialect, schema)
     if not connection.in_transaction():
         if not hasattr(connection, "commit"):  # SQLAlchemy 1.4's, which commits each statement
             raise _outside("a Connection without a transaction")
@@ -33,12 +36,40 @@ def transaction_of(database: object, schema: str | None) -> Transaction:
     return _Transaction(connection, statements, schema)
 
 
-def statements_for(dialect: Any, schema: str | None) -> Statements:
+def _statements_for(dialect: Any, schema: str | None) -> Statements:
     """Return the SQL for a dialect; raises RecordError for a database that isn't supported."""
     if dialect.name not in DATABASES:
         raise RecordError(f"record: found {dialect.name}, expected one of {', '.join(DATABASES)}")
     quote = dialect.identifier_preparer.quote
     return _statements(dialect.name, f"{quote(schema)}.{TABLE}" if schema else TABLE)
+
+
+def prune_at(url: str, older_than: timedelta, schema: str | None) -> int:
+    """As :func:`prune_with`, in the database at ``url``; raises SettingError or DatabaseUnavailableError for that."""
+    try:
+        engine = create_engine(url)
+    except (ArgumentError, ImportError) as exc:  # its text has no password
+        raise SettingError(f"once_beat_effects_url: found one that SQLAlchemy can't use: {exc}") from exc
+    try:
+        return prune_with(engine, older_than, schema)
+    except DBAPIError as exc:
+        raise DatabaseUnavailableError(f"the database of once_beat_effects_url: {exc.orig}") from exc
+    finally:
+        engine.dispose()
+
+
+def prune_with(engine: Engine, older_than: timedelta, schema: str | None = None) -> int:
+    """Delete rows that were recorded longer ago than that, in batches, each committed by itself; return how many.
+
+    ``schema`` is that of the table. Raises RecordError where there is none.
+    """
+
+    @contextmanager
+    def open_transaction() -> Iterator[Transaction]:
+        with engine.begin() as connection:
+            yield transaction_of(connection, schema)
+
+    return sum(prune(open_transaction, older_than))
 
 
 @lru_cache(maxsize=16)

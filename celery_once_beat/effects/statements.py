@@ -61,11 +61,9 @@ class Statements:
         of_row = f"WHERE id = {mark('id')}"
         self.find = f"SELECT {', '.join(Recorded._fields)} FROM {table} {of_row}{lock}"  # noqa: S608  # parameters
         self.set_result = f"UPDATE {table} SET result = {mark('result')} {of_row}"  # noqa: S608
-        self.older = (
-            f"SELECT id FROM {table} WHERE recorded_at < {mark('limit')} "  # noqa: S608
-            f"ORDER BY recorded_at LIMIT {BATCH}"
-        )
-        self.delete = f"DELETE FROM {table} {of_row}"  # noqa: S608
+        older = f"FROM {table} WHERE recorded_at <= "
+        self.batch_end = f"SELECT recorded_at {older}{mark('limit')} ORDER BY recorded_at LIMIT 1 OFFSET {BATCH - 1}"
+        self.delete = f"DELETE {older}{mark('until')}"
 
 
 class Transaction(ABC):
@@ -112,4 +110,4 @@ def lacks_table(error: Any) -> bool:
 
 def no_table(table: str, advice: str) -> RecordError:
     """Return the error for a table that isn't there."""
-    return RecordError(f"record: found no table {table} in the database; {advice}")
+    return RecordError(f"found no table {table} in the database; {advice}")

@@ -84,6 +84,12 @@ def _replicas(connected: int, wanted: int) -> Iterator[Finding]:
     )
 
 
+def visibility_of(transport: str, options: Mapping[str, Any]) -> float | None:
+    """Return after how many seconds the broker delivers a message again that isn't acknowledged; None: never so."""
+    seconds = options.get("visibility_timeout", _VISIBILITY.get(transport))
+    return seconds if isinstance(seconds, (int, float)) else None
+
+
 def lease_findings(
     transport: str, options: Mapping[str, Any], lengths: Iterable[tuple[str, float]]
 ) -> Iterator[Finding]:
@@ -93,8 +99,8 @@ def lease_findings(
     the window again. A message with a longer countdown goes from worker to worker before it is due. A redelivery during
     a long execution is only noise.
     """
-    visibility = options.get("visibility_timeout", _VISIBILITY.get(transport))
-    if not isinstance(visibility, (int, float)):
+    visibility = visibility_of(transport, options)
+    if visibility is None:
         yield Finding("visibility timeout", "ok", f"none with {transport}")
         return
     longer = [f"{whose} ({length:g} s)" for whose, length in lengths if length >= visibility]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from ledger import Ledger
 from processes import Processes
-from servers import PostgresServer
-from shops import Shop, copy_of, migrate, new_database, postgres, sqlite
+from servers import MariaServer, PostgresServer
+from shops import Shop, copy_of, mariadb, migrate, new_database, postgres, sqlite
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +29,18 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def maria_server() -> Iterator[MariaServer]:
+    """The session's server. It has no templates: a database has no tables yet."""
+    with MariaServer.start() as server:
+        yield server
+
+
 @pytest.fixture
 def new_shop(
     request: pytest.FixtureRequest, procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path
 ) -> Iterator[Callable[..., Shop]]:
-    """``new_shop("sqlite" | "postgres", timeout=20, more={}, **settings)``: a project with an empty database."""
+    """``new_shop("sqlite" | "postgres" | "mariadb", timeout=20, more={}, **settings)``: an empty database."""
     made: list[Shop] = []
 
     def make(
@@ -40,6 +48,10 @@ def new_shop(
     ) -> Shop:
         if kind == "sqlite":
             database = copy_of(request.getfixturevalue("sqlite_template"), tmp_path, timeout)
+        elif kind == "mariadb":
+            server, name = request.getfixturevalue("maria_server"), f"shop_{uuid.uuid4().hex[:8]}"
+            server.execute(f"CREATE DATABASE {name}")
+            database = mariadb(server, name)
         else:
             database = new_database(request.getfixturevalue("postgres_server"), "template")
         shop = Shop(procs, ledger, redis_url, tmp_path)

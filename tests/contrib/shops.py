@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from processes import Proc, environ, wait_until
-from servers import PostgresServer
+from servers import MariaServer, PostgresServer
 from system import System
 
-__all__ = ("ONCE", "STOCK", "Orm", "Shop", "copy_of", "migrate", "new_database", "postgres", "sqlite")
+__all__ = ("ONCE", "STOCK", "Orm", "Shop", "copy_of", "mariadb", "migrate", "new_database", "postgres", "sqlite")
 
 ONCE = "once-django"
 STOCK = "django_celery_beat.schedulers:DatabaseScheduler"
@@ -41,6 +41,12 @@ def postgres(server: PostgresServer, name: str) -> dict[str, Any]:
     """Django's settings for a database of the server."""
     return {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": server.port, "USER": "once",
             "NAME": name, "OPTIONS": {"connect_timeout": 30}}  # fmt: skip
+
+
+def mariadb(server: MariaServer, name: str) -> dict[str, Any]:
+    """Django's settings for a database of the server."""
+    return {"ENGINE": "django.db.backends.mysql", "HOST": "127.0.0.1", "PORT": server.port, "USER": "root",
+            "NAME": name, "TEST": {}}  # fmt: skip
 
 
 def migrate(database: dict[str, Any]) -> None:

@@ -390,7 +390,7 @@ def test_without_the_table(base: Base) -> None:
     with Session(base.engine) as session, pytest.raises(RecordError) as found:
         execution().record(session)
     assert str(found.value) == (
-        "record: found no table once_effects in the database; create it with metadata.create_all() or Alembic "
+        "found no table once_effects in the database; create it with metadata.create_all() or Alembic "
         "(celery_once_beat.contrib.sqlalchemy)"
     )
 

@@ -7,6 +7,7 @@ import time
 from celery import Celery, Task
 from celery.schedules import crontab
 from celery.signals import beat_init
+from killpoints import reach
 from ledger import Ledger
 
 from celery_once_beat.contrib.django import OnceTask
@@ -74,6 +75,19 @@ def note_missed(window, count, **_):
 @app.task(bind=True)
 def work(self, what=None):
     note("start", self.window, what=what, headers=dict(self.request.headers or {}))
+    note("finish", self.window)
+
+
+@app.task(bind=True)
+def bill(self):
+    from django.db import transaction
+    from django_celery_beat.models import IntervalSchedule
+
+    note("start", self.window)
+    with transaction.atomic():
+        self.window.record()
+        IntervalSchedule.objects.create(every=int(self.window.start.timestamp()), period="days")
+    reach("worker.committed")
     note("finish", self.window)
 
 

@@ -3,6 +3,11 @@
 import json
 import os
 
+if "mysql" in os.environ["DATABASE"]:
+    import pymysql
+
+    pymysql.install_as_MySQLdb()  # mysqlclient needs a compiler
+
 SECRET_KEY = "tests"
 USE_TZ = os.environ.get("USE_TZ", "1") == "1"
 TIME_ZONE = "Europe/Berlin"

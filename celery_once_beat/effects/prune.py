@@ -1,0 +1,60 @@
+"""Deletes rows of windows that nobody executes again, in batches: a transaction each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.rules.checks import visibility_of
+from celery_once_beat.settings import Settings
+from celery_once_beat.windows import format_instant
+from celery_once_beat.wording import A_SPAN, read_span, shown, span
+
+from .statements import Transaction
+
+__all__ = ("prune", "read_age", "warning_of")
+
+
+def prune(open_transaction: Callable[[], AbstractContextManager[Transaction]], older_than: timedelta) -> Iterator[int]:
+    """Delete what was recorded longer ago than that; yield the number of each batch that is committed."""
+    limit = format_instant(datetime.now(timezone.utc) - older_than)
+    while True:
+        with open_transaction() as transaction:
+            found = transaction.fetch(transaction.statements.batch_end, {"limit": limit})
+            until = found[0][0] if found else limit
+            deleted = transaction.execute(transaction.statements.delete, {"until": until})
+        if deleted:
+            yield deleted
+        if not found:
+            return
+
+
+def read_age(text: str) -> timedelta:
+    """Read ``--older-than``; raises SettingError for what is no span of time."""
+    age = read_span(text)
+    if age is None:
+        raise SettingError(f"--older-than: found {shown(text)}, expected {A_SPAN}")
+    return age
+
+
+def warning_of(older_than: timedelta, app: Any) -> str:
+    """Say what may be executed again although its row is that old; '' if nothing but a long outage could do that."""
+    settings = Settings.from_app(app, connects=False)
+    ages = {
+        "once_beat_retention": settings.retention,
+        "once_beat_start_timeout": settings.start_timeout,
+        "once_beat_lease": settings.lease,
+        "the broker's visibility timeout": visibility_of(
+            str(app.connection_for_write().transport_cls), app.conf.broker_transport_options or {}
+        ),
+    }
+    name, longest = max(((name, age) for name, age in ages.items() if age), key=lambda each: each[1])
+    if older_than.total_seconds() >= longest:
+        return ""
+    return (
+        f"rows younger than {name} ({span(longest)}) are deleted: a window of that age may run again, and would be "
+        "written twice; keep rows for longer than that, and than any outage of your workers"
+    )

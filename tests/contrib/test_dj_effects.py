@@ -1,0 +1,300 @@
+"""``self.window.record()`` in a Django project: the row is part of ``transaction.atomic()``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from processes import environ, wait_until
+from shops import Shop
+
+APPS = ["django_celery_beat", "celery_once_beat.contrib.django.effects"]
+#: ``write(entry, text)``: a body, each call an execution of its own. What bodies write is a row of an interval.
+BODY = """
+from celery_once_beat.contrib.django.effects.models import RecordedWindow
+from celery_once_beat.errors import RecordError, WindowRecorded
+from celery_once_beat.testing import window
+
+def execution(entry="nightly"):
+    return window(entry, "2026-11-21T02:00Z", fence=7)
+
+def write(text, of=None, using="default", **options):
+    with transaction.atomic(using=using):
+        (of or execution()).record(using=using, **options)
+        IntervalSchedule.objects.using(using).create(every=text, period="days")
+
+def refused(error, *args, **options):
+    try:
+        write(*args, **options)
+    except error as exc:
+        return str(exc)
+    raise AssertionError(f"{error} expected")
+
+def written(using="default"):
+    return sorted(IntervalSchedule.objects.using(using).filter(period="days").values_list("every", flat=True))
+"""
+KINDS = ("sqlite", "postgres", "mariadb")
+
+
+@pytest.fixture
+def new_project(new_shop: Callable[..., Shop]) -> Callable[..., Shop]:
+    def make(kind: str = "sqlite", **settings: Any) -> Shop:
+        shop = new_shop(kind, INSTALLED_APPS=APPS, **settings)
+        shop.orm("from django.core.management import call_command; call_command('migrate', verbosity=0)")
+        shop.orm(BODY)
+        return shop
+
+    return make
+
+
+@pytest.fixture(params=KINDS)
+def project(request: pytest.FixtureRequest, new_project: Callable[..., Shop]) -> Shop:
+    return new_project(request.param)
+
+
+def test_the_first_to_commit_is_the_one(project: Shop) -> None:
+    """A later execution is refused, and nothing of it is written; its result is what was recorded."""
+    project.orm("write(1, result={'invoices': 12})")
+    assert project.orm("""
+try:
+    write(2)
+except WindowRecorded as exc:
+    result = [exc.result, exc.step, written()]
+""") == [{"invoices": 12}, "", [1]]
+    fields = ["entry", "start", "step", "fence", "attempt"]
+    assert project.orm.value(f"list(RecordedWindow.objects.values_list(*{fields!r}))") == [
+        ["nightly", "2026-11-21T02:00:00.000000Z", "", 7, 1]
+    ]
+
+
+def test_what_is_rolled_back_was_not_recorded(project: Shop) -> None:
+    """In a transaction, and in a savepoint of one."""
+    assert project.orm("""
+try:
+    with transaction.atomic():
+        execution().record()
+        raise ZeroDivisionError
+except ZeroDivisionError:
+    pass
+write(1)
+mine = execution("other")
+with transaction.atomic():
+    try:
+        with transaction.atomic():
+            mine.record()
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    mine.record()
+    mine.record(result="at the end")
+result = [written(), list(RecordedWindow.objects.order_by("entry").values_list("entry", "result"))]
+""") == [[1], [["nightly", None], ["other", '"at the end"']]]
+
+
+def test_a_refused_transaction_stays_usable(project: Shop) -> None:
+    """It can go on, and commit what else it writes."""
+    assert project.orm("""
+write(1)
+with transaction.atomic():
+    skipped = execution().record(skip=True)
+    IntervalSchedule.objects.create(every=2, period="days")
+result = [skipped, written()]
+""") == [False, [1, 2]]
+
+
+def test_a_second_transaction_needs_a_step(project: Shop) -> None:
+    """Also where one function with atomic() is called twice: its transactions are two."""
+    assert project.orm("""
+mine = execution()
+@transaction.atomic
+def body(**options):
+    return mine.record(**options)
+body()
+try:
+    body()
+except RecordError as exc:
+    result = [str(exc), body(step="load"), RecordedWindow.objects.count()]
+""")[1:] == [True, 2]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_the_second_waits_for_the_first(new_project: Callable[..., Shop], kind: str) -> None:
+    """While the first's transaction is open nobody knows; when it has committed, the second is refused."""
+    assert new_project(kind).orm("""
+import threading
+from django.db import connections
+answers, began = [], threading.Event()
+def second():
+    try:
+        began.set()
+        write(2)
+    except BaseException as exc:
+        answers.append(type(exc).__name__)
+    finally:
+        connections.close_all()
+thread = threading.Thread(target=second)
+with transaction.atomic():
+    execution().record()
+    IntervalSchedule.objects.create(every=1, period="days")
+    thread.start()
+    began.wait(60)
+thread.join(60)
+result = [answers, written()]
+""") == [["WindowRecorded"], [1]]
+
+
+def test_outside_of_a_transaction(project: Shop) -> None:
+    """The row would commit by itself: nothing is written."""
+    said = project.orm("""
+try:
+    execution().record()
+except RecordError as exc:
+    result = [str(exc), RecordedWindow.objects.count()]
+""")
+    expected = (
+        "record(using='default'): found no transaction, so that the row would commit by itself, expected one; use "
+        "'with transaction.atomic():'"
+    )
+    assert said == [expected, 0]
+
+
+def test_without_the_table(new_shop: Callable[..., Shop]) -> None:
+    """One line says what makes it."""
+    shop = new_shop(INSTALLED_APPS=["django_celery_beat"])
+    shop.orm(BODY.replace("from celery_once_beat.contrib.django.effects.models import RecordedWindow\n", ""))
+    assert shop.orm.value("refused(RecordError, 1)") == (
+        "found no table once_effects in the database; add 'celery_once_beat.contrib.django.effects' to INSTALLED_APPS, "
+        "and migrate"
+    )
+    assert "found no database of Django (The connection 'other'" in shop.orm("""
+try:
+    execution().record(using="other")
+except RecordError as exc:
+    result = str(exc)
+""")
+
+
+def test_another_database(new_project: Callable[..., Shop], tmp_path: Any) -> None:
+    """``using`` names it, as everywhere in Django."""
+    other = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "other.db")}
+    shop = new_project()
+    shop.orm.close()
+    shop.use(shop.database, INSTALLED_APPS=APPS, DATABASES={"default": shop.database, "other": other})
+    shop.orm(BODY)
+    assert shop.orm.value("refused(RecordError, 1, using='other')").endswith("and migrate with --database other")
+    assert shop.orm("""
+from django.core.management import call_command
+call_command("migrate", database="other", verbosity=0)
+write(1, using="other")
+result = [refused(WindowRecorded, 2, using="other")[:6], written("other"), written(), RecordedWindow.objects.count()]
+""") == ["window", [1], [], 0]
+
+
+def test_in_a_test_of_djangos(new_project: Callable[..., Shop]) -> None:
+    """A TestCase is one transaction around all: each execution in it is told from the others."""
+    assert new_project().orm("""
+from django.test import TestCase
+class Case(TestCase):
+    def runTest(self):
+        first = execution()
+        write(1, first)
+        write(2, first)  # as far as a test can tell, one transaction
+        with self.assertRaises(WindowRecorded):
+            write(3)
+import unittest
+outcome = unittest.TestResult()
+unittest.TestSuite([Case()]).run(outcome)
+result = [outcome.testsRun, [text for _, text in outcome.errors + outcome.failures], written()]
+""") == [1, [], []]
+
+
+def test_migrations(new_project: Callable[..., Shop]) -> None:
+    """They make what the model says, nobody has to write one, and they can be taken back."""
+    assert (
+        new_project().orm("""
+from django.core.management import call_command
+call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+call_command("migrate", "celery_once_beat_effects", "zero", verbosity=0)
+result = "once_effects" in connection.introspection.table_names()
+""")
+        is False
+    )
+
+
+def test_who_does_not_want_the_table_has_none(new_shop: Callable[..., Shop]) -> None:
+    """The admin's app, the scheduler and the tasks bring no migration."""
+    apps = ["django.contrib.contenttypes", "django_celery_beat", "celery_once_beat.contrib.django"]
+    shop = new_shop(INSTALLED_APPS=apps)
+    assert shop.orm("""
+from django.apps import apps
+from django.core.management import call_command
+call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+tables = connection.introspection.table_names()
+result = [list(apps.get_app_config("celery_once_beat").get_models()), "once_effects" in tables]
+""") == [[], False]
+
+
+def test_both_tables_are_one(new_project: Callable[..., Shop]) -> None:
+    """Django's and SQLAlchemy's have the same columns, of the same lengths: a project may use either."""
+    from celery_once_beat.contrib.sqlalchemy import effects
+
+    columns = new_project().orm.value("[[f.column, f.max_length, f.null] for f in RecordedWindow._meta.fields]")
+    assert columns == [[c.name, getattr(c.type, "length", None), bool(c.nullable)] for c in effects.columns]
+
+
+# -- old rows
+
+
+def manage(shop: Shop, *words: str, exit_code: int = 0) -> tuple[str, str]:
+    """Run a command of Django's; returns what it prints, and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "django", *words], env=environ(shop.env()), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exit_code, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_prune(project: Shop) -> None:
+    """What is older goes, in batches; what is younger stays, and so does what else there is."""
+    project.orm("""
+from celery_once_beat.windows import format_instant
+def old(number, days):
+    return RecordedWindow(id=f"{days}-{number}", entry="old", start="", step="", attempt=1, execution="",
+                          recorded_at=format_instant(now(-86400 * days - number)))
+RecordedWindow.objects.bulk_create(old(number, days) for days in (89, 91) for number in range(1500))
+write(1)
+""")
+    assert manage(project, "once_prune", "--older-than", "90d") == ("deleted: 1500\n", "")
+    assert manage(project, "once_prune", "--older-than", "90d") == ("deleted: 0\n", "")
+    assert project.orm.value("RecordedWindow.objects.filter(id__startswith='89').count()") == 1500
+    said, warned = manage(project, "once_prune", "--older-than", "1h")
+    assert said == "deleted: 1500\n"
+    assert warned.startswith(
+        "once: rows younger than once_beat_retention (1 d 0 h) are deleted: a window of that age may"
+    )
+    assert project.orm.value("[written(), RecordedWindow.objects.count()]") == [[1], 1]
+    _, refused = manage(project, "once_prune", "--older-than", "soon", exit_code=1)
+    assert "--older-than: found 'soon', expected a text like '30 s'" in refused
+
+
+# -- a worker
+
+
+def test_a_worker_that_is_killed_behind_its_commit(new_project: Callable[..., Shop]) -> None:
+    """Its window runs again, is refused by the row, and is done."""
+    shop = new_project("postgres")
+    shop.orm("row('bills', interval=every(1), task='apps.dj_shop.celery.bill')")
+    shop.worker(env={"KILL_POINT": "worker.committed:KILL"}).wait_ready()
+    beats = shop.beats()
+    shop.wait_fired()
+    killed = shop.ledger.read("start", entry="bills")[-1]["start"]
+    shop.worker("second").wait_ready()
+    wait_until(lambda: killed in shop.ran("bills"), "the killed window is done", 60)
+    for beat in beats:
+        assert beat.stop() == 0
+    wait_until(lambda: not shop.account("bills").open, "every window has its outcome", 60)
+    keys = shop.orm.value("list(IntervalSchedule.objects.filter(period='days').values_list('every', flat=True))")
+    assert len(keys) == len(set(keys)) == shop.outcomes("bills")["done"]
