@@ -40,6 +40,7 @@ _COMMANDS = {
     "abandon": "orders",
     "orders": "orders",
     "schedules": "schedules",
+    "prune": "prune",
     "dashboard": "serve",
     "metrics": "serve",
 }

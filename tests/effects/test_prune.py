@@ -1,0 +1,110 @@
+"""``celery once prune``: rows of windows that nobody executes again."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from databases import Base
+from sqlalchemy.orm import Session
+from system import System
+
+from celery_once_beat.contrib.sqlalchemy import effects, prune
+from celery_once_beat.testing import window
+from celery_once_beat.windows import format_instant
+
+
+def fill(base: Base, number: int = 1500) -> None:
+    """So many rows of 89 days ago, and of 91."""
+    now = datetime.now(timezone.utc)
+    row = {"entry": "old", "start": "", "step": "", "attempt": 1, "execution": ""}
+    rows = [
+        {**row, "id": f"{days}-{n}", "recorded_at": format_instant(now - timedelta(days=days, seconds=n))}
+        for days in (89, 91)
+        for n in range(number)
+    ]
+    with base.engine.begin() as connection:
+        connection.execute(effects.insert(), rows)
+
+
+def left(base: Base) -> set[str]:
+    return {row.id.partition("-")[0] for row in base.rows()}
+
+
+def test_old_rows_go(base: Base) -> None:
+    """In batches, each committed; what is younger stays."""
+    fill(base)
+    assert prune(base.engine, timedelta(days=90)) == 1500
+    assert left(base) == {"89"}
+    assert prune(base.engine, timedelta(days=90)) == 0
+
+
+def test_an_index_finds_them(base: Base) -> None:
+    """Nobody reads the whole table for a batch."""
+    from celery_once_beat.effects.statements import Statements
+
+    fill(base)
+    statement = Statements(base.engine.dialect.name, "once_effects", ":{}".format).batch_end
+    explain = "EXPLAIN QUERY PLAN " if base.engine.dialect.name == "sqlite" else "EXPLAIN "
+    with base.engine.connect() as connection:
+        connection.execute(sa.text("ANALYZE" if base.engine.dialect.name != "mysql" else "ANALYZE TABLE once_effects"))
+        plan = connection.execute(sa.text(explain + statement), {"limit": "2000"}).all()
+    assert "recorded_at" in str(plan)
+
+
+def test_the_command(system: System, sqlite: Base) -> None:
+    """It prints how many, and warns if what it deletes may still be needed."""
+    fill(sqlite, 3)
+    with Session(sqlite.engine) as session, session.begin():
+        window("nightly", "2026-11-21T02:00Z").record(session)
+    url = {"settings": {"once_beat_effects_url": sqlite.url}}
+    assert system.once("prune", "--older-than", "90d", env=url) == "deleted: 3\n"
+    said = system.once("prune", "--older-than", "1h", env=url)
+    assert said == (
+        "once: rows younger than once_beat_retention (1 d 0 h) are deleted: a window of that age may run again, and "
+        "would be written twice; keep rows for longer than that, and than any outage of your workers\ndeleted: 3\n"
+    )
+    assert [row.entry for row in sqlite.rows()] == ["nightly"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "age", "status", "said"),
+    [
+        ({}, "90d", os.EX_CONFIG, "once: once_beat_effects_url: not set, expected SQLAlchemy's URL of the database"),
+        (
+            {"once_beat_effects_url": "nothing://host"},
+            "90d",
+            os.EX_CONFIG,
+            "once_beat_effects_url: found one that SQLAlc",
+        ),
+        (
+            {"once_beat_effects_url": "sqlite:///{}"},
+            "soon",
+            2,
+            "once: --older-than: found 'soon', expected a text like",
+        ),
+        (
+            {"once_beat_effects_url": "sqlite:///{}"},
+            "90d",
+            os.EX_UNAVAILABLE,
+            "once: found no table once_effects in the",
+        ),
+        (
+            {"once_beat_effects_url": "sqlite:////nowhere/at/all"},
+            "90d",
+            os.EX_UNAVAILABLE,
+            "once: the database of once_",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    system: System, tmp_path: Any, settings: dict[str, str], age: str, status: int, said: str
+) -> None:
+    """With an exit status that says whose it is to mend."""
+    settings = {name: url.format(tmp_path / "empty.db") for name, url in settings.items()}
+    printed = system.once("prune", "--older-than", age, exit_code=status, env={"settings": settings})
+    assert said in printed
+    assert printed.count("\n") == 1
