@@ -7,11 +7,12 @@ JOBS ?= 8
 ARGS ?=
 # Which part of make matrix: SESSIONS='-s corners'.
 SESSIONS ?=
-# How long make chaos lasts, how many edits make edits sends, how many masters make failover kills of each kind, what seed
+# How long make chaos lasts, how many edits make edits sends, how many bodies make effects strikes, how many masters make failover kills of each kind, what seed
 # their faults come from (a new one each time if empty), where the reports of chaos and edits go; how many windows make
 # leaks lets through; how often make bench measures each thing, and which part alone: ONLY=workers.
 MINUTES ?= 3
 EDITS ?= 10000
+FAULTS ?= 1000
 KILLS ?= 50
 WINDOWS ?= 100000
 ROUNDS ?= 5
@@ -31,7 +32,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test long bare matrix figures chaos edits failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot boardcost unit test long bare matrix figures chaos edits effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -78,6 +79,9 @@ chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make 
 edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 SEED=7: faults, failovers, conflicts
 	mkdir -p build
 	$(PY) -m pytest -s -m long tests/chaos/test_edits_under_faults.py --basetemp build/edits --edits $(EDITS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+effects: $(VENV)/.test  ## bodies that write on PostgreSQL, killed and frozen FAULTS=1000 times; writes docs/effects.md's tables
+	$(PY) -m pytest -s -m long tests/effects/test_proof.py --faults $(FAULTS) --report docs
 
 failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, KILLS=50 of each kind; writes a report
 	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))

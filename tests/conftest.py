@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--runs", type=int, default=2000, help="of the state machine, by make long")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--edits", type=int, default=500, help="of the schedules that are edited under faults")
+    group.addoption("--faults", type=int, default=150, help="of the bodies whose windows are recorded")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
     group.addoption("--bare-part", action="store_true", help="what may be left out on a bare machine, and some more")

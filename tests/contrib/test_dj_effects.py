@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,6 +280,34 @@ write(1)
     assert project.orm.value("[written(), RecordedWindow.objects.count()]") == [[1], 1]
     _, refused = manage(project, "once_prune", "--older-than", "soon", exit_code=1)
     assert "--older-than: found 'soon', expected a text like '30 s'" in refused
+
+
+# -- the page
+
+
+def test_the_page(new_shop: Callable[..., Shop]) -> None:
+    """What docs/effects.md shows for Django runs as it stands: "django app", "django task"."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "effects.md").read_text()
+    app, task = (
+        re.search(rf"<!-- {name} -->\n```python\n(.*?)```", page, re.DOTALL)[1]
+        for name in ("django app", "django task")
+    )
+    settings: dict[str, Any] = {"INSTALLED_APPS": ["django_celery_beat"]}
+    exec(app, settings)
+    shop = new_shop(INSTALLED_APPS=settings["INSTALLED_APPS"])
+    assert shop.orm(f"""
+from django.core.management import call_command
+from celery_once_beat.testing import executing, window
+call_command("migrate", verbosity=0)
+class Invoice:
+    class objects:
+        create = staticmethod(lambda day: IntervalSchedule.objects.create(every=day.day, period="days"))
+{task}
+for attempt in (1, 2):
+    with executing(invoice, window("invoices", "2026-11-21T02:00Z", attempt=attempt)):
+        invoice()
+result = list(IntervalSchedule.objects.values_list("every", flat=True))
+""") == [21]
 
 
 # -- a worker

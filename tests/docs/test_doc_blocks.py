@@ -35,6 +35,8 @@ BLOCKS = {
     ("docs/cli.md", "probes"): "tests/docs/test_doc_deployment.py",
     ("docs/django.md", "admin app"): "tests/contrib/test_dj_admin.py",
     ("docs/django.md", "own admin"): "tests/contrib/test_dj_admin.py",
+    ("docs/effects.md", "django app"): "tests/contrib/test_dj_effects.py",
+    ("docs/effects.md", "django task"): "tests/contrib/test_dj_effects.py",
     ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/kubernetes.md", "metrics.yaml"): "tests/docs/test_doc_deployment.py",
     ("docs/redis.md", "acl"): "tests/integration/test_connections.py",

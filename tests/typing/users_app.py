@@ -10,6 +10,9 @@ from typing import Any
 
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab
+from sqlalchemy import Connection, MetaData, Table, create_engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from typing_extensions import assert_type
 
 import celery_once_beat
@@ -23,10 +26,12 @@ from celery_once_beat import (
     Schedules,
     Window,
     current_window,
+    once,
     register_schedule_codec,
 )
 from celery_once_beat.contrib.django import OnceTask as DjangoOnceTask
-from celery_once_beat.errors import OnceError, SettingError, VersionConflictError
+from celery_once_beat.contrib.sqlalchemy import effects_table, metadata, prune
+from celery_once_beat.errors import OnceError, RecordError, SettingError, VersionConflictError, WindowRecorded
 from celery_once_beat.signals import window_missed, window_succeeded
 from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between
 
@@ -48,6 +53,7 @@ def report(self: OnceTask, day: str) -> int:
     assert_type(window.fence, int | None)
     assert_type(window.last_done, datetime | None)
     assert_type(window.held, bool)
+    assert_type(window.key, str)
     window.entry = "another"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     return len(day)
 
@@ -84,6 +90,40 @@ class Wrong(OnceTask):
 
 report.delay("2026-11-21")
 report.apply_async(args=("2026-11-21",), countdown=10)
+
+
+# -- effects
+
+
+@app.task(bind=True, base=OnceTask)
+def invoice(self: OnceTask, session: Session, connection: Connection) -> None:
+    assert_type(self.window.record(session), bool)
+    self.window.record(connection, result={"invoices": 12})
+    self.window.record(scoped_session(sessionmaker()), "load", skip=True)
+    self.window.record(step="load", using="other")
+    self.window.record("load")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    self.window.record(session, steps="load")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    try:
+        self.window.record(session)
+    except WindowRecorded as exc:
+        assert_type(exc.recorded_at, str)
+        raise
+    except RecordError:
+        return
+
+
+async def book(session: AsyncSession, window: Window) -> None:
+    assert_type(await session.run_sync(window.record), bool)
+
+
+def nightly() -> int:
+    with once("nightly", every="1d", url="redis://localhost") as window:  # not taken for one that ends exceptions
+        return 1 if window is None else 2
+
+
+prune(create_engine("sqlite://"), timedelta(days=90))
+assert_type(effects_table(MetaData(), schema="jobs"), Table)
+assert_type(metadata, MetaData)
 
 
 # -- schedulers
