@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,8 @@ class _Execution:
 
     def __init__(self, window: Window) -> None:
         self.window = window
+        if window._effects is None:  # one that wasn't made by window()
+            self.window = replace(window, _effects=Effects(Settings, running=True))
 
     def hand_over(self, _: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Just publish the retry: there is no store to ask."""
@@ -124,12 +127,13 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
     itself: Any = of_proxy(task) if of_proxy else task
     if not isinstance(itself, OnceTask):
         raise TypeError(f"task: found {shown(itself)}, expected an OnceTask: base=OnceTask, or task_cls=OnceTask")
-    requests = _Requests(itself.request_stack, _Execution(window))
+    execution = _Execution(window)
+    requests = _Requests(itself.request_stack, execution)
     with mock.patch.object(itself, "request_stack", requests):
         _task_stack.push(itself)
         requests.push(Context())
         try:
-            yield window
+            yield execution.window
         finally:
             requests.pop()
             _task_stack.pop()

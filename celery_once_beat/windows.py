@@ -160,7 +160,7 @@ class Window:
         ``result``.
 
         Returns True if the transaction is the first. If an earlier one has committed this window and step, raises
-        :class:`~celery_once_beat.errors.WindowRecorded`, by which the execution ends as done, with the ``result`` (what
+        ``errors.WindowRecorded``, by which the execution ends as done, with the ``result`` (what
         JSON can hold) that was recorded; with ``skip`` returns False. The transaction stays usable. Waits for another
         transaction that has recorded the same and is still open.
 

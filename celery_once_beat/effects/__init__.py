@@ -18,8 +18,8 @@ What each failure does
 - The reply to a commit is lost: the next execution knows more. In the same one ``record`` raises RecordError, since it
   can't tell that from a second transaction that lacks a step of its own.
 - A deadlock, a serialization failure, a lock that isn't given in time: the database's own error leaves ``record``.
-- Waits at an isolation level whose snapshot is older than the row: an error like those on PostgreSQL. MySQL's
-  INSERT and locking reads see what is committed, whatever the snapshot.
+- The transaction's snapshot is older than the row (REPEATABLE READ, SERIALIZABLE): PostgreSQL fails to serialize it.
+  MySQL's INSERT and locking reads see what is committed, whatever the snapshot, and refuse it.
 
 ``statements`` is the SQL, for all databases; ``in_sqlalchemy`` and ``in_django`` find the transaction it belongs to.
 """
@@ -32,6 +32,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from celery_once_beat.errors import RecordError, WindowRecorded
@@ -61,9 +62,12 @@ class Effects:
         self._settings = settings
         #: Whether the body runs. Nobody would end the execution for a hook's WindowRecorded.
         self.running = running
-        self._execution = uuid.uuid4().hex
         #: The transactions in which this execution has inserted a row, by step.
         self._inserted: dict[str, object] = {}
+
+    @cached_property
+    def _execution(self) -> str:
+        return uuid.uuid4().hex
 
     def key(self, window: Window) -> str:
         """Return the window's idempotency key: its task id, but for runs that were ordered.

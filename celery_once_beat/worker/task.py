@@ -116,7 +116,7 @@ class OnceTask(_Task):
             return execution.window
         window: Window | None = getattr(request, "_once_window", None)
         if window is None:
-            window = _window_of(request, partial(Settings.from_app, self.app, connects=False))
+            window = _window_of(request, self._effects_of(request))
             if request is not None:
                 request._once_window = window
         return window
@@ -173,8 +173,22 @@ class OnceTask(_Task):
 
     def _until_recorded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the body. If its window is recorded already, what was recorded is its result."""
-        effects: Any = self.window._effects
-        return effects.run(partial(call, *args, **kwargs))
+        request: Any = self.request_stack.top
+        if request is None:  # a direct call: the request is made within it
+            return call(*args, **kwargs)
+        return self._effects_of(request).run(partial(call, *args, **kwargs))
+
+    def _effects_of(self, request: Any) -> Effects:
+        """Return what the execution, or the call, of ``request`` records. Made before its window: most never look."""
+        execution: Any = getattr(request, "_once_execution", None)
+        effects: Effects | None = execution.window._effects if execution else getattr(request, "_once_effects", None)
+        if effects is None:
+            # A direct call has no hooks, and task.run() no request: where one looks, the body runs.
+            running = request is None or request.called_directly
+            effects = Effects(partial(Settings.from_app, self.app, connects=False), running=running)
+            if request is not None:
+                request._once_effects = effects
+        return effects
 
     def _store_started(self, request: Any) -> None:
         """Do what the tracer does for ``track_started``, but after begin. The body runs whatever the backend says."""
@@ -304,10 +318,8 @@ def current_window() -> Window | None:
     return task.window if isinstance(task, OnceTask) else None
 
 
-def _window_of(request: Any, settings: Callable[[], Settings]) -> Window:
+def _window_of(request: Any, effects: Effects) -> Window:
     """Return the window of a call that has no execution: the message's, before its begin, else the call's own."""
-    # A direct call has no hooks, and task.run() no request.
-    effects = Effects(settings, running=request is None or request.called_directly)
     if request is not None and not request.called_directly:
         try:
             window = decode_headers(find_among(vars(request), request.headers) or {}, request.id)

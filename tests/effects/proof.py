@@ -187,7 +187,7 @@ class Proof:
         ]
         return "\n".join(
             [
-                f"{self.struck.total()} executions were struck. {self._where()}.\n",
+                f"{self.struck.total()} executions were struck, of all three kinds. {self._where()}.\n",
                 "| | windows or calls | executions | refused by `record` | **rows once** | no row | two rows or more |",
                 "| --- | --: | --: | --: | --: | --: | --: |",
                 *found,

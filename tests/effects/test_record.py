@@ -126,7 +126,7 @@ def race(base: Base, first_ends: Callable[[Session], None], **options: Any) -> A
 
     with ThreadPoolExecutor(1) as pool, Session(engine) as session:
         session.begin()
-        assert execution(fence=1).record(session)
+        assert execution(fence=1).record(session, result="of the first")
         answer = pool.submit(second)
         assert began.wait(60)
         base.wait_blocked(done=answer.done)
@@ -158,6 +158,7 @@ def test_isolation(new_base: Callable[..., Base], kind: str, level: str) -> None
         assert answer.orig.sqlstate == "40001"  # serialization_failure
     else:
         assert isinstance(answer, WindowRecorded)
+        assert answer.result == "of the first"  # also where the snapshot is older than that row
     with Session(base.engine) as session, pytest.raises(WindowRecorded):  # tried once more
         execution().record(session)
 

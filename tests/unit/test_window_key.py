@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from celery import Celery
 
-from celery_once_beat import OnceTask
+from celery_once_beat import OnceTask, Window
 from celery_once_beat.effects import Effects
 from celery_once_beat.settings import Settings
 from celery_once_beat.testing import executing, window
@@ -55,5 +55,6 @@ def test_a_calls_key_is_of_its_task_id() -> None:
 
         keys = [call.apply(task_id=task).get() for task in ("a", "a", "b")]
         assert keys[0] == keys[1] != keys[2]
-        with executing(call, window("nightly", START)) as given:
-            assert call() == given.key
+        for given in (window("nightly", START), Window("nightly", window("nightly", START).start, None)):
+            with executing(call, given):
+                assert call() == window("nightly", START).key
