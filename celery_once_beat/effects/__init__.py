@@ -62,8 +62,8 @@ class Effects:
         self._settings = settings
         #: Whether the body runs. Nobody would end the execution for a hook's WindowRecorded.
         self.running = running
-        #: The transactions in which this execution has inserted a row, by step.
-        self._inserted: dict[str, object] = {}
+        #: The steps of which this execution has inserted a row, each with the mark of its transaction.
+        self._inserted: list[tuple[str, object]] = []
 
     @cached_property
     def _execution(self) -> str:
@@ -110,11 +110,11 @@ class Effects:
         row = self._row(window, _check_step(step), _as_text(result))
         transaction = self._transaction(database, using)
         if transaction.insert(row):
-            self._inserted[step] = transaction.mark()
+            self._inserted.append((step, transaction.mark()))
             return True
         found = transaction.find(row.id) or Recorded("", None, "")  # deleted meanwhile
         if found.execution == self._execution:
-            if not transaction.is_marked(self._inserted.get(step)):
+            if not any(of == step and transaction.is_marked(mark) for of, mark in self._inserted):
                 raise RecordError(
                     f"record(step={step!r}): found recorded by an earlier transaction of this same execution, expected "
                     "a step of its own for each transaction: record(…, step='load')"

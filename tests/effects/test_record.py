@@ -266,6 +266,14 @@ def test_twice_in_one_transaction(base: Base) -> None:
     assert [row.step for row in base.rows()] == ["", "nested"]
 
 
+def test_two_databases(new_base: Callable[..., Base]) -> None:
+    """A body may record in each, by the same step: they are transactions beside each other."""
+    first = execution()
+    with Session(new_base().engine) as one, Session(new_base().engine) as other, one.begin(), other.begin():
+        for session in (one, other, one, other):
+            assert first.record(session)
+
+
 def test_a_savepoint_takes_the_row_with_it(base: Base) -> None:
     """What was recorded in one that is rolled back can be recorded again."""
     first = execution()
