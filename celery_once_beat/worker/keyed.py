@@ -13,6 +13,7 @@ What ``once()`` does if its process dies or sleeps is in ``turn``. A process tha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import hashlib
@@ -21,11 +22,12 @@ import logging
 import re
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from celery import Celery
@@ -40,8 +42,10 @@ from celery_once_beat.store import Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
+from .awaited import check_asyncio, seen_through, threads_of
+from .current import TaskCall, current_call
 from .leases import leases_of
-from .turn import Turn, WindowTask, is_death, wait_for
+from .turn import Turn, WindowTask, close_unrun, is_awaited, is_death, wait_for
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -61,7 +65,7 @@ _TRIES = 3
 
 
 class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
-    """Give each window of ``key`` to one of the callers: a decorator, and a context manager.
+    """Give each window of ``key`` to one of the callers: a decorator, and a context manager, also for asyncio.
 
     ``every`` says when windows start: a timedelta, seconds, a schedule, or a text like ``"90s"``, ``"5m"``, ``"1h"``,
     ``"1d"``. Whole days begin at midnight in ``tz`` (default: the app's time zone, UTC with ``url``). Windows are
@@ -71,12 +75,16 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
 
     As a context manager it yields the ``Window``, or None if another caller has it. A decorated function returns None
     then. Raises SettingError at once for wrong arguments; raises StoreUnavailableError when entered while Redis doesn't
-    answer, unless ``once_beat_run_without_store`` is set. SystemExit and KeyboardInterrupt aren't an end: the lease
-    runs out, and the next caller begins.
+    answer, unless ``once_beat_run_without_store`` is set. SystemExit, KeyboardInterrupt and GeneratorExit aren't an
+    end: the lease runs out, and the next caller begins. Nor is asyncio's CancelledError: the window is given back, and
+    the next caller begins at once.
 
-    An object may be used again and again, and from several threads. A block may be left in another thread or context
-    than it was entered in, as a web framework does with a dependency that yields. Blocks of one object that overlap
-    need ``with``: an ExitStack doesn't tell which of them is left.
+    In asyncio use ``async with``, or decorate an ``async def``: Redis is asked in a thread, where receivers of signals
+    run too. A task that is cancelled while Redis is asked is cancelled once Redis has answered.
+
+    An object may be used again and again, and from several threads and event loops. A block may be left in another
+    thread or context than it was entered in, as a web framework does with a dependency that yields. Blocks of one
+    object that overlap need ``with`` or ``async with``: an ExitStack doesn't tell which of them is left.
     """
 
     def __init__(
@@ -85,7 +93,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         *,
         every: Every,
         tz: tzinfo | str | None = None,
-        app: Celery | None = None,
+        app: Celery[Any] | None = None,
         url: str | None = None,
         lease: float | None = None,
         retry_failed_after: float | None = None,
@@ -103,24 +111,37 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         if url is not None:
             Settings.from_app(self._app)  # raises for a wrong URL now, not at night
 
-    def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """Run ``function`` only if the window is this caller's; else return None.
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]: ...
 
-        Raises SettingError if its body runs after its call: a coroutine, a generator. If only its result shows that,
-        the window has failed.
+    @overload
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]: ...
+
+    def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
+        """Run ``function``, plain or ``async def``, only if the window is this caller's; else return None.
+
+        Raises SettingError for a generator, whose body runs after its call. If only its result shows that, or that it
+        is to be awaited, the window has failed.
         """
-        if _runs_later(function):
+        if _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction):
             raise self._refused(function)
+        if _is(function, inspect.iscoroutinefunction):
+
+            @wraps(function)
+            async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with self as window:
+                    return None if window is None else await function(*args, **kwargs)
+
+            return awaited
 
         @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
             with self as window:
                 if window is None:
                     return None
                 result = function(*args, **kwargs)
-                if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-                    if hasattr(result, "close"):
-                        result.close()
+                if inspect.isgenerator(result) or is_awaited(result):
+                    close_unrun(result)
                     raise self._refused(function)
                 return result
 
@@ -129,33 +150,64 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
     def _refused(self, function: Callable[..., object]) -> SettingError:
         return SettingError(
             f"once({self._key!r}): found {_name_of(function)}, whose body runs after its call, expected a plain "
-            "function; use 'with once(…)' within it"
+            "function or an async def; use 'with once(…)' or 'async with once(…)' within it"
         )
 
     def __enter__(self) -> Window | None:
         """Return the window if it is this caller's to run, else None."""
-        turn = self._begin()
-        entered = _Entered(turn, sys._getframe(1))  # noqa: SLF001  # nothing else tells one block from another
-        self._inside.append(entered)
-        _entered.set((*_still_inside(), entered))
-        return None if turn is None else turn.window
+        return self._enter(self._begin(), sys._getframe(1))  # noqa: SLF001  # nothing else tells one block from another
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Record how the body ended. One whose window is recorded already ends here, as done."""
         turn = self._leave(sys._getframe(1))  # noqa: SLF001
+        return None if turn is None else turn.end(error, self._again)
+
+    def __aenter__(self) -> Coroutine[Any, Any, Window | None]:
+        """As ``__enter__``, without blocking the event loop."""
+        return self._begin_awaited(sys._getframe(1))  # noqa: SLF001  # a coroutine's own would be another
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        """As ``__exit__``, without blocking the event loop."""
+        return self._end_awaited(self._leave(sys._getframe(1)), error)  # noqa: SLF001
+
+    async def _begin_awaited(self, frame: FrameType) -> Window | None:
+        check_asyncio(f"once({self._key!r})")
+        threads = threads_of(store_of(self._app))
+        begun = threads.start(self._begin)
+        try:
+            cancelled = await seen_through(begun)
+            turn = None if begun.exception() else begun.result()
+            if cancelled is not None and turn is not None:
+                await seen_through(threads.start(turn.give_back))
+        except BaseException:
+            begun.add_done_callback(_give_back)  # it may still be asked
+            raise
+        if cancelled is not None:
+            raise cancelled
+        return self._enter(begun.result(), frame)
+
+    async def _end_awaited(self, turn: _Turn | None, error: BaseException | None) -> bool | None:
         if turn is None:
             return None
-        recorded = turn.effects.end(error)
-        try:
-            if error is None or recorded:
-                turn.succeed()
-            elif not is_death(error):
-                turn.fail(error, self._again)
-        finally:
-            turn.release()
+        if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
+            return turn.end(error, self._again)  # asks nothing; a coroutine that is closed may not wait
+        turn.start_telling()
+        ended = threads_of(turn.store).start(partial(turn.end, error, self._again))
+        cancelled = await seen_through(ended)
+        recorded = ended.result()
+        if cancelled is not None:
+            raise cancelled
         return recorded
+
+    def _enter(self, turn: _Turn | None, frame: FrameType) -> Window | None:
+        entered = _Entered(turn, frame)
+        self._inside.append(entered)
+        _entered.set((*_still_inside(), entered))
+        return None if turn is None else turn.window
 
     def _leave(self, frame: FrameType) -> _Turn | None:
         """Find the block that is being left, by its frame, else by its context; return its turn.
@@ -226,11 +278,53 @@ class _Turn(Turn):
             raise
         return self
 
+    def end(self, error: BaseException | None, again_after: float | None) -> bool:
+        """Record how its body ended: by what it raised. Returns whether that says that it was recorded already."""
+        recorded = self.effects.end(error)
+        try:
+            if error is None or recorded:
+                self.succeed()
+            elif isinstance(error, asyncio.CancelledError):
+                self.give_back()
+            elif is_death(error):
+                text = "cut short by %s: the next caller begins once its lease has run out"
+                self.log(logging.INFO, "window_left", text, type(error).__name__)
+            else:
+                self.fail(error, again_after)
+        finally:
+            self.release()
+        return recorded
+
+    def start_telling(self) -> None:
+        """Let the time count from now for which its end is told, however long that waits for a thread."""
+        self._left_to_tell()
+
+    def give_back(self) -> None:
+        """Let the next caller begin at once: its body was cancelled. Asked again, it is answered alike."""
+        if self.lease is None:
+            return
+        self.lease.lost = True  # its threads, if it left any, see this before another begins
+        try:
+            self._send_give_back(self.lease.renewal.fence)
+            self.log(logging.INFO, "window_given_back", "cancelled and given back: the next caller begins")
+        except OnceError as exc:
+            text = "cancelled, and not given back: the next caller begins once its lease has run out: %s"
+            self.log(logging.WARNING, "window_left", text, exc)
+        finally:
+            self.release()
+
     def release(self) -> None:
         """Don't renew its lease any more."""
         self.effects.running = False
         if self.lease is not None:
             leases_of(self.store).release(self.lease)
+
+
+def _give_back(begun: Future[_Turn | None]) -> None:
+    """Give back what has begun for nobody: its caller was cancelled twice, or closed."""
+    turn = None if begun.exception() else begun.result()
+    if turn is not None:
+        threads_of(turn.store).start(turn.give_back)
 
 
 class _Entered:
@@ -239,6 +333,8 @@ class _Entered:
     def __init__(self, turn: _Turn | None, frame: FrameType) -> None:
         self.turn = turn
         self.frame: FrameType | None = frame
+        #: The task's call within which it was entered.
+        self.call: TaskCall | None = current_call()
 
 
 #: The blocks that were entered in this context: a thread's, or an asyncio task's.
@@ -249,11 +345,18 @@ def _still_inside() -> tuple[_Entered, ...]:
     return tuple(entered for entered in _entered.get() if entered.frame is not None)
 
 
-def _runs_later(function: Callable[..., object]) -> bool:
-    """Whether the body of ``function``, or of its type's ``__call__``, runs after its call."""
+def window_of_block() -> Window | None:
+    """Return the window of the innermost block that this context is in, unless a task was called within that block."""
+    for entered in reversed(_still_inside()):
+        if entered.turn is not None:
+            return entered.turn.window if entered.call == current_call() else None
+    return None
+
+
+def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:
+    """Whether ``function``, what a partial of it calls, or its type's ``__call__`` is of this kind."""
     itself = _of_partial(function)
-    later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(is_so(of) for is_so in later for of in (itself, getattr(type(itself), "__call__", None)))  # noqa: B004
+    return kind(itself) or kind(getattr(type(itself), "__call__", None))  # noqa: B004
 
 
 def _of_partial(function: Any) -> Any:

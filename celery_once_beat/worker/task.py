@@ -18,7 +18,7 @@ from datetime import datetime, timezone, tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery, Task, current_task
+from celery import Celery, Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
@@ -31,8 +31,10 @@ from celery_once_beat.store import Store, check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
+from .awaited import check_asyncio, seen_through, threads_of
+from .current import TaskCall, carried_call, carry, current_call
 from .execution import DELIVERY, Execution, traced
-from .keyed import Child, Every
+from .keyed import Child, Every, window_of_block
 from .put_back import put_back
 
 logger = get_logger(__name__)
@@ -108,9 +110,17 @@ class OnceTask(_Task):
     def window(self) -> Window:
         """The window for which this execution's message was sent; else the call's own, whose ``scheduled`` is False.
 
-        If nothing was called (``task.run()`` by itself, or outside of any body), each look makes a new one.
+        Also in threads and event loops that run for the body, as by ``asgiref.sync.async_to_sync``. If nothing was
+        called (``task.run()`` by itself, or outside of any body), each look makes a new one.
         """
-        request: Any = self.request_stack.top
+        request = self.request_stack.top
+        if request is None:
+            carried = carried_call()
+            request = carried.request if carried is not None and carried.task is self else None
+        return self._window_in(request)
+
+    def _window_in(self, request: Any) -> Window:
+        """Return the window of a call, the same at each look."""
         execution: Execution | None = getattr(request, "_once_execution", None)
         if execution is not None:
             return execution.window
@@ -127,8 +137,10 @@ class OnceTask(_Task):
         if request is not None and request.is_eager and not request._protected:
             # Celery 5.4 would push an empty request, as on a direct call, and lose the retry.
             request._protected = 1
+            if hasattr(request, "_once_began"):
+                return self.run(*args, **kwargs)
             request._once_began = time.time()
-            return self._until_recorded(self.run, *args, **kwargs)
+            return self._call(request, partial(self._until_recorded, self.run), args, kwargs)
         return self._begin_and_call(request, super().__call__, args, kwargs)
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
@@ -137,6 +149,22 @@ class OnceTask(_Task):
         request: Any = self.request_stack.top
         if request.called_directly:
             request._once_began = time.time()
+            request._once_outer = carry(TaskCall(self, request))
+
+    def pop_request(self) -> None:
+        """As Celery's."""
+        request: Any = self.request_stack.top
+        super().pop_request()
+        if hasattr(request, "_once_outer"):
+            carry(request._once_outer)
+
+    def _call(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the body; what gets its context belongs to this call."""
+        outer = carry(TaskCall(self, request))
+        try:
+            return call(*args, **kwargs)
+        finally:
+            carry(outer)
 
     def _begin_and_call(
         self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -147,7 +175,7 @@ class OnceTask(_Task):
             return call(*args, **kwargs)
         request._once_began = time.time()
         if request.is_eager:
-            return call(*args, **kwargs)
+            return self._call(request, call, args, kwargs)
         headers = find_among(vars(request), request.headers)
         try:
             window = decode_headers(headers, request.id) if headers else None
@@ -163,11 +191,11 @@ class OnceTask(_Task):
                     extra=about("headers_copied"),
                 )
             self._store_started(request)
-            return call(*args, **kwargs)
+            return self._call(request, call, args, kwargs)
 
         def body() -> Any:
             self._store_started(request)
-            return call(*args, **kwargs)
+            return self._call(request, call, args, kwargs)
 
         return Execution(self, request, window, store_of(self.app)).run(request, body)
 
@@ -249,6 +277,29 @@ class OnceTask(_Task):
         """
         return Child(self, key, window, every, tz).publish(args, kwargs, options)
 
+    async def apply_once_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        *,
+        key: object,
+        window: Window | None = None,
+        every: Every | None = None,
+        tz: tzinfo | str | None = None,
+        **options: Any,
+    ) -> Any:
+        """As ``apply_once``, for asyncio: Redis and the broker are asked in a thread.
+
+        If it is cancelled, it is sent or not sent; the next caller's ``apply_once`` sees which.
+        """
+        check_asyncio(f"task {self.name!r}, apply_once_async")
+        child = Child(self, key, window, every, tz)
+        sent = threads_of(store_of(self.app)).start(partial(child.publish, args, kwargs, options))
+        cancelled = await seen_through(sent)
+        if cancelled is not None:
+            raise cancelled
+        return sent.result()
+
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; the window's headers survive a retry even if another tool nests headers.
 
@@ -313,9 +364,15 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def current_window() -> Window | None:
-    """Return the ``window`` of the OnceTask that this thread executes; None outside of one. For unbound tasks."""
-    task = current_task
-    return task.window if isinstance(task, OnceTask) else None
+    """Return the window of the OnceTask's body or ``once()`` block that this code runs in; None outside of both.
+
+    The innermost counts. Also in threads and event loops that run for the body, as by ``asyncio.to_thread`` or
+    ``asgiref.sync.async_to_sync``.
+    """
+    of_block, call = window_of_block(), current_call()
+    if of_block is not None or call is None:
+        return of_block
+    return call.task._window_in(call.request) if isinstance(call.task, OnceTask) else None  # noqa: SLF001  # our own task
 
 
 def _window_of(request: Any, effects: Effects) -> Window:

@@ -7,7 +7,7 @@ its lease, counted from before the request was sent, and ``leases`` renews that.
 
 ``begin`` and ``Telling.step`` are steps: each asks the store once and returns how many seconds to wait before it is
 called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's turn,
-``keyed`` that of ``once()``.
+``keyed`` that of ``once()``. In asyncio all of it runs in threads: ``awaited``.
 
 What each failure does
 ----------------------
@@ -30,6 +30,8 @@ The store or the network fails:
   once at the end to begin and to record it.
 - The store is away at the end: it is told for as long as a lease, then logged. The body's result stands.
 
+A block of ``once()`` is cancelled by asyncio: it is given back, since neither its body nor its process has failed.
+
 An exception is raised into it from outside, at any instruction (a soft time limit, gevent's Timeout):
 
 - Within begin: nobody renews the lease, and nothing has failed. The window runs again.
@@ -39,6 +41,7 @@ An exception is raised into it from outside, at any instruction (a soft time lim
 from __future__ import annotations
 
 import builtins
+import inspect
 import logging
 import time
 import traceback
@@ -347,6 +350,18 @@ def see_through(telling: Telling) -> None:
 
 
 # -- what came out of a body
+
+
+def is_awaited(result: object) -> bool:
+    """Whether what a body returned is to be awaited: then nothing of an ``async def`` has run."""
+    return inspect.isawaitable(result) or inspect.isasyncgen(result)
+
+
+def close_unrun(result: object) -> None:
+    """Close what a body returned and nobody runs, a coroutine say: else Python warns of it, at any time."""
+    if hasattr(result, "close"):
+        result.close()
+
 
 #: Python 3.10 has none.
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())

@@ -126,6 +126,35 @@ assert_type(effects_table(MetaData(), schema="jobs"), Table)
 assert_type(metadata, MetaData)
 
 
+# -- keys of one's own
+
+
+@once("cleanup", every="1h", app=app)
+def cleanup(day: str) -> int:
+    return len(day)
+
+
+@once("cleanup", every=timedelta(hours=1), url="redis://localhost")
+async def cleanup_later(day: str) -> int:
+    return len(day)
+
+
+assert_type(cleanup("2026-11-21"), int | None)
+cleanup(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def in_asyncio() -> None:
+    assert_type(await cleanup_later("2026-11-21"), int | None)
+    await cleanup_later(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await cleanup("2026-11-21")  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    async with once("cleanup", every="1h", app=app) as window:
+        assert_type(window, Window | None)
+    with once("cleanup", every="1h", app=app) as plain:
+        assert_type(plain, Window | None)
+    await SentAfterCommit().apply_once_async(("2026-11-21",), key="ann", every="1d", queue="mails")
+    await SentAfterCommit().apply_once_async(("2026-11-21",), every="1d")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
 # -- schedulers
 
 

@@ -1,0 +1,141 @@
+"""The store's calls for asyncio: each runs in a thread, so that no event loop waits for Redis.
+
+The threads aren't those of ``asyncio.to_thread``. Bodies may fill those, and wait in them for other windows to end; no
+thread would be left to record these ends. Here no call waits for another one, so a few threads are enough for any
+number of windows.
+
+A thread ends soon after the last call. It is a daemon: the end of a process doesn't wait for Redis.
+
+A task that is cancelled while it waits for a call waits until the call has ended, and is cancelled then. A second
+cancellation goes on at once; the thread finishes its call all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.store import Store
+
+T = TypeVar("T")
+
+#: Each takes a connection. More would only help while Redis is away.
+_MOST = 16
+#: Seconds that a thread waits for another call: to start one costs more than a call.
+_IDLE = 0.1
+
+
+class Threads:
+    """The threads that call one store."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        #: Guards the rest.
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
+        #: How many of those that run wait for a call.
+        self._idle = 0
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        """Call ``call`` in a thread, with this context, as soon as one is free.
+
+        If the machine has no thread left, one of those that run takes it; without any, it is called here, since nobody
+        else would record an end.
+        """
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # from now on nothing cancels it
+        with self._changed:
+            if len(self._waiting) >= self._idle and self._running < self._most:
+                with contextlib.suppress(RuntimeError):
+                    threading.Thread(target=self._run, name="once-awaited", daemon=True).start()
+                    self._running += 1
+            if self._running:
+                self._waiting.append(partial(copy_context().run, _fulfil, future, call))
+                self._changed.notify()
+                return future
+        _fulfil(future, call)
+        return future
+
+    def _run(self) -> None:
+        while (call := self._next()) is not None:
+            call()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return the next call, or None if the thread ends for want of one."""
+        with self._changed:
+            self._idle += 1
+            called = self._changed.wait_for(lambda: self._waiting, _IDLE)
+            self._idle -= 1
+            if called:
+                return self._waiting.popleft()
+            self._running -= 1
+            return None
+
+
+def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        result = call()
+    except BaseException as exc:  # noqa: BLE001  # it is raised where the call is awaited
+        future.set_exception(exc)
+    else:
+        future.set_result(result)
+
+
+_threads: WeakKeyDictionary[Store, dict[int, Threads]] = WeakKeyDictionary()
+
+
+def threads_of(store: Store) -> Threads:
+    """Return this process's threads for ``store``; a forked child has its own, since threads don't survive a fork."""
+    pid, by_process = os.getpid(), _threads.setdefault(store, {})
+    most = store.settings.redis_options.get("max_connections")
+    most = min(most, _MOST) if isinstance(most, int) and most > 0 else _MOST
+    return by_process.get(pid) or by_process.setdefault(pid, Threads(most))
+
+
+async def seen_through(call: Future[Any]) -> asyncio.CancelledError | None:
+    """Wait until ``call`` has ended. Returns the cancellation that came meanwhile; a second one is raised at once."""
+    try:
+        await _until_done(call)
+    except asyncio.CancelledError as cancelled:
+        await _until_done(call)
+        return cancelled
+    return None
+
+
+async def _until_done(call: Future[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def wake_from_thread(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(wake)
+
+    call.add_done_callback(wake_from_thread)
+    await waiter
+
+
+def check_asyncio(name: str) -> None:
+    """Raise OnceError if the caller isn't a task of asyncio's: under trio, its coroutines can't be awaited."""
+    try:
+        if asyncio.current_task() is not None:
+            return
+    except RuntimeError:  # no loop runs
+        pass
+    found = "trio" if "trio" in sys.modules else "no task of asyncio"
+    raise OnceError(f"{name}: found {found}, expected asyncio or uvloop; elsewhere use 'with once(…)' in a thread")
