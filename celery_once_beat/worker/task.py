@@ -7,11 +7,12 @@ behind Celery's tracer (``__trace__``), when the result is stored and the callba
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
@@ -36,6 +37,7 @@ from .current import TaskCall, carried_call, carry, current_call
 from .execution import DELIVERY, Execution, traced
 from .keyed import Child, Every, window_of_block
 from .put_back import put_back
+from .turn import close_unrun
 
 logger = get_logger(__name__)
 
@@ -159,12 +161,16 @@ class OnceTask(_Task):
             carry(request._once_outer)
 
     def _call(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the body; what gets its context belongs to this call."""
+        """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
         outer = carry(TaskCall(self, request))
         try:
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
         finally:
             carry(outer)
+        if isinstance(result, (Coroutine, AsyncGenerator)):
+            close_unrun(result)
+            raise _never_awaited(self)
+        return result
 
     def _begin_and_call(
         self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -332,7 +338,18 @@ def check_tasks(app: Celery) -> list[OnceTask]:
     return tasks
 
 
+def _never_awaited(task: OnceTask) -> SettingError:
+    return SettingError(
+        f"task {task.name!r}: found an async def, which Celery doesn't await, expected a plain function; in it call "
+        "asgiref.sync.async_to_sync(the async def)(…)"
+    )
+
+
 def _check_task(task: OnceTask) -> None:
+    runs_itself = hasattr(type(task).__call__, "_once_wrapped")  # a base's own __call__ may await it
+    body = getattr(task, "_orig_run", task.run)  # autoretry_for wraps it
+    if not runs_itself and (inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)):
+        raise _never_awaited(task)
     for base in type(task).__mro__:
         if base is OnceTask:
             break

@@ -1,0 +1,82 @@
+"""Tasks that await, as they should; with ``BROKEN=1`` one more whose body is an ``async def``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from asgiref.sync import async_to_sync
+from celery import Celery, shared_task
+from ledger import Ledger
+
+from celery_once_beat import OnceTask, current_window
+from celery_once_beat.windows import format_instant
+
+ledger = Ledger(os.environ["LEDGER"])
+app = Celery("awaiting_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
+app.conf.update(
+    once_beat_redis_url=os.environ["STORE_URL"],
+    task_default_queue=os.environ["QUEUE"],
+    broker_connection_retry_on_startup=True,
+)
+
+
+class Awaiting(OnceTask):
+    """A base that runs coroutines itself."""
+
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        return asyncio.run(super().__call__(*args, **kwargs))
+
+
+async def note(task, how):
+    await asyncio.sleep(0.01)
+    window = current_window()
+    same = task is None or task.window is window
+    ledger.write("ran", how=how, entry=window.entry, start=format_instant(window.start), held=window.held, same=same)
+    return how
+
+
+@app.task(bind=True)
+def synced(self):
+    return async_to_sync(note)(self, "synced")
+
+
+@shared_task(bind=True)
+def run(self):
+    return asyncio.run(note(self, "run"))
+
+
+@app.task
+def unbound():
+    return async_to_sync(note)(None, "unbound")
+
+
+@app.task(bind=True, base=Awaiting)
+async def own_base(self):
+    return await note(self, "own_base")
+
+
+def decorated(function):
+    """A decorator that knows nothing of coroutines, and hides one."""
+    from functools import wraps
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return call
+
+
+@app.task
+@decorated
+async def hidden():
+    ledger.write("ran", how="hidden")
+
+
+if os.environ.get("BROKEN"):
+
+    @shared_task(bind=True, autoretry_for=(ValueError,))
+    async def broken(self):
+        pass

@@ -1,0 +1,202 @@
+"""Tasks whose bodies await: what works in each pool, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from celery import Celery, shared_task
+from processes import wait_until
+from system import System
+
+from celery_once_beat import OnceTask, Window, current_window, once
+from celery_once_beat.errors import SettingError
+from celery_once_beat.testing import executing, window
+from celery_once_beat.worker import check_tasks
+
+TWO = window("report", "2026-11-21T02:00Z", "2026-11-22T02:00Z")
+SAYS = (
+    r"found an async def, which Celery doesn't await, expected a plain function; in it call asgiref\.sync\.async_to_s"
+)
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An app whose broker and Redis aren't there: what asks for them fails."""
+    with Celery("tests", broker="redis://127.0.0.1:1/0", set_as_current=False, task_cls=OnceTask) as app:
+        yield app
+
+
+async def body(*_: Any) -> None:
+    pytest.fail("it ran")
+
+
+async def rows(*_: Any) -> Any:
+    yield 1
+
+
+def plainly(function: Any) -> Any:
+    """Decorate without a thought of coroutines."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Own(OnceTask):
+    abstract = True
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bind": True}, {"base": Own}, {"autoretry_for": (ValueError,)}], ids=["", "bound", "base", "retry"]
+)
+@pytest.mark.parametrize("function", [body, rows])
+def test_an_async_body_is_said_at_start(app: Celery, function: Any, options: dict[str, Any]) -> None:
+    """However it is declared."""
+    app.task(function, name="tests.body", shared=False, **options)
+    with pytest.raises(SettingError, match=rf"^task 'tests\.body': {SAYS}"):
+        check_tasks(app)
+
+
+def test_shared_tasks_and_classes(app: Celery) -> None:
+    """A shared task of an app, and a task that is a class."""
+
+    class Job(OnceTask):
+        name = "tests.job"
+
+        async def run(self) -> None:
+            pytest.fail("it ran")
+
+    app.register_task(Job())
+    with pytest.raises(SettingError, match=r"^task 'tests\.job'"):
+        check_tasks(app)
+    with Celery("shared", set_as_current=False, task_cls=OnceTask) as other:
+        shared_task(body, name="tests.shared_body")
+        try:
+            other.finalize()
+            with pytest.raises(SettingError, match=r"^task 'tests\.shared_body'"):
+                check_tasks(other)
+        finally:
+            from celery import _state
+
+            _state._on_app_finalizers.clear()
+
+
+def test_what_hides_it_fails_as_it_runs(app: Celery) -> None:
+    """A decorator that knows nothing of it: the call fails with the same words, and nothing is left unawaited."""
+    hidden = app.task(plainly(body), name="tests.hidden", shared=False)
+    lost = app.task(plainly(rows), name="tests.lost", shared=False)
+    check_tasks(app)
+    for task in (hidden, lost):
+        with pytest.raises(SettingError, match=SAYS):
+            task.apply(throw=True)
+
+
+def test_a_base_that_awaits_is_left_alone(app: Celery) -> None:
+    """Its own ``__call__`` runs the coroutine; a direct call gives its caller the coroutine."""
+
+    class Awaiting(OnceTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return asyncio.run(super().__call__(*args, **kwargs))
+
+    async def seven() -> int:
+        return await asyncio.sleep(0, 7)
+
+    awaits = app.task(seven, name="tests.awaits", shared=False, base=Awaiting)
+    check_tasks(app)
+    assert awaits.apply(throw=True).get() == awaits() == 7
+    plain = app.task(seven, name="tests.plain", shared=False)
+    assert asyncio.run(plain()) == 7
+
+
+@pytest.mark.parametrize(
+    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
+)
+def test_the_window_is_carried(app: Celery, call: Any) -> None:
+    """Into coroutines and threads that run for the body; not into a thread of one's own, nor after it."""
+    seen: list[Any] = []
+
+    async def look(task: Any) -> list[Window | None]:
+        return [task.window, current_window(), await asyncio.to_thread(current_window)]
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> Any:
+        own = threading.Thread(target=lambda: seen.append(current_window()))
+        own.start()
+        own.join()
+        return async_to_sync(look)(self) + asyncio.run(look(self))
+
+    with executing(report, TWO):
+        assert call(report) == [TWO] * 6
+    assert seen == [None]
+    first, *others = call(report)
+    assert not first.scheduled
+    assert others == [first] * 5
+    assert current_window() is None
+    assert asyncio.run(asyncio.to_thread(current_window)) is None
+
+
+def test_the_innermost_counts(app: Celery, redis_url: str) -> None:
+    """A block in a body, and a body that a block calls."""
+
+    @app.task(shared=False)
+    def inner() -> Any:
+        return current_window()
+
+    @app.task(shared=False)
+    def outer() -> Any:
+        with once("block", every="366d", url=redis_url) as block:
+            with once("block", every="366d", url=redis_url):
+                assert current_window() is block
+            assert inner() not in (block, TWO)
+            assert async_to_sync(asyncio.to_thread)(current_window) is block
+        return current_window()
+
+    with executing(outer, TWO):
+        assert outer() is TWO
+
+
+# ---------------------------------------------------------------------------------------------------- real workers
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_bodies_that_await(system: System, pool: str) -> None:
+    """In a real worker of each pool: each runs in its window, and one that hides a coroutine fails."""
+    system.check_law = False
+    system.app = "apps.awaiting_app"
+    app = Celery("sender", broker=system.broker_url, task_cls=OnceTask, set_as_current=False)
+    app.conf.update(once_beat_redis_url=system.store_url, task_default_queue=system.queue)
+    worker = system.worker(pool=pool, concurrency=1 if pool == "gevent" else 4)  # asyncio has one loop a thread
+    names = ["synced", "run", "unbound", "own_base", "hidden"]
+    for name in names:
+        task = app.task(plainly(int), name=f"apps.awaiting_app.{name}", shared=False, typing=False)
+        for number in range(3):
+            assert task.apply_once(key=number, every="366d") is not None
+    wait_until(lambda: len(system.ledger.read("ran")) == 12, "they ran", 60)
+    worker.wait_log("task 'apps.awaiting_app.hidden': found an async def", 60)
+    for event in system.ledger.read("ran"):
+        assert event["how"] in names[:4]
+        assert event["entry"].startswith(f"apps.awaiting_app.{event['how']}:")
+        assert event["held"]
+        assert event["same"]
+    worker.stop()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_a_worker_says_at_its_start(system: System, pool: str) -> None:
+    """One line names the task and what to do; the worker ends, with the status of a wrong setting."""
+    system.check_law = False
+    system.app = "apps.awaiting_app"
+    worker = system.worker(pool=pool, env={"BROKEN": "1"})
+    assert worker.wait(60) == os.EX_CONFIG
+    assert worker.log.count("task 'apps.awaiting_app.broken': found an async def") == 1
