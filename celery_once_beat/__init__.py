@@ -5,7 +5,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 ``__init__``:
 
 - ``errors``, ``outcomes``, ``identity``, ``wording``, ``signals``, ``clock``: used everywhere
-- ``settings``: the app's ``once_beat_…`` settings, validated
+- ``settings``: the app's ``once_beat_…`` settings, validated · ``embedded``: a server of one's own, for tests
 - ``rules``: when windows start, which of them run, what is set up wrongly; pure
 - ``windows``: what a window is, and its headers
 - ``schedules``: definitions that are made at run time, and their JSON; pure
@@ -17,6 +17,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``client``: schedules set at run time, and what people order, from any process
 - ``web``: the board and the metrics over HTTP · ``board``: its public name
 - ``cli``: ``celery once …`` · ``contrib``: Django's scheduler, admin and task
+- ``pytest_plugin``: the fixtures of ``testing``
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
 ``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/turn``, ``store/verbs``. Overdue:

@@ -12,6 +12,7 @@ __all__ = (
     "DatabaseUnavailableError",
     "HeaderError",
     "NewerVersionError",
+    "NoServerError",
     "NotAppliedError",
     "OnceError",
     "RecordError",
@@ -109,3 +110,7 @@ class WindowRecorded(BaseException):
         self.result = result
         #: By the clock of the worker that recorded it, in UTC, like ``2026-11-21T05:36:00.000000Z``.
         self.recorded_at = recorded_at
+
+
+class NoServerError(OnceError):
+    """There is no server to start for tests, or for the demo; says what to install."""

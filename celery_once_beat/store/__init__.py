@@ -117,7 +117,7 @@ from .model import (
 )
 from .redbeat import RedBeat, RedBeatHash
 from .roundtrip import raised
-from .verbs import Store, store_of
+from .verbs import Store, store_of, stores_made_by
 
 __all__ = (
     "BOUNDS",
@@ -176,4 +176,5 @@ __all__ = (
     "raised",
     "read_app",
     "store_of",
+    "stores_made_by",
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -691,14 +692,31 @@ def _named(reply: R, name: str) -> R:
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()
 
 
+#: What ``store_of`` returns instead, in a block of ``stores_made_by``.
+_instead: Callable[[Celery], Store] | None = None
+
+
 def store_of(app: Celery) -> Store:
     """Return the app's store, made at its first use; raises SettingError where a setting is wrong.
 
     Safe to call from several threads: setdefault is one atomic step. No lock: a child that is forked while another
     thread holds one would wait for ever.
     """
+    if _instead is not None:
+        return _instead(app)
     store = _stores.get(app)
     return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
+
+
+@contextmanager
+def stores_made_by(make: Callable[[Celery], Store]) -> Iterator[None]:
+    """Let ``store_of`` return what ``make`` returns, in all threads: for tests of users'."""
+    global _instead  # noqa: PLW0603  # one for the process
+    before, _instead = _instead, make
+    try:
+        yield
+    finally:
+        _instead = before
 
 
 def _who_lives(beats: Iterable[str], alive: Collection[str], asked_at: datetime | None) -> WhoLives:

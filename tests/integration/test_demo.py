@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from processes import Proc, Processes, wait_until
 from terminal import Terminal
 
+from celery_once_beat import embedded
 from celery_once_beat.rules.balance import Balance
 from celery_once_beat.windows import Window, format_instant
 from examples.ha_pair import __main__ as command
@@ -300,8 +301,8 @@ def test_a_given_server_keeps_what_is_its_own_and_nothing_of_the_demo(procs: Pro
 
 def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     """A machine without any server gets one line with the ways to have one."""
-    monkeypatch.setattr(server, "find_spec", lambda name: None)
-    monkeypatch.setattr(server.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedded.shutil, "which", lambda *_, **__: None)
     with pytest.raises(server.NoServerError, match=r"celery-once-beat\[server\].*ONCE_BEAT_REDIS_URL"):
         server.embedded()
 

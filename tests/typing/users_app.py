@@ -33,7 +33,16 @@ from celery_once_beat.contrib.django import OnceTask as DjangoOnceTask
 from celery_once_beat.contrib.sqlalchemy import effects_table, metadata, prune
 from celery_once_beat.errors import OnceError, RecordError, SettingError, VersionConflictError, WindowRecorded
 from celery_once_beat.signals import window_missed, window_succeeded
-from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between
+from celery_once_beat.testing import (
+    EmbeddedStore,
+    OnceWindow,
+    embedded_store,
+    executing,
+    pinned_clock,
+    starts_between,
+    window,
+    windows_between,
+)
 
 app = Celery("proj", broker="redis://localhost", task_cls=OnceTask)
 
@@ -248,6 +257,14 @@ def test_report() -> None:
         unbound()
     assert_type(windows_between(app, "2026-11-21T00:00Z", clock.now()), list[Window])
     assert_type(starts_between(60, "2026-11-21T00:00Z", clock.now()), list[datetime])
+
+
+def test_children(once_store: EmbeddedStore, once_window: OnceWindow) -> None:
+    assert_type(once_store.url, str)
+    assert_type(once_window(report, window("report", "2026-11-21T02:00Z")), Window)
+    once_window(report, "report")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with embedded_store() as store:
+        assert_type(store, EmbeddedStore)
 
 
 assert_type(celery_once_beat.__version__, str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -10,26 +11,39 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 from celery import Celery, Task, shared_task
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import wait_until
 
-from celery_once_beat import OnceTask, Window, current_window
+import celery_once_beat.embedded
+import celery_once_beat.testing
+from celery_once_beat import OnceTask, Window, current_window, once
 from celery_once_beat.beat.server_clock import ServerClock
-from celery_once_beat.errors import ScheduleError, SettingError, StoreUnavailableError
+from celery_once_beat.errors import NoServerError, ScheduleError, SettingError, StoreUnavailableError
 from celery_once_beat.rules.policy import spread_offset
-from celery_once_beat.testing import executing, pinned_clock, starts_between, window, windows_between, windows_caught_up
+from celery_once_beat.testing import (
+    EmbeddedStore,
+    embedded_store,
+    executing,
+    pinned_clock,
+    starts_between,
+    window,
+    windows_between,
+    windows_caught_up,
+)
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (DOCS / "testing.md").read_text(), re.MULTILINE | re.DOTALL)
 TWO = window("report", "2026-11-21T02:00Z", "2026-11-22T02:00Z")
 HOUR = timedelta(hours=1)
+PLUGIN = "celery_once_beat.pytest_plugin"
 
 
 def known() -> None:
@@ -176,20 +190,121 @@ def test_another_task_that_the_body_runs_has_its_own(app: Celery) -> None:
     assert outers is TWO
 
 
-def test_children_ask_redis_all_the_same(app: Celery) -> None:
-    """apply_once in a body needs Redis, as docs/testing.md says, and can be replaced as it says."""
-    child = app.task(known, name="tests.child", shared=False)
+# -- a store without one's Redis
+
+
+def test_what_a_body_asks_needs_no_redis(app: Celery) -> None:
+    """apply_once and once() in a body, in plain code and in asyncio, are decided as by the app's own Redis."""
+    app.conf.update(task_always_eager=True, once_beat_wait_replicas=1, once_beat_redis_options={"username": "nobody"})
+    sent = []
 
     @app.task(bind=True, shared=False)
-    def parent(self) -> Any:
-        return child.apply_once((7,), key="k", window=self.window)
+    def child(self, user: str) -> None:
+        assert self.window.keyed
+        sent.append(user)
 
-    with executing(parent, TWO):
-        with pytest.raises(StoreUnavailableError):
-            parent()
-        with mock.patch.object(child, "apply_once") as sent:
-            parent()
-    sent.assert_called_once_with((7,), key="k", window=TWO)
+    @app.task(bind=True, shared=False)
+    def parent(self) -> list[bool]:
+        for user in ("ann", "bob", "ann"):
+            child.apply_once((user,), key=user, window=self.window)
+        ran = []
+        for _ in range(2):
+            with once("inner", every="366d", app=app) as inner:
+                ran.append(inner is not None)
+        return ran + asyncio.run(later())
+
+    async def later() -> list[bool]:
+        async with once("later", every="366d", url="redis://127.0.0.1:1/0") as first:
+            async with once("later", every="366d", url="redis://127.0.0.1:1/0") as second:
+                await child.apply_once_async(("carl",), key="carl", window=TWO)
+            return [first is not None, second is not None]
+
+    for _ in range(2):  # each block begins with an empty store
+        with executing(parent, TWO):
+            assert parent() == [True, False, True, False]
+    assert sent == ["ann", "bob", "carl"] * 2
+    sent.clear()
+    with embedded_store() as store:
+        for _ in range(2):  # a second execution of the window, after a crash
+            with executing(parent, TWO):
+                parent()
+        assert sent == ["ann", "bob", "carl"]
+        with embedded_store() as same:
+            assert same is store
+        with redis.Redis.from_url(store.url.replace("redis+socket", "unix")) as client:
+            assert client.keys("once:key:*")
+    with pytest.raises(StoreUnavailableError), once("outside", every="366d", app=app):
+        pytest.fail("it ran")
+
+
+def test_an_app_without_redis(app: Celery) -> None:
+    """A test's conf may have a broker in memory, and settings that change from test to test."""
+    memory = Celery("memory", broker="memory://", set_as_current=False)
+    with embedded_store() as store:
+        for lease in (3.0, 5.0):
+            memory.conf.once_beat_lease = lease
+            assert store.store_for(memory).settings.lease == lease
+            assert store.store_for(memory) is store.store_for(memory)
+            with once(f"key-{lease}", every="366d", app=memory) as window:
+                assert window.held
+
+
+def test_without_a_server_it_says_what_to_install(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where a body asks; one that asks nothing runs."""
+    monkeypatch.setattr(celery_once_beat.embedded, "find_spec", lambda name: None)
+    monkeypatch.setattr(celery_once_beat.embedded.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(celery_once_beat.testing, "_embedded", EmbeddedStore())
+    task = app.task(known, name="tests.known", shared=False)
+    with executing(task, TWO):
+        task()
+        with pytest.raises(NoServerError, match=r"pip install 'celery-once-beat\[server\]'"):
+            task.apply_once(key=7, every="1h")
+
+
+def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
+    """In order, or killed; and a forked child has its own."""
+    program = (
+        "import os, sys, time\n"
+        "from celery_once_beat.testing import embedded_store\n"
+        "with embedded_store() as store:\n"
+        "    print(store.url.removeprefix('redis+socket://'), flush=True)\n"
+        "    read, write = os.pipe()\n"
+        "    if os.fork() == 0:\n"
+        "        os.write(write, store.url.encode())\n"
+        "        store._server.close()\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "    assert os.read(read, 1000).decode() != store.url\n"
+        "    store.start()._send(b'PING\\r\\n')\n"
+        "    print('ready', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    for kill in (False, True):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        path = process.stdout.readline().strip()
+        assert process.stdout.readline() == "ready\n"
+        if kill:
+            process.kill()
+        process.communicate("\n")
+        assert process.returncode == (-9 if kill else 0)
+        # Its folder is removed when it has ended.
+        wait_until(lambda path=path: not Path(path).parent.exists(), "the server has ended", 30)
+
+
+def test_a_block_in_a_block(app: Celery) -> None:
+    """Of the same task: the inner window counts, and after it the outer one."""
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> Any:
+        return self.window
+
+    later = window("report", "2026-11-22T02:00Z")
+    with executing(report, TWO):
+        with executing(report, later):
+            assert report() is report.apply().get() is current_window() is later
+        assert report() is report.apply().get() is current_window() is TWO
 
 
 def test_any_kind_of_once_task(app: Celery) -> None:
@@ -432,7 +547,7 @@ def test_the_docs_are_right(tmp_path: Path, block: str) -> None:
     """Each block of docs/testing.md runs as it stands, and its tests pass."""
     (tmp_path / "test_docs.py").write_text(block)
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_docs.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "test_docs.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
@@ -446,5 +561,6 @@ def test_the_docs_are_right(tmp_path: Path, block: str) -> None:
 def test_the_docs_have_all_names() -> None:
     """Whoever looks for one finds it."""
     text = (DOCS / "testing.md").read_text()
-    for name in ("window", "executing", "windows_between", "windows_caught_up", "starts_between", "pinned_clock"):
+    of_types = {"EmbeddedStore", "OnceWindow", "PinnedClock"}  # they come from the others
+    for name in {*celery_once_beat.testing.__all__, "once_store", "once_window"} - of_types:
         assert f"`{name}" in text
