@@ -6,7 +6,9 @@ from . import checks
 from .balance import Balance, balance
 from .checks import MOST_APART, Finding, address_findings
 from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, fingerprint, next_steps, spread_offset
-from .starts import count_starts, is_clocked, is_tz_aware_crontab, latest_start, naive_utc, next_start, starts_after
+from .pure import PureSchedule, in_zone
+from .starts import count_starts, grid_start, is_clocked, is_tz_aware_crontab, latest_start, next_start, starts_after
+from .wall_clock import by_wall_clock, first_instant, naive_utc, plain_zone
 
 __all__ = (
     "MOST_APART",
@@ -14,20 +16,26 @@ __all__ = (
     "EntryPolicy",
     "Finding",
     "Limits",
+    "PureSchedule",
     "Step",
     "Timing",
     "address_findings",
     "balance",
+    "by_wall_clock",
     "check_anchor",
     "checks",
     "count_starts",
     "fingerprint",
+    "first_instant",
+    "grid_start",
+    "in_zone",
     "is_clocked",
     "is_tz_aware_crontab",
     "latest_start",
     "naive_utc",
     "next_start",
     "next_steps",
+    "plain_zone",
     "spread_offset",
     "starts_after",
 )

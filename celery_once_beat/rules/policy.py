@@ -25,7 +25,9 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import CATCH_UP, OVERLAP, Settings, check_choice, check_count, check_lease, check_seconds
 from celery_once_beat.wording import did_you_mean, shown
 
-from .starts import every_hour, naive_utc
+from .pure import PureSchedule
+from .starts import every_hour
+from .wall_clock import naive_utc
 
 #: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
 _MOST_AT_ONCE = 10_000
@@ -264,6 +266,8 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
         every = repr(run_every)
         # Whole days fall on the zone's midnights.
         return (every, str(when.tz)) if run_every and not run_every % timedelta(days=1) else (every,)
+    if isinstance(when, PureSchedule):
+        return (when.rule(),)
     return (repr(when),) if isinstance(when, BaseSchedule) and " at 0x" not in repr(when) else ()
 
 

@@ -3,13 +3,8 @@
 :func:`next_start` is the one primitive: the same schedule and the same instant give the same answer in every
 process, whatever ran last, so that all beats agree on windows.
 
-Wall-clock schedules (crontabs, and intervals of whole days) follow Debian cron's rule for daylight saving:
-
-* a local time that the clock skips starts at the first instant after the gap; several of them are one start;
-* a local time that the clock shows twice starts once, the first time;
-* but with ``*`` or ``*/n`` hours a crontab starts whenever the clock shows a scheduled time, and only then.
-
-For that a zone's history is cut into eras of one UTC offset, and a scheduled time is looked for era by era.
+Crontabs and intervals of whole days follow a wall clock; ``wall_clock`` has the rule for daylight saving. The package's
+own schedules say themselves when they start (``pure``).
 """
 
 from __future__ import annotations
@@ -19,17 +14,19 @@ import threading
 from bisect import bisect_left
 from calendar import monthrange
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from celery.utils.time import LocalTimezone
 
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.wording import shown
+
+from .pure import PureSchedule
+from .wall_clock import by_wall_clock, naive_utc, offset_at, plain_zone
 
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)
@@ -77,6 +74,9 @@ def next_start(
     try:
         if kind is BaseSchedule:
             start = _own_start(schedule, moment, moment if asked is None else naive_utc(asked))
+        elif kind is PureSchedule:
+            pure: Any = schedule
+            start = pure.start_after(moment if asked is None else max(moment, naive_utc(asked)))
         else:
             start = _START_OF[kind](schedule, moment, origin)
     except ScheduleError:
@@ -138,19 +138,10 @@ def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | 
         back *= 30
 
 
-def naive_utc(instant: datetime) -> datetime:
-    """Return an aware instant as a naive one in UTC; raises ValueError for a naive one."""
-    if instant.tzinfo is timezone.utc:
-        return instant.replace(tzinfo=None)
-    if instant.utcoffset() is None:
-        raise ValueError(f"found {shown(instant)}, expected an aware datetime")
-    return instant.astimezone(timezone.utc).replace(tzinfo=None)
-
-
 @lru_cache(maxsize=256)
 def _kind(cls: Any) -> type:
-    """Return the type of Celery's that decides when a `cls` is due; BaseSchedule if `cls` decides itself."""
-    for kind in (schedule, crontab, solar):
+    """Return the type, Celery's or ours, that decides when a `cls` is due; BaseSchedule if `cls` decides itself."""
+    for kind in (PureSchedule, schedule, crontab, solar):
         if issubclass(cls, kind):
             bases = cls.__mro__[: cls.__mro__.index(kind)]
             rules = _RULES & vars(kind).keys()
@@ -182,11 +173,19 @@ def _interval_start(interval: Any, after: datetime, anchor: datetime | None) -> 
     step = interval.run_every
     if step <= timedelta(0):
         raise ScheduleError(f"{shown(interval)}: found an interval of {step}, expected more than 0")
+    return grid_start(step, None if step % _DAY else interval.tz, after, anchor)
+
+
+def grid_start(step: timedelta, zone: tzinfo | None, after: datetime, anchor: datetime | None) -> datetime | None:
+    """Return the first instant after `after` on the grid of an interval; both, and the anchor, are naive UTC.
+
+    Whole days fall on midnights in `zone`, or keep the anchor's local time of day; any other grid needs no zone.
+    """
     if step % _DAY:
         return _on_grid(anchor or _EPOCH, step, after + _MICROSECOND)
-    zone = _zone(interval)
-    origin = anchor + _offset(zone, anchor) if anchor else _MONDAY
-    return _by_wall_clock(zone, after, partial(_on_grid, origin, step), repeats=False)
+    zone = plain_zone(zone)
+    origin = anchor + offset_at(zone, anchor) if anchor else _MONDAY
+    return by_wall_clock(zone, after, partial(_on_grid, origin, step), repeats=False)
 
 
 def _on_grid(origin: datetime, step: timedelta, earliest: datetime) -> datetime:
@@ -199,7 +198,7 @@ def _on_grid(origin: datetime, step: timedelta, earliest: datetime) -> datetime:
 
 def _crontab_start(cron: Any, after: datetime, _anchor: datetime | None) -> datetime | None:
     minutes = _minutes_of_day(frozenset(cron.hour), frozenset(cron.minute))
-    return _by_wall_clock(_zone(cron), after, partial(_in_crontab, cron, minutes), repeats=every_hour(cron))
+    return by_wall_clock(plain_zone(cron.tz), after, partial(_in_crontab, cron, minutes), repeats=every_hour(cron))
 
 
 def every_hour(cron: Any) -> bool:
@@ -241,90 +240,6 @@ def _next_date(cron: Any, day: datetime) -> date | None:
                     return date(year, month, day_of_month)
         first = 1
     return None
-
-
-# -- wall clocks
-
-
-class _Era(NamedTuple):
-    """A time in which a zone keeps one offset from UTC."""
-
-    start: datetime
-    end: datetime
-    offset: timedelta
-    shown: datetime  # by the era's start the wall clock had shown or skipped every time before this one
-
-
-def _by_wall_clock(
-    zone: tzinfo | None,
-    after: datetime,
-    scheduled: Callable[[datetime], datetime | None],
-    *,
-    repeats: bool,
-) -> datetime | None:
-    """The first instant after `after` at which a scheduled wall time starts, by the rule at the module's top.
-
-    `scheduled` returns the first scheduled wall time that isn't before the one it is given.
-    """
-    eras_of = _eras if isinstance(zone, Hashable) else _eras.__wrapped__  # dateutil's zones can't be cached
-    moment = after + _MICROSECOND
-    while True:
-        era = next((era for era in eras_of(zone, moment.year) if moment < era.end), None)
-        if era is None:
-            return None
-        wall = moment + era.offset
-        if not repeats:
-            wall = era.shown if moment == era.start else max(wall, era.shown)
-        due = scheduled(wall)
-        if due is None:
-            return None
-        start = max(due - era.offset, moment)  # what was skipped just before the era starts with it
-        if start < era.end:
-            return start
-        # Clocks go back by a day at most, so after two idle ones there is nothing to repeat before `due`.
-        idle = era.end - moment > 2 * _DAY
-        moment = max(era.end, due - era.offset - 2 * _DAY) if idle else era.end
-
-
-@lru_cache(maxsize=1024)
-def _eras(zone: tzinfo | None, year: int) -> tuple[_Era, ...]:
-    """The eras of a year (UTC), and of the few days before it, for what the clock had shown by then."""
-    start = datetime(year, 1, 1) - 3 * _DAY if year > 1 else datetime.min + _DAY
-    last = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max - _DAY
-    shown = start + _offset(zone, start)
-    eras = []
-    while start < last:
-        offset, end = _offset(zone, start), _offset_end(zone, start, last)
-        eras.append(_Era(start, end, offset, shown))
-        start, shown = end, max(shown, end + offset)
-    return tuple(eras)
-
-
-def _offset_end(zone: tzinfo | None, start: datetime, last: datetime) -> datetime:
-    """The first instant after `start`, to the second, at which the offset is another one, or `last`."""
-    offset = _offset(zone, start)
-    while start < last:
-        step = min(6 * _HOUR, last - start)
-        if _offset(zone, start + step) != offset:
-            seconds = range(step // _SECOND)
-            changed = bisect_left(seconds, True, key=lambda n: _offset(zone, start + n * _SECOND) != offset)
-            return start + changed * _SECOND
-        start += step
-    return last
-
-
-def _offset(zone: tzinfo | None, instant: datetime) -> timedelta:
-    return instant.replace(tzinfo=timezone.utc).astimezone(zone).replace(tzinfo=None) - instant
-
-
-def _zone(of: BaseSchedule) -> tzinfo | None:
-    """The schedule's zone, or None for the system's: Celery's class for that is hours off near a change."""
-    zone: Any = of.tz
-    if isinstance(zone, LocalTimezone):
-        return None
-    name = getattr(zone, "zone", None)  # pytz
-    known: tzinfo = ZoneInfo(name) if isinstance(name, str) else zone
-    return known
 
 
 # -- the sun

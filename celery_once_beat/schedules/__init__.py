@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .codecs import find_zone, read_schedule, register_schedule_codec, write_schedule
+from .codecs import read_schedule, register_schedule_codec, write_schedule
 from .definition import Change, Definition, Schedule, check_name, check_words
 from .loaded import LoadedDefinition
+from .local_times import find_zone
 from .one_off import OneOff
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
 from .rrule import RRule

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo
 
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -22,10 +21,11 @@ from celery_once_beat.rules import is_clocked, is_tz_aware_crontab
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
+from .local_times import read_zone, zone_name
 from .one_off import OneOff
 from .rrule import RULE_FIELDS, RRule
 
-__all__ = ("find_zone", "read_schedule", "register_schedule_codec", "write_schedule")
+__all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
 
 S = TypeVar("S", bound=BaseSchedule)
 #: A schedule's fields, as JSON has them.
@@ -36,7 +36,6 @@ _DAY = timedelta(days=1)
 _MOST_FIELD = 256
 #: Seconds of an interval. A beat runs nothing that starts again sooner.
 _LEAST_INTERVAL, _MOST_INTERVAL = 1e-3, 1e9
-_ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
 _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 
@@ -177,41 +176,6 @@ def check_known(what: str, fields: Fields, known: tuple[str, ...] | None) -> Non
             raise NewerVersionError(
                 f"{what}: unknown field {name!r:.40}{hint}; if a newer version wrote it, upgrade this process"
             )
-
-
-# -- time zones
-
-
-def zone_name(zone: tzinfo | None) -> str:
-    """Return the name by which any machine finds ``zone``; raises SettingError where it has none."""
-    if zone is timezone.utc:
-        return "UTC"
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # pytz has a zone
-    try:
-        return read_zone(name).key
-    except ValueError:
-        raise SettingError(
-            f"schedule: found the time zone {shown(zone)}, which has no name; expected one like "
-            "ZoneInfo('Europe/Berlin'): give timezone=, or set the app's timezone"
-        ) from None
-
-
-def read_zone(name: object) -> ZoneInfo:
-    """Return the time zone of that name; raises ValueError."""
-    try:
-        if isinstance(name, str) and _ZONE.fullmatch(name):
-            return ZoneInfo(name)
-    except (OSError, KeyError, ValueError):  # a folder, none of that name, a path
-        pass
-    raise ValueError(f"tz: found {shown(name)}, expected the name of a time zone like 'Europe/Berlin'")
-
-
-def find_zone(zone: object) -> tzinfo:
-    """Return a time zone that is given by name or as itself; raises SettingError where it has no name."""
-    try:
-        return read_zone(zone) if isinstance(zone, str) else read_zone(zone_name(zone))  # type: ignore[arg-type]
-    except ValueError as exc:
-        raise SettingError(f"timezone: {exc}") from exc
 
 
 def _placed(when: Any, fields: Fields) -> BaseSchedule:

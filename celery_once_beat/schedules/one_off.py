@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone, tzinfo
 from typing import Any
 
-from celery.schedules import BaseSchedule
-
+from celery_once_beat.rules import PureSchedule
 from celery_once_beat.windows import format_instant
 
-__all__ = ("OneOff",)
+from .local_times import read_instant
+
+__all__ = ("OneOff", "at")
 
 
-class OneOff(BaseSchedule):
-    """Starts once, at an aware datetime, as ``clocked`` of django-celery-beat does; ValueError for a naive one."""
+class OneOff(PureSchedule):
+    """Starts once, at an aware datetime; ValueError for a naive one. :func:`at` reads a text."""
 
     def __init__(self, at: datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if at.utcoffset() is None:
             raise ValueError(f"found {at!r}, expected a datetime with a time zone")
-        #: By this name ``rules.starts`` knows that no start follows.
+        #: The instant, in UTC, by the name that it has in django-celery-beat's ``clocked``.
         self.clocked_time = at.astimezone(timezone.utc)
 
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002  # Celery's signature
-        """Return the time from now to the instant."""
-        return self.clocked_time - self.now()
+    def start_after(self, after: datetime) -> datetime | None:
+        """Return the instant, if it is later."""
+        start = self.clocked_time.replace(tzinfo=None)
+        return start if start > after else None
 
-    def __eq__(self, other: object) -> bool:
-        """Whether it is the same instant."""
-        return isinstance(other, OneOff) and other.clocked_time == self.clocked_time
+    def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the instant."""
+        return (self.clocked_time,), {}
 
-    def __hash__(self) -> int:
-        """By the instant."""
-        return hash(self.clocked_time)
+    def rule(self) -> str:
+        """Return what fingerprints have always been made of."""
+        return f"<one-off: {format_instant(self.clocked_time)}>"
 
     def __repr__(self) -> str:
-        """Return the same text in every process."""
-        return f"<one-off: {format_instant(self.clocked_time)}>"
+        """Return the call of :func:`at` that makes it again."""
+        return f"at({self.clocked_time.isoformat()!r})"
+
+
+def at(when: str | datetime, *, tz: str | tzinfo | None = None) -> OneOff:
+    """Return the schedule that starts once: at ``when``, a datetime or its text in ISO 8601.
+
+    ``tz`` is the time zone of one that names none. A local time that the clock skips is the first instant after the
+    gap, one that it shows twice is the first of the two. Raises SettingError.
+    """
+    return OneOff(read_instant("at", when, tz))

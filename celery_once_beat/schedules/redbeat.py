@@ -22,8 +22,8 @@ from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import check_anchor, latest_start, spread_offset
 from celery_once_beat.wording import shown
 
-from .codecs import find_zone
 from .definition import Definition, check_name
+from .local_times import find_zone
 from .rrule import RULE_FIELDS, RRule
 from .strict_json import read_object
 

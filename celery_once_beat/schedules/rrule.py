@@ -13,15 +13,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from datetime import MAXYEAR, datetime, timedelta, timezone, tzinfo
-from functools import partial
 from itertools import chain, groupby, islice, product, takewhile
 from math import prod
 from typing import Any
 
 from celery import Celery
-from celery.schedules import BaseSchedule, schedstate
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, rrule, weekday
 
+from celery_once_beat.rules import PureSchedule
 from celery_once_beat.wording import shown
 
 __all__ = ("RULE_FIELDS", "RRule")
@@ -64,7 +63,7 @@ _OF_DAYS = ("bymonth", "bymonthday", "byyearday", "byeaster", "byweekno", "bywee
 RULE_FIELDS = ("freq", "dtstart", "interval", "wkst", "count", "until", *_NUMBERS, "byweekday")
 
 
-class RRule(BaseSchedule):
+class RRule(PureSchedule):
     """Starts by a recurrence rule of RFC 5545.
 
     ``freq`` is ``"YEARLY"`` to ``"SECONDLY"``, ``dtstart`` an aware datetime with a fixed offset from UTC, or its text
@@ -76,15 +75,12 @@ class RRule(BaseSchedule):
     A start more than 41 years after the one before it isn't found. ``count`` is at most 10,000.
     """
 
-    #: By this name ``rules.starts`` knows that no remaining time says that no start follows.
-    may_end = True
-
     def __init__(self, freq: str | int, dtstart: datetime | str, *, app: Celery | None = None, **rule: Any) -> None:
         super().__init__(app=app)
         #: The rule as JSON has it. Two that are equal are the same rule.
         self.fields = _read_fields(freq, dtstart, rule)
         first = datetime.fromisoformat(self.fields["dtstart"])
-        self._offset = first.tzinfo
+        self._offset: timedelta = first.utcoffset()  # type: ignore[assignment]  # it has one
         self._starts = _Starts(self.fields, first.replace(tzinfo=None))
         #: In the rule's own time: no start is later.
         self._end = self._last_start(first.replace(tzinfo=None))
@@ -102,44 +98,19 @@ class RRule(BaseSchedule):
             raise ValueError(f"count: found {count}, but the rule has {len(counted)} starts within 41 years")
         return end
 
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta | None:  # type: ignore[override]
-        """Return the time from now to the first start after ``last_run_at``, None if the rule has ended."""
-        start = self._next(self.maybe_make_aware(last_run_at))
-        return None if start is None else start - self.now()
-
-    def is_due(self, last_run_at: datetime) -> schedstate:
-        """Return what a stock beat asks: whether a start has passed, and the seconds to the next one."""
-        remaining = self.remaining_estimate(last_run_at)
-        is_due = remaining is not None and remaining <= timedelta(0)
-        if is_due:
-            remaining = self.remaining_estimate(self.now())
-        seconds: Any = None if remaining is None else max(remaining.total_seconds(), 0)
-        return schedstate(is_due, seconds)
-
-    def _next(self, after: datetime) -> datetime | None:
+    def start_after(self, after: datetime) -> datetime | None:
+        """Return the first start after ``after``, by the rule."""
         try:
-            earliest = after.astimezone(self._offset).replace(tzinfo=None, microsecond=0) + _SECOND
+            earliest = (after + self._offset).replace(microsecond=0) + _SECOND
             start = next(self._starts.walk(earliest, self._end), None)
-            return None if start is None else start.replace(tzinfo=self._offset).astimezone(timezone.utc)
+            return None if start is None else start - self._offset
         except OverflowError:  # at the ends of the calendar
             return None
 
-    def __eq__(self, other: object) -> bool:
-        """Whether it is the same rule."""
-        return isinstance(other, RRule) and other.fields == self.fields
-
-    def __hash__(self) -> int:
-        """By the rule."""
-        return hash(repr(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Be made anew of the rule."""
-        return partial(RRule, **self.fields), ()
-
-    def __repr__(self) -> str:
-        """Return the text that makes it again, the same in every process."""
+    def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the rule."""
         freq, dtstart, *rule = self.fields.items()
-        return f"RRule({', '.join((repr(freq[1]), repr(dtstart[1]), *(f'{name}={value!r}' for name, value in rule)))})"
+        return (freq[1], dtstart[1]), dict(rule)
 
 
 class _Starts:

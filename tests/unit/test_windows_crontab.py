@@ -18,7 +18,7 @@ from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from celery_once_beat.rules import starts
+from celery_once_beat.rules import wall_clock
 from celery_once_beat.windows import next_start, starts_after
 
 UTC = timezone.utc
@@ -425,11 +425,11 @@ def test_the_systems_zone_changes_when_it_changes(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Europe/Berlin")
         time.tzset()
-        starts._eras.cache_clear()
+        wall_clock._eras.cache_clear()
         spring = list(starts_after(half_past_two, at("2026-03-28T12:00"), at("2026-03-30T12:00")))
         autumn = list(starts_after(half_past_two, at("2026-10-24T12:00"), at("2026-10-26T12:00")))
     time.tzset()
-    starts._eras.cache_clear()
+    wall_clock._eras.cache_clear()
     assert spring == [at("2026-03-29T01:00"), at("2026-03-30T00:30")]
     assert autumn == [at("2026-10-25T00:30"), at("2026-10-26T01:30")]
 

@@ -1,0 +1,132 @@
+"""Wall clocks: at which instant a local time comes, also where a zone's clock jumps. Pure.
+
+Debian cron's rule for daylight saving, for all schedules that have a local time:
+
+* a local time that the clock skips comes at the first instant after the gap; several of them are one start;
+* a local time that the clock shows twice comes once, the first time;
+* but what repeats (a crontab with ``*`` or ``*/n`` hours) starts whenever the clock shows a scheduled time, and only
+  then.
+
+For that a zone's history is cut into eras of one UTC offset, and a scheduled time is looked for era by era.
+
+Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the zone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from celery.utils.time import LocalTimezone
+
+from celery_once_beat.wording import shown
+
+__all__ = ("by_wall_clock", "first_instant", "naive_utc", "offset_at", "plain_zone")
+
+_DAY = timedelta(days=1)
+_HOUR = timedelta(hours=1)
+_SECOND = timedelta(seconds=1)
+_MICROSECOND = timedelta(microseconds=1)
+_LAST_YEAR = 9999
+
+
+def naive_utc(instant: datetime) -> datetime:
+    """Return an aware instant as a naive one in UTC; raises ValueError for a naive one."""
+    if instant.tzinfo is timezone.utc:
+        return instant.replace(tzinfo=None)
+    if instant.utcoffset() is None:
+        raise ValueError(f"found {shown(instant)}, expected an aware datetime")
+    return instant.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+class _Era(NamedTuple):
+    """A time in which a zone keeps one offset from UTC."""
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+    shown: datetime  # by the era's start the wall clock had shown or skipped every time before this one
+
+
+def by_wall_clock(
+    zone: tzinfo | None,
+    after: datetime,
+    scheduled: Callable[[datetime], datetime | None],
+    *,
+    repeats: bool,
+) -> datetime | None:
+    """Return the first instant after `after` at which a scheduled wall time starts, by the rule at the module's top.
+
+    `scheduled` returns the first scheduled wall time that isn't before the one it is given.
+    """
+    eras_of = _eras if isinstance(zone, Hashable) else _eras.__wrapped__  # dateutil's zones can't be cached
+    moment = after + _MICROSECOND
+    while True:
+        era = next((era for era in eras_of(zone, moment.year) if moment < era.end), None)
+        if era is None:
+            return None
+        wall = moment + era.offset
+        if not repeats:
+            wall = era.shown if moment == era.start else max(wall, era.shown)
+        due = scheduled(wall)
+        if due is None:
+            return None
+        start = max(due - era.offset, moment)  # what was skipped just before the era starts with it
+        if start < era.end:
+            return start
+        # Clocks go back by a day at most, so after two idle ones there is nothing to repeat before `due`.
+        idle = era.end - moment > 2 * _DAY
+        moment = max(era.end, due - era.offset - 2 * _DAY) if idle else era.end
+
+
+@lru_cache(maxsize=1024)
+def _eras(zone: tzinfo | None, year: int) -> tuple[_Era, ...]:
+    """The eras of a year (UTC), and of the few days before it, for what the clock had shown by then."""
+    start = datetime(year, 1, 1) - 3 * _DAY if year > 1 else datetime.min + _DAY
+    last = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max - _DAY
+    shown = start + offset_at(zone, start)
+    eras = []
+    while start < last:
+        offset, end = offset_at(zone, start), _offset_end(zone, start, last)
+        eras.append(_Era(start, end, offset, shown))
+        start, shown = end, max(shown, end + offset)
+    return tuple(eras)
+
+
+def _offset_end(zone: tzinfo | None, start: datetime, last: datetime) -> datetime:
+    """The first instant after `start`, to the second, at which the offset is another one, or `last`."""
+    offset = offset_at(zone, start)
+    while start < last:
+        step = min(6 * _HOUR, last - start)
+        if offset_at(zone, start + step) != offset:
+            seconds = range(step // _SECOND)
+            changed = bisect_left(seconds, True, key=lambda n: offset_at(zone, start + n * _SECOND) != offset)
+            return start + changed * _SECOND
+        start += step
+    return last
+
+
+def offset_at(zone: tzinfo | None, instant: datetime) -> timedelta:
+    """Return the zone's offset from UTC at an instant."""
+    return instant.replace(tzinfo=timezone.utc).astimezone(zone).replace(tzinfo=None) - instant
+
+
+def first_instant(wall: datetime, zone: tzinfo | None) -> datetime:
+    """Return the instant at which a wall time comes; OverflowError past the ends of the calendar."""
+    found = by_wall_clock(zone, wall - 2 * _DAY, lambda earliest: wall if earliest <= wall else None, repeats=False)
+    if found is None:
+        raise OverflowError("a time past the ends of the calendar")
+    return found
+
+
+def plain_zone(zone: Any) -> tzinfo | None:
+    """Return a zone as this module takes it; None: the system's, for which Celery's class is hours off at a change."""
+    if isinstance(zone, LocalTimezone):
+        return None
+    name = getattr(zone, "zone", None)  # pytz
+    known: tzinfo = ZoneInfo(name) if isinstance(name, str) else zone
+    return known
