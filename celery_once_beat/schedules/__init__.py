@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from .codecs import read_schedule, register_schedule_codec, write_schedule
+from .cron import cron
 from .definition import Change, Definition, Schedule, check_name, check_words
+from .intervals import every
 from .loaded import LoadedDefinition
 from .local_times import find_zone
-from .one_off import OneOff
+from .one_off import OneOff, at
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
 from .rrule import RRule
 from .words import describe
@@ -19,9 +21,12 @@ __all__ = (
     "RRule",
     "RedBeatEntry",
     "Schedule",
+    "at",
     "check_name",
     "check_words",
+    "cron",
     "describe",
+    "every",
     "find_zone",
     "last_run_of",
     "read_redbeat",

@@ -21,6 +21,8 @@ from celery_once_beat.rules import is_clocked, is_tz_aware_crontab
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
+from .cron import cron
+from .intervals import every
 from .local_times import read_zone, zone_name
 from .one_off import OneOff
 from .rrule import RULE_FIELDS, RRule
@@ -277,8 +279,36 @@ def _read_rrule(fields: Fields) -> BaseSchedule:
     return RRule(**{"freq": None, "dtstart": None, **fields})
 
 
+def _write_cron(when: Any, zone: tzinfo | None) -> Fields:
+    return {"line": when.line, "tz": zone_name(when.zone or zone or when.tz)}
+
+
+def _read_cron(fields: Fields) -> BaseSchedule:
+    return cron(fields.get("line"), tz=read_zone(fields.get("tz")))  # type: ignore[arg-type]  # it refuses what is no text
+
+
+def _write_every(when: Any, zone: tzinfo | None) -> Fields:
+    placed = when.in_zone(zone or when.tz)
+    seconds = placed.step.total_seconds()
+    fields: dict[str, Any] = {"seconds": int(seconds) if seconds == int(seconds) else seconds}
+    if placed.anchor is not None:
+        fields["anchor"] = format_instant(placed.anchor)
+    return fields if placed.zone is None else {**fields, "tz": zone_name(placed.zone)}
+
+
+def _read_every(fields: Fields) -> BaseSchedule:
+    anchor = parse_instant(fields["anchor"]) if "anchor" in fields else None
+    zone = read_zone(fields["tz"]) if "tz" in fields else None
+    seconds = timedelta(seconds=_number(fields, "seconds", _LEAST_INTERVAL, _MOST_INTERVAL))
+    if zone is None and not seconds % _DAY:
+        raise ValueError("tz: found none, expected the time zone of whole days")
+    return every(seconds, anchor=anchor, tz=zone)
+
+
 _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)
 _register(_Codec("crontab", _write_crontab, _read_crontab, (*_CRONTAB, "tz")), crontab)
 _register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar)
 _register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
 _register(_Codec("rrule", lambda when, _zone: when.fields, _read_rrule, RULE_FIELDS), RRule)
+_register(_Codec("cron", _write_cron, _read_cron, ("line", "tz")), cron)
+_register(_Codec("every", _write_every, _read_every, ("seconds", "anchor", "tz")), every)

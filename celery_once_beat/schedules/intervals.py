@@ -1,0 +1,77 @@
+"""Schedules of fixed steps: ``every("90 min")``. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.rules import PureSchedule, grid_start
+from celery_once_beat.wording import A_SPAN, read_span, shown
+
+from .local_times import find_zone, read_instant, zone_name
+
+__all__ = ("LEAST_STEP", "MOST_STEP", "every")
+
+_DAY = timedelta(days=1)
+#: A beat runs nothing that starts again sooner; 30 years.
+LEAST_STEP, MOST_STEP = timedelta(milliseconds=1), timedelta(seconds=1e9)
+_UNITS = ((_DAY, "d"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min"), (timedelta(seconds=1), "s"))
+
+
+class every(PureSchedule):  # noqa: N801  # as Celery's schedule
+    """Starts in steps: seconds, a timedelta, or a text like ``"90 min"``.
+
+    They are counted from ``anchor``, an instant, or a local time in ``tz``. None: from the Unix epoch; whole days fall
+    on midnights, counted from Monday 1970-01-05. Whole days keep the local time of day in ``tz``, by name or as itself;
+    None: in the app's time zone. Raises SettingError.
+    """
+
+    def __init__(
+        self,
+        step: str | float | timedelta,
+        *,
+        anchor: str | datetime | None = None,
+        tz: str | tzinfo | None = None,
+    ) -> None:
+        super().__init__()
+        self.step = _read_step(step)
+        self.zone = None if tz is None else find_zone(tz)
+        #: Aware UTC; None: the epoch.
+        self.anchor = None if anchor is None else read_instant("every, anchor", anchor, tz)
+        self._origin = None if self.anchor is None else self.anchor.replace(tzinfo=None)
+
+    def start_after(self, after: datetime) -> datetime | None:
+        """Return the first start after ``after``, on the grid."""
+        return grid_start(self.step, None if self.step % _DAY else self.tz, after, self._origin)
+
+    def in_zone(self, zone: tzinfo) -> every:
+        """Return it in its own zone, else in ``zone`` if it needs one."""
+        if self.zone is not None or self.step % _DAY:
+            return self
+        return every(self.step, anchor=self.anchor, tz=zone)
+
+    def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the step, and what else it has."""
+        named = {} if self.anchor is None else {"anchor": self.anchor.isoformat()}
+        return (_text(self.step),), named if self.zone is None else {**named, "tz": zone_name(self.zone)}
+
+
+def _read_step(step: object) -> timedelta:
+    found = read_span(step) if isinstance(step, str) else step
+    try:
+        if isinstance(found, (int, float)) and not isinstance(found, bool):
+            found = timedelta(seconds=found)
+    except (OverflowError, ValueError):  # not a number, or longer than a timedelta
+        found = None
+    if not isinstance(found, timedelta) or not LEAST_STEP <= found <= MOST_STEP:
+        raise SettingError(f"every: found {shown(step)}, expected seconds, a timedelta or {A_SPAN}; 1 ms to 30 years")
+    return found
+
+
+def _text(step: timedelta) -> str | float:
+    """Return what reads as the step: in the largest unit of which it is a whole number, else seconds."""
+    for size, unit in _UNITS:
+        if not step % size:
+            return f"{step // size} {unit}"
+    return step.total_seconds()

@@ -1,0 +1,299 @@
+"""``cron`` and ``every``: what their texts mean, as values, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule
+from cronsim import CronSim
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_once_beat.errors import NewerVersionError, SettingError
+from celery_once_beat.schedules import OneOff, at, cron, every, read_schedule, write_schedule
+from celery_once_beat.windows import next_start, starts_after
+
+UTC = timezone.utc
+BERLIN = ZoneInfo("Europe/Berlin")
+DAY = timedelta(days=1)
+YEAR = 366 * DAY
+
+
+def starts(when: Any, after: str, number: int = 3, zone: str = "UTC") -> list[str]:
+    tz = ZoneInfo(zone)
+    begin = datetime.fromisoformat(after).replace(tzinfo=tz)
+    found = starts_after(when, begin, begin.astimezone(UTC) + 30 * YEAR)
+    return [start.astimezone(tz).strftime("%Y-%m-%dT%H:%M:%S") for start in islice(found, number)]
+
+
+# -- what a line means
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("0 2 * * mon-fri", ["2026-01-01T02:00:00", "2026-01-02T02:00:00", "2026-01-05T02:00:00"]),
+        ("*/20 * * * *", ["2026-01-01T00:20:00", "2026-01-01T00:40:00", "2026-01-01T01:00:00"]),
+        ("15,45 30 6 * * *", ["2026-01-01T06:30:15", "2026-01-01T06:30:45", "2026-01-02T06:30:15"]),
+        ("0 0 L * *", ["2026-01-31T00:00:00", "2026-02-28T00:00:00", "2026-03-31T00:00:00"]),
+        ("0 0 1,L * *", ["2026-01-31T00:00:00", "2026-02-01T00:00:00", "2026-02-28T00:00:00"]),
+        ("0 0 * * 5L", ["2026-01-30T00:00:00", "2026-02-27T00:00:00", "2026-03-27T00:00:00"]),
+        ("0 0 * * friL", ["2026-01-30T00:00:00", "2026-02-27T00:00:00", "2026-03-27T00:00:00"]),
+        ("0 0 * * mon#2", ["2026-01-12T00:00:00", "2026-02-09T00:00:00", "2026-03-09T00:00:00"]),
+        ("0 0 * * 1#1,3#5", ["2026-01-05T00:00:00", "2026-02-02T00:00:00", "2026-03-02T00:00:00"]),
+        ("0 0 29 2 *", ["2028-02-29T00:00:00", "2032-02-29T00:00:00", "2036-02-29T00:00:00"]),
+        ("0 0 * jan-mar/2 7", ["2026-01-04T00:00:00", "2026-01-11T00:00:00", "2026-01-18T00:00:00"]),
+        ("10/20 3 * * *", ["2026-01-01T03:10:00", "2026-01-01T03:30:00", "2026-01-01T03:50:00"]),
+        ("@daily", ["2026-01-02T00:00:00", "2026-01-03T00:00:00", "2026-01-04T00:00:00"]),
+        ("@hourly", ["2026-01-01T01:00:00", "2026-01-01T02:00:00", "2026-01-01T03:00:00"]),
+        ("@weekly", ["2026-01-04T00:00:00", "2026-01-11T00:00:00", "2026-01-18T00:00:00"]),
+        ("@monthly", ["2026-02-01T00:00:00", "2026-03-01T00:00:00", "2026-04-01T00:00:00"]),
+        ("@yearly", ["2027-01-01T00:00:00", "2028-01-01T00:00:00", "2029-01-01T00:00:00"]),
+    ],
+)
+def test_a_line_means_what_cron_users_expect(line: str, expected: list[str]) -> None:
+    """Numbers, names, ranges, steps, the last day, the nth weekday, seconds first, nicknames."""
+    assert starts(cron(line, tz="UTC"), "2026-01-01T00:00") == expected
+
+
+def test_two_days_are_alternatives_as_in_vixies_cron() -> None:
+    """With the 13th and Friday cron starts on either; with a star in one of them on both. Celery wants both always."""
+    app = Celery("tests", set_as_current=False)
+    assert starts(cron("0 0 13 * fri", tz="UTC"), "2026-02-07") == [
+        "2026-02-13T00:00:00", "2026-02-20T00:00:00", "2026-02-27T00:00:00"]  # fmt: skip
+    assert starts(cron("0 0 */13 * fri", tz="UTC"), "2026-01-01") == [
+        "2026-02-27T00:00:00", "2026-03-27T00:00:00", "2026-05-01T00:00:00"]  # fmt: skip
+    friday = crontab(0, 0, day_of_month=13, day_of_week="fri", app=app)
+    assert starts(friday, "2026-01-01") == ["2026-02-13T00:00:00", "2026-03-13T00:00:00", "2026-11-13T00:00:00"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("0 25 * * *", "cron, hour: found '25', expected 0 to 23, or *"),
+        ("60 * * * *", "cron, minute: found '60', expected 0 to 59, or *"),
+        ("61 0 0 * * *", "cron, second: found '61', expected 0 to 59, or *"),
+        ("0 0 32 * *", "cron, day of month: found '32', expected 1 to 31, L for the last day, or *"),
+        ("0 0 * 13 *", "cron, month: found '13', expected 1 to 12, jan to dec, or *"),
+        ("0 0 * * 8", "cron, day of week: found '8', expected 0 to 7 (Sunday is both), sun to sat, 5L"),
+        ("0 0 * * mon#6", "cron, day of week: found 'mon#6'"),
+        ("0 0 * * fri-mon", "cron, day of week: found 'fri-mon', expected a range from low to high, as 0-7"),
+        ("*/0 * * * *", "cron, minute: found '*/0', expected a step from 1 to 59"),
+        ("*/90 * * * *", "cron, minute: found '*/90', expected a step from 1 to 59"),
+        ("*-5 * * * *", "cron, minute: found '*-5'"),
+        ("1,,2 * * * *", "cron, minute: found ''"),
+        ("R * * * *", "cron, minute: found 'r'"),
+        ("0 0 ? * *", "cron, day of month: found '?'"),
+        ("0 0 LW * *", "cron, day of month: found 'lw'"),
+        ("0 0 30 2 *", "cron: found days of month that none of the months has"),
+        ("* * * *", "cron: found 4 fields"),
+        ("", "cron: found 1 fields"),
+        ("@reboot", "cron: found '@reboot', expected one of @yearly"),
+        ("٣ * * * *", "cron, minute: found"),
+        ("0 " * 400, "cron: found"),
+        (None, "cron: found None, expected a line like '0 2 * * mon-fri'"),
+        (["0 2 * * *"], "cron: found ['0 2 * * *'], expected a line"),
+    ],
+)
+def test_an_error_names_the_field_and_what_it_allows(line: Any, expected: str) -> None:
+    """What cron wouldn't read is refused when the schedule is made."""
+    with pytest.raises(SettingError) as caught:
+        cron(line)
+    assert str(caught.value).startswith(expected)
+
+
+def number_fields(low: int, high: int) -> st.SearchStrategy[str]:
+    numbers = st.integers(low, high)
+    # cronsim takes 5-5/2 for 5/2.
+    pairs = st.tuples(numbers, numbers).filter(lambda pair: pair[0] != pair[1])
+    ranges = pairs.map(lambda pair: f"{min(pair)}-{max(pair)}")
+    stepped = st.tuples(st.one_of(st.just("*"), ranges), st.integers(1, high)).map(lambda pair: f"{pair[0]}/{pair[1]}")
+    term = st.one_of(numbers.map(str), ranges, stepped)
+    return st.one_of(st.just("*"), term, st.lists(term, min_size=2, max_size=3).map(",".join))
+
+
+LINES = st.tuples(
+    number_fields(0, 59),
+    number_fields(0, 23),
+    st.one_of(number_fields(1, 31), st.sampled_from(["L", "1,L", "15,L"])),
+    number_fields(1, 12),
+    st.one_of(number_fields(0, 7), st.sampled_from(["5L", "1#1", "mon#2", "2#5,5L", "sat,3#1"])),
+).map(" ".join)
+INSTANTS = st.datetimes(datetime(1990, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC))
+
+
+@settings(max_examples=300, deadline=None)
+@given(LINES, st.sampled_from(["", "0 ", "*/20 ", "7,59 "]), INSTANTS)
+def test_cronsim_reads_lines_alike(line: str, seconds: str, after: datetime) -> None:
+    """In UTC, an independent cron finds the same starts; or both say that there is none."""
+    line = seconds + line
+    try:
+        when = cron(line, tz="UTC")
+    except SettingError as exc:
+        assert "none of the months has" in str(exc)  # noqa: PT017  # cronsim goes on looking, or refuses it too
+        return
+    theirs = list(islice(CronSim(line, after), 4))
+    found = list(islice(starts_after(when, after, after + 60 * YEAR), 4))
+    assert found == theirs[: len(found)]
+    assert len(found) == len(theirs) or theirs[len(found)] > after + 41 * YEAR
+
+
+@pytest.mark.parametrize("line", ["30 2 * * *", "0 30 2 * * *"])
+def test_daylight_saving_is_as_of_crontabs(line: str) -> None:
+    """A fixed hour starts once: after the gap, or the first time."""
+    when = cron(line, tz="Europe/Berlin")
+    gap = starts(when, "2026-03-28T12:00", 2, "Europe/Berlin")
+    assert gap == ["2026-03-29T03:00:00", "2026-03-30T02:30:00"]
+    twice = starts(when, "2026-10-24T12:00", 2, "Europe/Berlin")
+    assert twice == ["2026-10-25T02:30:00", "2026-10-26T02:30:00"]
+
+
+def test_every_hour_follows_the_clock() -> None:
+    """With ``*`` hours, what the clock shows twice starts twice, and what it skips doesn't start."""
+    when = cron("30 * * * *", tz="Europe/Berlin")
+    assert starts(when, "2026-10-25T01:00", 4, "Europe/Berlin")[1:3] == ["2026-10-25T02:30:00"] * 2
+    assert starts(when, "2026-03-29T01:00", 2, "Europe/Berlin") == ["2026-03-29T01:30:00", "2026-03-29T03:30:00"]
+
+
+# -- every
+
+
+@pytest.mark.parametrize("step", ["90 min", "1.5h", 5400, 5400.0, timedelta(minutes=90)])
+def test_every_has_the_windows_of_celerys_interval(step: Any) -> None:
+    """However its step is written; with an anchor, those through the anchor."""
+    app = Celery("tests", set_as_current=False)
+    assert starts(every(step), "2026-01-01") == starts(schedule(timedelta(minutes=90), app=app), "2026-01-01")
+    quarter = every(step, anchor="2026-01-01T00:15", tz="UTC")
+    assert starts(quarter, "2026-01-01", 2) == ["2026-01-01T00:15:00", "2026-01-01T01:45:00"]
+
+
+def test_whole_days_keep_the_local_time_of_day() -> None:
+    """Over a change of the clock too; without an anchor they fall on midnights, weeks on Mondays."""
+    two_days = every("2 d", anchor="2026-03-27T06:30", tz="Europe/Berlin")
+    assert starts(two_days, "2026-03-27T06:30", 2, "Europe/Berlin") == ["2026-03-29T06:30:00", "2026-03-31T06:30:00"]
+    assert starts(every("1 w", tz="Europe/Berlin"), "2026-03-27", 1, "Europe/Berlin") == ["2026-03-30T00:00:00"]
+
+
+@pytest.mark.parametrize(
+    "step", ["", "soon", 0, -1, "0 s", 0.0001, 1e10, float("nan"), float("inf"), True, None, "1e3 s"]
+)
+def test_a_wrong_step_is_refused(step: Any) -> None:
+    """What is no span of time, or none that a beat can keep."""
+    with pytest.raises(SettingError, match=r"^every: found"):
+        every(step)
+
+
+def test_an_anchor_without_a_zone_is_refused() -> None:
+    """Nobody could tell which instant it is."""
+    with pytest.raises(SettingError, match="names no time zone"):
+        every("1 h", anchor="2026-01-01T00:15")
+
+
+# -- once
+
+
+def test_at_is_a_one_off() -> None:
+    """One thing under two names: a text in a zone, or an aware datetime."""
+    christmas = at("2026-12-24T18:00", tz="Europe/Berlin")
+    assert christmas == OneOff(datetime(2026, 12, 24, 17, tzinfo=UTC)) == at("2026-12-24T17:00Z")
+    assert type(christmas) is OneOff
+    assert starts(christmas, "2020-01-01") == ["2026-12-24T17:00:00"]
+    assert next_start(christmas, christmas.clocked_time) is None
+
+
+def test_a_local_time_that_the_clock_skips_or_shows_twice() -> None:
+    """The first instant after the gap; the first of the two. Where a whole day was lost too."""
+    assert at("2026-03-29T02:30", tz=BERLIN).clocked_time == datetime(2026, 3, 29, 1, tzinfo=UTC)
+    assert at("2026-10-25T02:30", tz=BERLIN).clocked_time == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    assert at("2011-12-30T12:00", tz="Pacific/Apia").clocked_time == datetime(2011, 12, 30, 10, tzinfo=UTC)
+    assert at("1900-01-01T00:00", tz="UTC").clocked_time.year == 1900
+
+
+@pytest.mark.parametrize(
+    "wrong", [("2026-12-24T18:00",), ("soon", "UTC"), (None, "UTC"), ("2026-12-24T18:00", "Europe/Berlni")]
+)
+def test_a_wrong_time_is_refused(wrong: tuple[Any, ...]) -> None:
+    """Also one that names no zone."""
+    with pytest.raises(SettingError):
+        at(wrong[0], tz=wrong[1] if len(wrong) > 1 else None)
+
+
+# -- values
+
+VALUES = [
+    cron("0 2 * * mon-fri", tz="Europe/Berlin"),
+    cron("*/5 * * * * *"),
+    cron(" @Daily", tz=BERLIN),
+    every("90 min"),
+    every(0.25),
+    every("3 d", anchor="2026-01-01T06:00", tz="Australia/Lord_Howe"),
+    every("36 h", anchor="2026-01-01T06:00+01:00"),
+    at("2026-12-24T18:00", tz="Europe/Berlin"),
+]
+
+
+@pytest.mark.parametrize("when", VALUES, ids=repr)
+def test_a_schedule_is_a_value(when: Any) -> None:
+    """Equal by what it was made of: as its own text, pickled, and hashed."""
+    for same in (eval(repr(when)), pickle.loads(pickle.dumps(when))):
+        assert (same, hash(same), repr(same)) == (when, hash(when), repr(when))
+    assert len({*VALUES, when}) == len(VALUES)
+    assert when != "another"
+
+
+@pytest.mark.parametrize("when", VALUES, ids=repr)
+def test_a_schedule_is_stored_as_json(when: Any) -> None:
+    """What is read is in the zone that counted when it was written, and starts at the same instants."""
+    app = Celery("tests", set_as_current=False)
+    app.conf.timezone = "Asia/Tokyo"
+    when = pickle.loads(pickle.dumps(when))
+    when.app = app
+    written = write_schedule(when)
+    read = read_schedule(written)
+    assert read == when.in_zone(ZoneInfo("Asia/Tokyo"))
+    assert write_schedule(read) == written
+    assert starts(read, "2026-01-01") == starts(when, "2026-01-01")
+    with pytest.raises(NewerVersionError):
+        read_schedule({**written, "moon": 1})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "cron"}, {"type": "cron", "line": "0 2 * * *"}, {"type": "cron", "line": 5, "tz": "UTC"},
+        {"type": "cron", "line": "0 2 * * *", "tz": "../etc"}, {"type": "every"}, {"type": "every", "seconds": "1 h"},
+        {"type": "every", "seconds": 86400}, {"type": "every", "seconds": 5, "anchor": "soon"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_read_is_not_trusted(fields: dict[str, Any]) -> None:
+    """A ValueError, whatever was stored."""
+    with pytest.raises(ValueError, match="found"):
+        read_schedule(fields)
+
+
+def test_without_a_zone_it_follows_its_app() -> None:
+    """As Celery's crontab does, also where the app's zone is set later."""
+    app = Celery("tests", set_as_current=False)
+    when = cron("0 2 * * *")
+    hash(when)
+    when.app = app
+    app.conf.timezone = "Asia/Tokyo"
+    assert starts(when, "2026-01-01", 1) == ["2026-01-01T17:00:00"]
+
+
+def test_the_ends_of_the_calendar() -> None:
+    """A start, or none; no error."""
+    for zone in ("UTC", "Pacific/Apia", "America/New_York"):
+        daily = cron("0 0 * * *", tz=zone)
+        assert next_start(daily, datetime.max.replace(tzinfo=UTC) - DAY / 24) is None
+        assert next_start(daily, datetime(9999, 6, 1, tzinfo=UTC)) is not None
+        assert next_start(cron("0 0 1 1 *", tz=zone), datetime(9999, 6, 1, tzinfo=UTC)) is None
+        assert next_start(cron("* * * * * *", tz=zone), datetime(1, 2, 1, tzinfo=UTC)) is not None
+        assert starts(cron("0 0 29 2 *", tz="UTC"), "1896-03-01", 1) == ["1904-02-29T00:00:00"]
