@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 from .codecs import read_schedule, register_schedule_codec, write_schedule
+from .composed import Composed, between, excluding, union
 from .cron import cron
 from .definition import Change, Definition, Schedule, check_name, check_words
 from .intervals import every
 from .loaded import LoadedDefinition
 from .local_times import find_zone
 from .one_off import OneOff, at
+from .periods import Period
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
 from .rrule import RRule
 from .words import describe
 
 __all__ = (
     "Change",
+    "Composed",
     "Definition",
     "LoadedDefinition",
     "OneOff",
+    "Period",
     "RRule",
     "RedBeatEntry",
     "Schedule",
     "at",
+    "between",
     "check_name",
     "check_words",
     "cron",
     "describe",
     "every",
+    "excluding",
     "find_zone",
     "last_run_of",
     "read_redbeat",
     "read_schedule",
     "register_schedule_codec",
     "run_until",
+    "union",
     "write_schedule",
 )

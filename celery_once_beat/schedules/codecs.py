@@ -16,15 +16,17 @@ from typing import Any, TypeVar
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from celery_once_beat.errors import NewerVersionError, SettingError
+from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError
 from celery_once_beat.rules import is_clocked, is_tz_aware_crontab
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
+from .composed import CronPart, SolarPart, between, excluding, union
 from .cron import cron
 from .intervals import every
 from .local_times import read_zone, zone_name
 from .one_off import OneOff
+from .periods import Period
 from .rrule import RULE_FIELDS, RRule
 
 __all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
@@ -39,6 +41,7 @@ _MOST_FIELD = 256
 #: Seconds of an interval. A beat runs nothing that starts again sooner.
 _LEAST_INTERVAL, _MOST_INTERVAL = 1e-3, 1e9
 _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+_PERIOD = ("start", "end", "name", "rule", "without", "tz")
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ def write_schedule(when: object, zone: tzinfo | None = None, *, any_nowfun: bool
         fields = dict(codec.write(when, zone))
     except SettingError:
         raise
+    except ScheduleError as exc:  # a file of holidays that can't be read
+        raise SettingError(str(exc)) from exc
     except Exception as exc:  # whatever a user's codec raises
         raise SettingError(f"schedule: {shown(when)} can't be stored: {shown(exc)}") from exc
     if "type" in fields:
@@ -298,17 +303,79 @@ def _write_every(when: Any, zone: tzinfo | None) -> Fields:
 
 def _read_every(fields: Fields) -> BaseSchedule:
     anchor = parse_instant(fields["anchor"]) if "anchor" in fields else None
-    zone = read_zone(fields["tz"]) if "tz" in fields else None
+    zone = _zone(fields)
     seconds = timedelta(seconds=_number(fields, "seconds", _LEAST_INTERVAL, _MOST_INTERVAL))
     if zone is None and not seconds % _DAY:
         raise ValueError("tz: found none, expected the time zone of whole days")
     return every(seconds, anchor=anchor, tz=zone)
 
 
+def _write_between(when: Any, zone: tzinfo | None) -> Fields:
+    (part,), named = when.in_zone(zone or when.tz).made_of()
+    return {"when": write_schedule(part), **named}
+
+
+def _read_between(fields: Fields) -> BaseSchedule:
+    bounds = {name: _text(fields, name) for name in ("start", "end") if name in fields}
+    return between(read_schedule(fields.get("when")), **bounds, tz=_zone(fields))
+
+
+def _write_excluding(when: Any, zone: tzinfo | None) -> Fields:
+    placed = when.in_zone(zone or when.tz)
+    fields: dict[str, Any] = {"when": write_schedule(placed.parts[0])}
+    fields["periods"] = [period.fields() for period in placed.periods()]
+    fields["schedules"] = [write_schedule(other) for other in placed.others()]
+    return {**{name: value for name, value in fields.items() if value}, **placed.made_of()[1]}
+
+
+def _read_excluding(fields: Fields) -> BaseSchedule:
+    periods = [_read_period(each) for each in _list(fields, "periods")]
+    others = [read_schedule(each) for each in _list(fields, "schedules")]
+    return excluding(read_schedule(fields.get("when")), [*periods, *others], tz=_zone(fields))
+
+
+def _read_period(fields: Any) -> Period:
+    if not isinstance(fields, dict):
+        raise ValueError(f"periods: found {shown(fields)}, expected an object with a start")  # noqa: TRY004
+    check_known("period", fields, _PERIOD)
+    without = tuple(_list(fields, "without"))
+    return Period(**{"start": None, **fields, "without": without})
+
+
+def _write_union(when: Any, zone: tzinfo | None) -> Fields:
+    parts, named = when.in_zone(zone or when.tz).made_of()
+    return {"of": [write_schedule(part) for part in parts], **named}
+
+
+def _read_union(fields: Fields) -> BaseSchedule:
+    return union(*map(read_schedule, _list(fields, "of")), tz=_zone(fields))
+
+
+def _zone(fields: Fields) -> tzinfo | None:
+    return read_zone(fields["tz"]) if "tz" in fields else None
+
+
+def _list(fields: Fields, name: str) -> list[Any]:
+    value = fields.get(name, [])
+    if not isinstance(value, list):
+        raise ValueError(f"{name}: found {shown(value)}, expected a list")  # noqa: TRY004
+    return value
+
+
+def _text(fields: Fields, name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: found {shown(value)}, expected a time like '2026-12-24T18:00'")  # noqa: TRY004
+    return value
+
+
 _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)
-_register(_Codec("crontab", _write_crontab, _read_crontab, (*_CRONTAB, "tz")), crontab)
-_register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar)
+_register(_Codec("crontab", _write_crontab, _read_crontab, (*_CRONTAB, "tz")), crontab, CronPart)
+_register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar, SolarPart)
 _register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
 _register(_Codec("rrule", lambda when, _zone: when.fields, _read_rrule, RULE_FIELDS), RRule)
 _register(_Codec("cron", _write_cron, _read_cron, ("line", "tz")), cron)
 _register(_Codec("every", _write_every, _read_every, ("seconds", "anchor", "tz")), every)
+_register(_Codec("between", _write_between, _read_between, ("when", "start", "end", "tz")), between)
+_register(_Codec("excluding", _write_excluding, _read_excluding, ("when", "periods", "schedules", "tz")), excluding)
+_register(_Codec("union", _write_union, _read_union, ("of", "tz")), union)

@@ -10,7 +10,7 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.rules import first_instant
 from celery_once_beat.wording import shown
 
-__all__ = ("find_zone", "read_instant", "read_time", "read_zone", "zone_name")
+__all__ = ("find_zone", "names_zone", "read_instant", "read_time", "read_zone", "zone_name")
 
 _ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -60,6 +60,11 @@ def read_time(what: str, when: object) -> date | datetime:
         except ValueError:
             pass
     raise SettingError(f"{what}: found {shown(when)}, expected a time like '2026-12-24T18:00', or a date")
+
+
+def names_zone(when: date | datetime) -> bool:
+    """Whether it is an instant by itself; else it is a local time."""
+    return isinstance(when, datetime) and when.utcoffset() is not None
 
 
 def read_instant(what: str, when: object, tz: str | tzinfo | None = None) -> datetime:

@@ -107,6 +107,10 @@ class RRule(PureSchedule):
         except OverflowError:  # at the ends of the calendar
             return None
 
+    def own_starts(self, earliest: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the starts from ``earliest`` up to ``until``. All are naive, in the rule's own time."""
+        return self._starts.walk(earliest, min(until, self._end))
+
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the rule."""
         freq, dtstart, *rule = self.fields.items()

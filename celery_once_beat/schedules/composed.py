@@ -1,0 +1,463 @@
+"""Schedules that are made of others: ``between``, ``excluding``, ``union``. Pure.
+
+A composed schedule proposes instants, in order, as the schedules below it start. What ``excluding`` leaves out isn't
+allowed. The first that is allowed is its next start. So a look is one walk, however the schedules are nested, and takes
+a bounded number of steps: then UndecidedError says how far it got.
+
+What follows the app's time zone is put into it first: ``in_zone`` makes a schedule that is the same in any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from os import PathLike, fspath
+from typing import Any, TypeAlias, TypeVar
+
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from typing_extensions import Self
+
+from celery_once_beat.errors import SettingError, UndecidedError
+from celery_once_beat.rules import PureSchedule, in_zone, is_tz_aware_crontab
+from celery_once_beat.windows import next_start
+from celery_once_beat.wording import shown
+
+from .calendar_file import CalendarFile
+from .intervals import every
+from .local_times import find_zone, names_zone, read_instant, read_time, zone_name
+from .one_off import OneOff
+from .periods import LeftOut, Period, Periods
+
+__all__ = ("Composed", "CronPart", "SolarPart", "between", "excluding", "union")
+
+_MICROSECOND = timedelta(microseconds=1)
+_DAY = timedelta(days=1)
+#: Of schedules within each other.
+_MOST_LEVELS = 16
+#: Schedules that one is made of, at all levels.
+_MOST_PARTS = 200
+#: Periods, dates and schedules that one ``excluding`` leaves out.
+_MOST_LEFT_OUT = 10_000
+#: Questions to the schedules that one is made of, for one look.
+_MOST_STEPS = 2_000
+#: A start that is further away isn't found, as of an RRule.
+_HORIZON = 41 * 366 * _DAY
+_CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+Part: TypeAlias = "BaseSchedule | str | float | timedelta | datetime"
+Moment: TypeAlias = "str | date | datetime"
+S = TypeVar("S", bound="Composed")
+
+
+class Composed(PureSchedule):
+    """A schedule that is made of others, which are values: changing an argument later changes nothing.
+
+    ``tz`` is the time zone of parts that name none; None: that of the app.
+    """
+
+    parts: tuple[BaseSchedule, ...]
+
+    def __init__(self, parts: Iterable[Part], tz: str | tzinfo | None) -> None:
+        super().__init__()
+        self._own_zone = None if tz is None else find_zone(tz)
+        self.parts = tuple(_part(part, self._own_zone) for part in parts)
+        self.zone = self._own_zone or _one_zone(self.parts)
+        #: All of its local times are in a known zone.
+        self.placed = all(_is_placed(part) for part in self.parts)
+        below = [part for part in self._below() if isinstance(part, Composed)]
+        self.levels: int = 1 + max((part.levels for part in below), default=0)
+        self.size: int = len(list(self._below())) + sum(part.size for part in below)
+        if self.levels > _MOST_LEVELS or self.size > _MOST_PARTS:
+            raise SettingError(
+                f"{type(self).__name__}: found {self.size} schedules on {self.levels} levels, expected up to "
+                f"{_MOST_PARTS} on {_MOST_LEVELS}"
+            )
+        self._in_app: Composed | None = None
+
+    def _below(self) -> Iterator[BaseSchedule]:
+        """Yield all schedules that it is made of."""
+        yield from self.parts
+
+    # -- for those that compose it
+
+    def candidate(self, after: datetime) -> datetime | None:
+        """Return the first instant after ``after`` that may be a start; None: there is none. All are naive, in UTC."""
+        raise NotImplementedError
+
+    def proposed(self, after: datetime) -> datetime | None:
+        """As ``candidate``, but what is surely left out is not passed over."""
+        raise NotImplementedError
+
+    def allows(self, start: datetime) -> bool:
+        """Whether an instant is a start."""
+        raise NotImplementedError
+
+    def why_not(self, start: datetime) -> str | None:
+        """Say why an instant that is proposed is left out; None: nothing leaves it out."""
+        raise NotImplementedError
+
+    # -- as a schedule
+
+    def start_after(self, after: datetime) -> datetime | None:
+        """Return the first start after ``after``."""
+        placed = self._placed()
+        moment = after
+        for _ in range(max(_MOST_STEPS // self.size, 10)):
+            start = placed.candidate(moment)
+            if start is None or placed.allows(start):
+                return start
+            if start - after > _HORIZON:
+                return None
+            moment = start
+        raise UndecidedError(
+            f"{shown(self)} leaves out each start up to {moment}Z", asked=moment.replace(tzinfo=timezone.utc)
+        )
+
+    def left_out(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
+        """Yield the instants after ``after`` up to ``until`` that are left out, and why. All are aware UTC."""
+        placed = self._placed()
+        moment: datetime | None = after.astimezone(timezone.utc).replace(tzinfo=None)
+        end = until.astimezone(timezone.utc).replace(tzinfo=None)
+        while moment is not None:
+            moment = placed.proposed(moment)
+            if moment is None or moment > end:
+                return
+            why = placed.why_not(moment)
+            if why is not None:
+                yield moment.replace(tzinfo=timezone.utc), why
+
+    def _placed(self) -> Composed:
+        """Return it with all local times in a known zone."""
+        if self.placed:
+            return self
+        zone = self.tz
+        known = self._in_app
+        if known is None or known.zone is not zone:
+            known = self._in_app = self.in_zone(zone)
+        return known
+
+    def in_zone(self, zone: tzinfo) -> Self:
+        """Return it with all that names no zone in ``zone``."""
+        if self.placed:
+            return self
+        positional, named = self.made_of()
+        return type(self)(*positional, **{**named, "tz": zone})
+
+    def _with_zone(self, **named: Any) -> dict[str, Any]:
+        if self._own_zone is not None:
+            named["tz"] = zone_name(self._own_zone)
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class between(Composed):  # noqa: N801  # as its call reads
+    """The starts of a schedule from ``start`` on and before ``end``; a date as ``end`` counts as a whole.
+
+    Each is a date or a datetime, or its text in ISO 8601; None: no bound. Local times are in ``tz``, by name or as
+    itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
+    """
+
+    def __init__(
+        self,
+        when: Part,
+        *,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        tz: str | tzinfo | None = None,
+    ) -> None:
+        super().__init__((when,), tz)
+        self._start = None if start is None else read_time("between, start", start)
+        self._end = None if end is None else read_time("between, end", end)
+        local = [each for each in (self._start, self._end) if each is not None and not names_zone(each)]
+        if local and self.zone is None:
+            self.placed = False
+        self._bounds = self._instants(self.zone or timezone.utc)
+        if self._bounds[0] >= self._bounds[1]:
+            raise SettingError(f"between: found {end!s:.40} as end, expected one after {start!s:.40}")
+
+    def _instants(self, zone: tzinfo) -> tuple[datetime, datetime]:
+        found = [datetime.min, datetime.max]
+        for index, bound in enumerate((self._start, self._end)):
+            if bound is not None:
+                if index and not isinstance(bound, datetime) and bound < date.max:
+                    bound += _DAY  # noqa: PLW2901  # the day counts as a whole
+                found[index] = read_instant("between", bound, zone).replace(tzinfo=None)
+        return found[0], found[1]
+
+    def candidate(self, after: datetime) -> datetime | None:
+        """Return the first start within the bounds."""
+        return self._within(_candidate(self.parts[0], self._from(after)))
+
+    def proposed(self, after: datetime) -> datetime | None:
+        """Return the first proposal within the bounds."""
+        return self._within(_proposed(self.parts[0], self._from(after)))
+
+    def _from(self, after: datetime) -> datetime:
+        start = self._bounds[0]
+        return start - _MICROSECOND if after < start else after
+
+    def _within(self, start: datetime | None) -> datetime | None:
+        return start if start is not None and start < self._bounds[1] else None
+
+    def allows(self, start: datetime) -> bool:
+        """Whether it is within the bounds, and the schedule starts then."""
+        return self._bounds[0] <= start < self._bounds[1] and _allows(self.parts[0], start)
+
+    def why_not(self, start: datetime) -> str | None:
+        """Say why the schedule leaves it out."""
+        return _why_not(self.parts[0], start)
+
+    def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the schedule and its bounds."""
+        start, end = (None if each is None else each.isoformat() for each in (self._start, self._end))
+        return self.parts, self._with_zone(start=start, end=end)
+
+
+class excluding(Composed):  # noqa: N801  # as its call reads
+    """The starts of a schedule without some.
+
+    ``left_out`` is one of these, or a list: a date (a whole local day), a datetime (that instant), a text of either in
+    ISO 8601, a tuple of two (from the first on and before the second; a date counts as a whole), a :class:`Period`, a
+    schedule (its starts), the path of an .ics file; or a dict of dates and their names. Local times are in ``tz``, by
+    name or as itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
+
+    A file is read when the schedule is first asked, once in a process; what is stored as JSON has its events.
+    """
+
+    def __init__(self, when: Part, left_out: object, *, tz: str | tzinfo | None = None) -> None:
+        self._items = tuple(_items(left_out))
+        if len(self._items) > _MOST_LEFT_OUT:
+            raise SettingError(f"excluding: found {len(self._items)} to leave out, expected up to {_MOST_LEFT_OUT}")
+        zone = None if tz is None else find_zone(tz)
+        self._others = tuple(_part(each, zone) for each in self._items if isinstance(each, BaseSchedule))
+        super().__init__((when,), zone)
+        if self.zone is None:
+            self.placed = False
+        elif not all(map(_is_placed, self._others)):  # they follow the schedule's zone
+            self._others = tuple(in_zone(each, self.zone) for each in self._others)
+        self._periods: Periods | None = None
+
+    def _below(self) -> Iterator[BaseSchedule]:
+        yield from self.parts
+        yield from self._others
+
+    def in_zone(self, zone: tzinfo) -> excluding:
+        """Return it with all that names no zone in ``zone``; of files, what was read is kept."""
+        if self.placed:
+            return self
+        others = iter(self._others)
+        items = [next(others) if isinstance(each, BaseSchedule) else each for each in self._items]
+        return excluding(self.parts[0], items, tz=zone)
+
+    def periods(self) -> tuple[Period, ...]:
+        """Return the periods that are left out, those of files too; ScheduleError: a file can't be read."""
+        found: list[Period] = []
+        for item in self._items:
+            if isinstance(item, Period):
+                found.append(item)
+            elif isinstance(item, CalendarFile):
+                found.extend(item.periods())
+        return tuple(found)
+
+    def others(self) -> tuple[BaseSchedule, ...]:
+        """Return the schedules whose starts are left out."""
+        return self._others
+
+    def rule(self) -> str:
+        """Return what says when it starts: of a file, what stands in it."""
+        return f"{super().rule()} {self.periods()!r}" if self._reads() else super().rule()
+
+    def _reads(self) -> bool:
+        return any(isinstance(item, CalendarFile) for item in self._items)
+
+    def _span(self, start: datetime) -> LeftOut | None:
+        if self._periods is None:
+            self._periods = Periods(self.periods(), self.zone or timezone.utc)
+        return self._periods.at(start)
+
+    def candidate(self, after: datetime) -> datetime | None:
+        """Return the schedule's next start; one within a span that is left out is passed over with that."""
+        start = _candidate(self.parts[0], after)
+        span = None if start is None else self._span(start)
+        return start if span is None else _candidate(self.parts[0], span.end - _MICROSECOND)
+
+    def proposed(self, after: datetime) -> datetime | None:
+        """Return what the schedule proposes."""
+        return _proposed(self.parts[0], after)
+
+    def allows(self, start: datetime) -> bool:
+        """Whether the schedule starts then, and nothing leaves it out."""
+        return (
+            self._span(start) is None
+            and _allows(self.parts[0], start)
+            and not any(_allows(other, start) for other in self._others)
+        )
+
+    def why_not(self, start: datetime) -> str | None:
+        """Say what leaves it out: the day and the name of a period, or a schedule."""
+        span = self._span(start)
+        if span is not None:
+            there = start.replace(tzinfo=timezone.utc).astimezone(self.zone or timezone.utc)
+            return f"{there.day} {there:%B}" + (f", {span.name}" if span.name else "")
+        for other in self._others:
+            if _allows(other, start):
+                return shown(other)
+        return _why_not(self.parts[0], start)
+
+    def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the schedule and what is left out."""
+        others = iter(self._others)
+        left_out = [next(others) if isinstance(each, BaseSchedule) else _plain(each) for each in self._items]
+        return (self.parts[0], left_out), self._with_zone()
+
+
+class union(Composed):  # noqa: N801  # as its call reads
+    """The starts of several schedules; instants that coincide are one. Raises SettingError."""
+
+    def __init__(self, *schedules: Part, tz: str | tzinfo | None = None) -> None:
+        if not schedules:
+            raise SettingError("union: found no schedule, expected one or more")
+        super().__init__(schedules, tz)
+
+    def candidate(self, after: datetime) -> datetime | None:
+        """Return the first of all starts."""
+        return min((start for part in self.parts if (start := _candidate(part, after)) is not None), default=None)
+
+    def proposed(self, after: datetime) -> datetime | None:
+        """Return the first of all proposals."""
+        return min((start for part in self.parts if (start := _proposed(part, after)) is not None), default=None)
+
+    def allows(self, start: datetime) -> bool:
+        """Whether one of them starts then."""
+        return any(_allows(part, start) for part in self.parts)
+
+    def why_not(self, start: datetime) -> str | None:
+        """Say why one of them leaves it out, where no other one starts then."""
+        if self.allows(start):
+            return None
+        return next((why for part in self.parts if (why := _why_not(part, start)) is not None), None)
+
+    def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the schedules."""
+        return self.parts, self._with_zone()
+
+
+# -- parts
+
+
+class CronPart(crontab):
+    """Celery's crontab as a part: its repr makes it again."""
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        written = (getattr(self, f"_orig_{name}") for name in _CRON_FIELDS)
+        return f"crontab({', '.join(map(_field, written))})"
+
+
+def _field(written: Any) -> str:
+    return repr(written if isinstance(written, (str, int)) else sorted(written))
+
+
+class SolarPart(solar):
+    """Celery's solar schedule as a part: its repr makes it again."""
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        return f"solar({self.event!r}, {self.lat!r}, {self.lon!r})"
+
+
+def _part(given: Any, zone: tzinfo | None) -> BaseSchedule:
+    """Return a schedule as a part of another: a value, in its own zone, else in ``zone``."""
+    part: Any
+    if isinstance(given, PureSchedule):
+        part = given
+    elif isinstance(given, datetime):
+        part = OneOff(read_instant("schedule", given, zone))
+    elif isinstance(given, (int, float, str, timedelta)):
+        part = every(given)
+    elif type(given) is schedule:
+        part = every(given.run_every, tz=vars(given).get("tz"))  # type: ignore[attr-defined]  # celery-types lacks it
+    elif type(given) in (solar, SolarPart):
+        part = SolarPart(given.event, given.lat, given.lon)
+    elif type(given) in (crontab, CronPart) or is_tz_aware_crontab(type(given)):
+        part = CronPart(**{name: getattr(given, f"_orig_{name}") for name in _CRON_FIELDS})
+        own = vars(given).get("tz")
+        if own is not None and own is not zone:
+            return between(part, tz=own)
+    else:
+        raise SettingError(
+            f"schedule: found {shown(given)}, expected cron(), every(), at(), an RRule, another composed schedule, or "
+            "Celery's crontab, schedule or solar"
+        )
+    return part if zone is None else in_zone(part, zone)
+
+
+def _is_placed(part: BaseSchedule) -> bool:
+    """Whether its local times are in a known zone."""
+    if isinstance(part, Composed):
+        return part.placed
+    if isinstance(part, crontab):
+        return "tz" in vars(part)
+    return not isinstance(part, PureSchedule) or part.in_zone(timezone.utc) is part
+
+
+def _one_zone(parts: tuple[BaseSchedule, ...]) -> tzinfo | None:
+    """Return the zone of all local times of the parts, if they name one."""
+    zones = {part.zone for part in parts if isinstance(part, PureSchedule)} - {None}
+    return zones.pop() if len(zones) == 1 and all(map(_is_placed, parts)) else None
+
+
+def _candidate(part: BaseSchedule, after: datetime) -> datetime | None:
+    return part.candidate(after) if isinstance(part, Composed) else _start(part, after)
+
+
+def _proposed(part: BaseSchedule, after: datetime) -> datetime | None:
+    return part.proposed(after) if isinstance(part, Composed) else _start(part, after)
+
+
+def _allows(part: BaseSchedule, start: datetime) -> bool:
+    return part.allows(start) if isinstance(part, Composed) else _start(part, start - _MICROSECOND) == start
+
+
+def _why_not(part: BaseSchedule, start: datetime) -> str | None:
+    return part.why_not(start) if isinstance(part, Composed) else None
+
+
+def _start(part: BaseSchedule, after: datetime) -> datetime | None:
+    if isinstance(part, PureSchedule):
+        return part.start_after(after)
+    start = next_start(part, after.replace(tzinfo=timezone.utc))
+    return None if start is None else start.replace(tzinfo=None)
+
+
+# -- what is left out
+
+
+def _items(given: Any) -> Iterator[Period | CalendarFile | BaseSchedule]:
+    if isinstance(given, Mapping):
+        for day, name in given.items():
+            yield Period(day, name=str(name))
+    elif isinstance(given, (list, set, frozenset)):
+        for each in given if isinstance(given, list) else sorted(given, key=str):
+            yield from _items(each)
+    elif isinstance(given, (Period, CalendarFile, BaseSchedule)):
+        yield given
+    elif isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".ics")):
+        yield CalendarFile(fspath(given))
+    elif isinstance(given, tuple) and len(given) == len(("start", "end")):
+        yield Period(*given)
+    elif isinstance(given, (str, date)):
+        yield Period(given)
+    else:
+        raise SettingError(
+            f"excluding: found {shown(given)}, expected a date, a datetime, a tuple of two, a Period, a schedule, "
+            "the path of an .ics file, a list of them, or a dict of dates and names"
+        )
+
+
+def _plain(item: Period | CalendarFile) -> Any:
+    """Return an item in its shortest form."""
+    if isinstance(item, CalendarFile):
+        return item.path
+    if item.fields().keys() == {"start"}:
+        return item.start.isoformat()
+    return (item.start.isoformat(), item.end.isoformat()) if item.fields().keys() == {"start", "end"} else item

@@ -1,0 +1,218 @@
+"""Spans of time that ``excluding`` leaves out: days, instants and ranges, perhaps named, perhaps repeated. Pure.
+
+A date is a local day. A time without a zone is local too: in the period's own zone, else in that of the schedule.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.rules import first_instant, plain_zone
+from celery_once_beat.wording import shown
+
+from .local_times import find_zone, names_zone, read_time, zone_name
+from .rrule import RRule
+
+__all__ = ("LeftOut", "Period", "Periods")
+
+_DAY = timedelta(days=1)
+_MICROSECOND = timedelta(microseconds=1)
+_FIRST_YEAR, _LAST_YEAR = 2, 9999
+_MOST_NAME = 200
+_MOST_WITHOUT = 10_000
+_RULE = re.compile(r"[A-Z]+=[A-Z0-9,+\-]+(;[A-Z]+=[A-Z0-9,+\-]+)*", re.ASCII)
+#: The parts of a recurrence rule, RFC 5545, and our names for them.
+_PARTS = {
+    "FREQ": "freq", "INTERVAL": "interval", "COUNT": "count", "UNTIL": "until", "WKST": "wkst", "BYDAY": "byweekday",
+    "BYMONTH": "bymonth", "BYMONTHDAY": "bymonthday", "BYYEARDAY": "byyearday", "BYWEEKNO": "byweekno",
+    "BYSETPOS": "bysetpos",
+}  # fmt: skip
+_REPEATED = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
+
+
+class LeftOut(NamedTuple):
+    """A span in which nothing starts. Naive UTC, without its end."""
+
+    start: datetime
+    end: datetime
+    name: str
+
+
+@dataclass(frozen=True)
+class Period:
+    """A span of time, or a repeated one: a holiday, say. Raises SettingError.
+
+    ``start`` and ``end`` are dates or datetimes, or their texts in ISO 8601. A date is a whole local day, also as
+    ``end``; a time as ``end`` isn't in the span. Without ``end`` it is the day, or the instant, of ``start``. ``rule``
+    is a recurrence rule of RFC 5545, like ``FREQ=YEARLY``, ``without`` has starts at which it isn't repeated. ``tz`` is
+    the zone of local times; None: that of the schedule.
+    """
+
+    start: Any
+    end: Any = None
+    name: str = ""
+    rule: str = ""
+    without: tuple[Any, ...] = ()
+    tz: Any = None
+    _rrule: RRule | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Read what it was given, strictly."""
+        start = _read("start", self.start)
+        end = None if self.end is None else _read("end", self.end)
+        if end is not None:
+            if (type(end), names_zone(end)) != (type(start), names_zone(start)):
+                raise SettingError(f"period: found {start} to {end}, expected two dates, or two datetimes of one kind")
+            if end < start or (end == start and isinstance(start, datetime)):
+                raise SettingError(f"period: found {end} as end, expected one after {start}")
+        if not isinstance(self.name, str) or len(self.name) > _MOST_NAME:
+            raise SettingError(f"period: found the name {shown(self.name)}, expected up to {_MOST_NAME} characters")
+        if not isinstance(self.without, (tuple, list)) or len(self.without) > _MOST_WITHOUT:
+            raise SettingError(f"period: found without={shown(self.without)}, expected a tuple of starts")
+        without = tuple(_wall(_read("without", each)) for each in self.without)
+        values: dict[str, Any] = {"start": start, "end": end, "without": tuple(sorted(without))}
+        values["tz"] = None if self.tz is None else find_zone(self.tz)
+        values["_rrule"] = None if not self.rule else _read_rule(self.rule, start, values["tz"])
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what makes it, as JSON has it."""
+        found: dict[str, Any] = {"start": self.start.isoformat()}
+        if self.end is not None:
+            found["end"] = self.end.isoformat()
+        if self.name:
+            found["name"] = self.name
+        if self.rule:
+            found["rule"] = self.rule
+        if self.without:
+            found["without"] = [each.isoformat() for each in self.without]
+        return found if self.tz is None else {**found, "tz": zone_name(self.tz)}
+
+    def __repr__(self) -> str:
+        """Return the text that makes it again."""
+        start, *more = self.fields().items()
+        return f"Period({start[1]!r}{''.join(f', {name}={value!r}' for name, value in more)})"
+
+    def spans(self, zone: tzinfo | None, since: datetime, until: datetime) -> Iterator[LeftOut]:
+        """Yield its spans that meet ``since`` to ``until``, naive UTC; ``zone`` is that of local times."""
+        zone = zone if self.tz is None else self.tz
+        if self._rrule is None:
+            span = self._span(self.start, self.end, zone)
+            if span.start < until and span.end > since:
+                yield span
+            return
+        length = timedelta(0) if self.end is None else self.end - self.start
+        begin = since - length - 2 * _DAY if since.year > _FIRST_YEAR + length.days // 365 else datetime.min
+        for wall in self._rrule.own_starts(begin, until + 2 * _DAY if until.year < _LAST_YEAR else until):
+            if wall not in self.without:
+                start = wall if isinstance(self.start, datetime) else wall.date()
+                span = self._span(start, None if self.end is None else start + length, zone)
+                if span.start < until and span.end > since:
+                    yield span
+
+    def _span(self, start: Any, end: Any, zone: tzinfo | None) -> LeftOut:
+        last = start if end is None else end
+        begin = _instant(start, zone)
+        if not isinstance(start, datetime):
+            return LeftOut(begin, _instant(last + _DAY, zone) if last < date.max else datetime.max, self.name)
+        return LeftOut(begin, begin + _MICROSECOND if end is None else _instant(end, zone), self.name)
+
+
+class Periods:
+    """Many periods, with local times in one zone: in which of them an instant is."""
+
+    def __init__(self, periods: tuple[Period, ...], zone: tzinfo) -> None:
+        self._periods = periods
+        self._zone = plain_zone(zone)
+        self._in_year = lru_cache(maxsize=64)(self._of_year)
+
+    def at(self, instant: datetime) -> LeftOut | None:
+        """Return the span in which an instant is, naive UTC, cut where an earlier one ends; None: it is in none."""
+        if not self._periods:
+            return None
+        spans, starts = self._in_year(instant.year)
+        index = bisect_right(starts, instant) - 1
+        return spans[index] if index >= 0 and instant < spans[index].end else None
+
+    def _of_year(self, year: int) -> tuple[list[LeftOut], list[datetime]]:
+        since = datetime(year, 1, 1)
+        until = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max
+        spans: list[LeftOut] = []
+        for span in sorted(span for period in self._periods for span in period.spans(self._zone, since, until)):
+            last = spans[-1] if spans else None
+            if last is None or span.start > last.end:
+                spans.append(span)
+            elif span.end <= last.end:
+                continue
+            elif span.name == last.name:  # days in a row are passed over at once
+                spans[-1] = last._replace(end=span.end)
+            else:
+                spans.append(span._replace(start=last.end))
+        return spans, [span.start for span in spans]
+
+
+def _read(what: str, value: object) -> date | datetime:
+    return read_time(f"period, {what}", value)
+
+
+def _wall(value: Any) -> datetime:
+    """Return a date as its midnight, a datetime as its wall clock's time."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    return datetime(value.year, value.month, value.day)
+
+
+def _instant(value: Any, zone: tzinfo | None) -> datetime:
+    try:
+        if names_zone(value):
+            return value.astimezone(timezone.utc).replace(tzinfo=None)  # type: ignore[no-any-return]
+        return first_instant(_wall(value), zone)
+    except OverflowError:  # at an end of the calendar, in UTC
+        return datetime.min if value.year == 1 else datetime.max
+
+
+def _read_rule(text: object, start: Any, zone: tzinfo | None) -> RRule:
+    """Return the rule, which counts in the period's wall clock: as if that were UTC."""
+    if not isinstance(text, str) or not _RULE.fullmatch(text):
+        raise SettingError(f"period, rule: found {shown(text)}, expected one like 'FREQ=YEARLY'")
+    if names_zone(start):
+        raise SettingError(f"period, rule: found {start!s:.40} as start, expected a local time and tz=")
+    parts = dict(part.split("=") for part in text.split(";"))
+    unknown = next((name for name in parts if name not in _PARTS), None)
+    if unknown is not None or parts.get("FREQ") not in _REPEATED:
+        raise SettingError(f"period, rule: found {shown(text)}, expected FREQ={' or '.join(_REPEATED)} and days")
+    fields: dict[str, Any] = {_PARTS[name]: _value(name, value, zone) for name, value in parts.items()}
+    try:
+        return RRule(fields.pop("freq"), _wall(start).replace(tzinfo=timezone.utc), **fields)
+    except ValueError as exc:
+        raise SettingError(f"period, rule {shown(text)}: {exc}") from exc
+
+
+def _value(name: str, text: str, zone: tzinfo | None) -> Any:
+    if name in ("FREQ", "WKST"):
+        return text
+    if name == "BYDAY":
+        return text.split(",")
+    try:
+        if name == "UNTIL":
+            return _until(text, zone)
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise SettingError(f"period, rule: found {name}={text:.40}, expected a number or a time") from None
+    return numbers[0] if name in ("INTERVAL", "COUNT") else numbers
+
+
+def _until(text: str, zone: tzinfo | None) -> datetime:
+    """Return the last instant of a rule on its wall clock, as if that were UTC."""
+    if "T" not in text:
+        return datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc)
+    found = datetime.strptime(text.removesuffix("Z"), "%Y%m%dT%H%M%S").replace(tzinfo=timezone.utc)
+    return found.astimezone(zone).replace(tzinfo=timezone.utc) if zone is not None and text.endswith("Z") else found

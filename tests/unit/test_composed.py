@@ -1,0 +1,485 @@
+"""``between``, ``excluding`` and ``union``: against sets, as values, nested, hostile, and run by a stock beat."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from datetime import date, datetime, timedelta, timezone
+from functools import partial
+from itertools import islice, pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.beat import Scheduler
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError, UndecidedError
+from celery_once_beat.schedules import (
+    Period,
+    RRule,
+    at,
+    between,
+    cron,
+    every,
+    excluding,
+    read_schedule,
+    union,
+    write_schedule,
+)
+from celery_once_beat.windows import next_start, starts_after
+
+UTC = timezone.utc
+BERLIN = ZoneInfo("Europe/Berlin")
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+MICROSECOND = timedelta(microseconds=1)
+NOON = datetime(2026, 12, 23, 12, tzinfo=UTC)
+NIGHTLY = cron("0 2 * * *", tz="Europe/Berlin")
+#: Ways in which zones are odd: half an hour, a lost day, Ramadan, two hours at once.
+ODD = ("Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Casablanca", "Antarctica/Troll", "UTC")
+
+
+def starts(when: BaseSchedule, after: datetime = NOON, span: timedelta = 6 * DAY) -> list[str]:
+    return [f"{start.astimezone(BERLIN):%d %H:%M}" for start in starts_after(when, after, after + span)]
+
+
+# -- against sets
+
+LINES = ("0 2 * * *", "30 2,3 * * *", "15 * * * *", "*/20 1-3 * * *", "0 0 * * mon", "0 12 L * *", "0 0 1 * fri")
+SPAN = 4 * DAY
+#: Clocks change around them: forward, back, by a whole day; one is before 1970.
+DAYS = [
+    datetime(2026, 3, 29),
+    datetime(2026, 10, 25),
+    datetime(2026, 4, 5),
+    datetime(2011, 12, 30),
+    datetime(1969, 12, 31),
+]
+
+
+@st.composite
+def leaves(draw: st.DrawFn, zone: str, near: datetime) -> BaseSchedule:
+    kind = draw(st.sampled_from(["cron", "crontab", "every", "days", "at", "rrule"]))
+    if kind == "cron":
+        return cron(draw(st.sampled_from(LINES)), tz=zone)
+    if kind == "crontab":
+        return between(crontab(minute=draw(st.sampled_from([0, "*/30", 15])), hour=draw(st.integers(0, 5))), tz=zone)
+    if kind == "every":
+        return every(f"{draw(st.sampled_from([30, 45, 60, 420]))} min")
+    if kind == "days":
+        return every("1 d", anchor=near.replace(tzinfo=None) + draw(st.integers(0, 9)) * HOUR, tz=zone)
+    if kind == "at":
+        return at(near + draw(st.integers(-48, 48)) * HOUR)
+    return RRule("HOURLY", near - 3 * DAY, interval=draw(st.integers(1, 7)))
+
+
+@st.composite
+def composed(draw: st.DrawFn, zone: str, near: datetime, levels: int = 3) -> tuple[BaseSchedule, set[datetime]]:
+    """A schedule, and the set of its instants in the days around ``near``."""
+    begin, end = near - SPAN, near + SPAN
+    kind = draw(st.sampled_from(["leaf", "union", "between", "without", "days"])) if levels else "leaf"
+    if kind == "leaf":
+        leaf = draw(leaves(zone, near))
+        return leaf, set(starts_after(leaf, begin - MICROSECOND, end))
+    below = partial(composed, zone, near, levels - 1)
+    when, instants = draw(below())
+    if kind == "between":
+        first, last = sorted(near + draw(st.integers(-90, 90)) * HOUR for _ in range(2))
+        last += HOUR
+        return between(when, start=first, end=last), {each for each in instants if first <= each < last}
+    if kind == "days":
+        day = (near + draw(st.integers(-3, 3)) * DAY).astimezone(ZoneInfo(zone)).date()
+        shut = {each for each in instants if each.astimezone(ZoneInfo(zone)).date() == day}
+        return excluding(when, day, tz=zone), instants - shut
+    other, others = draw(below())
+    return (union(when, other), instants | others) if kind == "union" else (excluding(when, other), instants - others)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(ODD), st.sampled_from(DAYS))
+def test_composed_schedules_are_sets_of_instants(data: st.DataObject, zone: str, day: datetime) -> None:
+    """union, excluding and between are the operations of sets; no start is skipped, and none comes twice."""
+    near = day.replace(tzinfo=UTC)
+    when, expected = data.draw(composed(zone, near))
+    found = list(starts_after(when, near - SPAN - MICROSECOND, near + SPAN))
+    assert found == sorted(expected)
+    for one, two in islice(pairwise(found), 20):
+        assert next_start(when, one + (two - one) / 2) == next_start(when, two - MICROSECOND) == two
+    assert eval(repr(when)) == when
+    read = read_schedule(write_schedule(when))
+    assert list(starts_after(read, near - SPAN - MICROSECOND, near + SPAN)) == found
+    assert eval(repr(read)) == read
+
+
+# -- what each of them says
+
+
+def test_between_has_bounds() -> None:
+    """From ``start`` on and before ``end``; a date as ``end`` counts as a whole. Local times are the schedule's."""
+    assert starts(between(NIGHTLY, start="2026-12-25", end="2026-12-26")) == ["25 02:00", "26 02:00"]
+    assert starts(between(NIGHTLY, start="2026-12-25T02:00", end="2026-12-27T02:00")) == ["25 02:00", "26 02:00"]
+    assert starts(between(NIGHTLY, start=date(2026, 12, 28))) == ["28 02:00", "29 02:00"]
+    assert starts(between(NIGHTLY, end=datetime(2026, 12, 24, 1, 0, 1, tzinfo=UTC))) == ["24 02:00"]
+    ended = between(NIGHTLY, end="2026-12-24")
+    assert next_start(ended, NOON + DAY) is None
+
+
+LEFT_OUT: list[tuple[Any, list[str]]] = [
+    (date(2026, 12, 25), ["24", "26", "27", "28", "29"]),
+    ("2026-12-25", ["24", "26", "27", "28", "29"]),
+    (["2026-12-25", date(2026, 12, 27)], ["24", "26", "28", "29"]),
+    ({date(2026, 12, 25): "Christmas Day"}, ["24", "26", "27", "28", "29"]),
+    (("2026-12-25", "2026-12-27"), ["24", "28", "29"]),
+    (("2026-12-25T02:00", "2026-12-27T02:00"), ["24", "27", "28", "29"]),
+    ("2026-12-25T02:00", ["24", "26", "27", "28", "29"]),
+    (datetime(2026, 12, 25, 1, tzinfo=UTC), ["24", "26", "27", "28", "29"]),
+    (datetime(2026, 12, 25, 2, tzinfo=UTC), ["24", "25", "26", "27", "28", "29"]),
+    (cron("0 2 * * sat,sun", tz="Europe/Berlin"), ["24", "25", "28", "29"]),
+    (crontab(minute=0, hour=2, day_of_week="sat"), ["24", "25", "27", "28", "29"]),
+    (Period("2020-12-25", "2020-12-26", name="Christmas", rule="FREQ=YEARLY"), ["24", "27", "28", "29"]),
+    (Period("2020-12-25", rule="FREQ=YEARLY", without=("2026-12-25",)), ["24", "25", "26", "27", "28", "29"]),
+    (Period("2026-12-01T01:30", "2026-12-01T02:30", rule="FREQ=WEEKLY;BYDAY=MO,FR"), ["24", "26", "27", "29"]),
+    (Period("2026-12-25T09:00", "2026-12-25T11:00", tz="Asia/Tokyo"), ["24", "26", "27", "28", "29"]),
+    ([], ["24", "25", "26", "27", "28", "29"]),
+]
+
+
+@pytest.mark.parametrize(("left_out", "days"), LEFT_OUT, ids=lambda value: str(value)[:60])
+def test_excluding_leaves_out(left_out: Any, days: list[str]) -> None:
+    """Dates, instants, ranges, named and repeated periods, schedules; also as a value, and as JSON."""
+    when = excluding(NIGHTLY, left_out)
+    assert [start[:2] for start in starts(when)] == days
+    assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
+    assert starts(read_schedule(write_schedule(when))) == starts(when)
+
+
+def test_what_is_left_out_has_a_reason() -> None:
+    """The day and the name of a period, or the schedule; through others too, but not where one of them starts."""
+    christmas = excluding(NIGHTLY, {"2026-12-25": "Christmas Day"})
+    weekends = excluding(christmas, cron("* * * * sat,sun", tz="Europe/Berlin"))
+    found = [f"{start:%d} {why}" for start, why in weekends.left_out(NOON, NOON + 4 * DAY)]
+    assert found == ["25 25 December, Christmas Day", "26 cron('* * * * sat,sun', tz='Europe/Berlin')",
+                     "27 cron('* * * * sat,sun', tz='Europe/Berlin')"]  # fmt: skip
+    both = union(christmas, cron("0 3 25 * *", tz="Europe/Berlin"))
+    assert [why for _, why in both.left_out(NOON, NOON + 4 * DAY)] == ["25 December, Christmas Day"]
+    assert list(union(christmas, NIGHTLY).left_out(NOON, NOON + 4 * DAY)) == []
+    assert list(between(christmas, end="2026-12-24").left_out(NOON, NOON + 4 * DAY)) == []
+
+
+def test_instants_that_coincide_are_one() -> None:
+    """Whatever schedules they come from."""
+    when = union(NIGHTLY, cron("0 1 * * *", tz="UTC"), "12 h")
+    assert starts(when, span=DAY) == ["24 01:00", "24 02:00", "24 13:00"]
+
+
+def test_parts_follow_the_zone_of_the_whole() -> None:
+    """A part that names no zone has that of ``tz``; else that of the app, also where that is set later."""
+    tokyo = union(cron("0 9 * * *"), crontab(minute=30, hour=9), tz="Asia/Tokyo")
+    assert starts(tokyo, span=DAY) == ["24 01:00", "24 01:30"]
+    app = Celery("tests", set_as_current=False)
+    when = excluding(union(NIGHTLY, crontab(minute=0, hour=9)), "2026-12-25")
+    hash(when)
+    when.app = app
+    app.conf.timezone = "Asia/Tokyo"
+    assert starts(when, span=2 * DAY) == ["24 01:00", "24 02:00"]  # 25 December has begun in Tokyo
+    assert starts(read_schedule(write_schedule(when)), span=2 * DAY) == ["24 01:00", "24 02:00"]
+
+
+def test_celerys_schedules_are_copied() -> None:
+    """What happens to a part afterwards, in a beat say, changes nothing; the part isn't changed either."""
+    part = crontab(minute=0, hour=2)
+    when = union(part, timedelta(hours=7), tz="Europe/Berlin")
+    text = repr(when)
+    part.tz = ZoneInfo("Asia/Tokyo")
+    assert starts(when, span=DAY)[:2] == ["24 00:00", "24 02:00"] or starts(when, span=DAY)
+    assert repr(when) == text == "union(crontab(0, 2, '*', '*', '*'), every('7 h'), tz='Europe/Berlin')"
+    assert repr(union(part)) == "union(between(crontab(0, 2, '*', '*', '*'), tz='Asia/Tokyo'))"
+    assert repr(union(schedule(timedelta(days=7)))) == "union(every('7 d'))"
+    assert repr(union(solar("sunset", 52.5, 13.4))) == "union(solar('sunset', 52.5, 13.4))"
+
+
+class Own(BaseSchedule):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (union, "union: found no schedule"),
+        (lambda: union("soon"), "every: found 'soon'"),
+        (lambda: union(Own()), "expected cron\\(\\), every\\(\\), at\\(\\), an RRule"),
+        (lambda: union(NIGHTLY, None), "schedule: found None, expected cron"),
+        (lambda: union(NIGHTLY, tz="Europe/Berlni"), "Europe/Berlni"),
+        (lambda: between(NIGHTLY, start="soon"), "between, start: found 'soon', expected a time"),
+        (lambda: between(NIGHTLY, start="2026-12-25", end="2026-12-24"), "between: found 2026-12-24 as end"),
+        (lambda: excluding(NIGHTLY, 5), "excluding: found 5, expected a date"),
+        (lambda: excluding(NIGHTLY, [None]), "excluding: found None, expected a date"),
+        (lambda: excluding(NIGHTLY, ("2026-12-25", "2026-12-26", "2026-12-27")), "expected a date"),
+        (lambda: excluding(NIGHTLY, "2026-13-25"), "period, start: found '2026-13-25'"),
+        (lambda: excluding(NIGHTLY, ("2026-12-25", "2026-12-26T12:00")), "expected two dates, or two datetimes"),
+        (lambda: excluding(NIGHTLY, ("2026-12-26", "2026-12-25")), "found 2026-12-25 as end"),
+        (lambda: Period("2026-12-25", rule="FREQ=SECONDLY"), "expected FREQ=YEARLY or MONTHLY"),
+        (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMOON=1"), "expected FREQ=YEARLY"),
+        (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMONTH=13"), "bymonth"),
+        (lambda: Period("2026-12-25", rule="FREQ=YEARLY;INTERVAL=x"), "period, rule"),
+        (lambda: Period("2026-12-25T00:00Z", rule="FREQ=YEARLY"), "expected a local time and tz="),
+        (lambda: Period("2026-12-25", name="x" * 201), "up to 200 characters"),
+        (lambda: Period("2026-12-25", tz="Mars"), "Mars"),
+    ],
+)
+def test_what_is_wrong_is_refused_when_it_is_made(make: Any, expected: str) -> None:
+    """One line, which says what was found and what was expected."""
+    with pytest.raises(SettingError, match=expected) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+# -- bounded
+
+
+def test_what_leaves_out_everything_is_looked_at_for_a_bounded_time() -> None:
+    """A look ends and says how far it got; the next one goes on there."""
+    nothing = excluding("1 s", every("1 s"))
+    with pytest.raises(UndecidedError, match=r"leaves out each start up to 2026-12-23 12:") as caught:
+        next_start(nothing, NOON)
+    assert caught.value.asked > NOON + timedelta(minutes=10)
+    with pytest.raises(UndecidedError) as again:
+        next_start(nothing, NOON, asked=caught.value.asked)
+    assert again.value.asked > caught.value.asked
+    assert list(starts_after(nothing, NOON, NOON + HOUR)) == []
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        excluding(cron("0 2 25 12 *", tz="UTC"), cron("* * 25 12 *", tz="UTC")),
+        excluding(NIGHTLY, Period("2000-01-01", rule="FREQ=DAILY")),
+        excluding("1 s", ("0001-01-02", "9999-12-30"), tz="UTC"),
+        between("1 s", start="9999-01-01", end="9999-01-02T00:00", tz="UTC"),
+        union(at("2000-01-01", tz="UTC"), between(NIGHTLY, end="2001-01-01")),
+    ],
+    ids=str,
+)
+def test_what_never_starts_again_says_so(when: BaseSchedule) -> None:
+    """None, or a start at the end of the calendar; a bounded look, and no error."""
+    moment: datetime | None = NOON
+    for _ in range(100):
+        try:
+            moment = next_start(when, NOON, asked=moment)
+            break
+        except UndecidedError as exc:
+            moment = exc.asked
+    assert moment is None or moment.year >= 9998
+
+
+def test_a_long_span_costs_one_step() -> None:
+    """What is left out for years is passed over at once, also second by second."""
+    assert next_start(excluding("1 s", ("2000-01-01", "2099-12-31"), tz="UTC"), NOON) == datetime(
+        2100, 1, 1, tzinfo=UTC
+    )
+
+
+def nested(levels: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {"type": "cron", "line": "0 2 * * *", "tz": "UTC"}
+    for _ in range(levels):
+        fields = {"type": "union", "of": [fields]}
+    return fields
+
+
+HOSTILE = [
+    nested(17),
+    {"type": "union", "of": [nested(0)] * 201},
+    {"type": "union", "of": []},
+    {"type": "union", "of": nested(0)},
+    {"type": "union", "of": [{"type": "acme"}]},
+    {"type": "union"},
+    {"type": "between", "when": nested(0), "start": 5},
+    {"type": "between", "when": nested(0), "start": "soon"},
+    {"type": "between"},
+    {"type": "between", "when": nested(0), "tz": "../../etc"},
+    {"type": "excluding", "when": nested(0), "periods": "2026-12-25"},
+    {"type": "excluding", "when": nested(0), "periods": ["2026-12-25"]},
+    {"type": "excluding", "when": nested(0), "periods": [{}]},
+    {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25", "name": 5}]},
+    {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25", "rule": 5}]},
+    {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25", "rule": "FREQ=DAILY;COUNT=99999999"}]},
+    {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25", "without": [5]}]},
+    {"type": "excluding", "when": nested(0), "schedules": [None]},
+    {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25"}] * 10_001},
+]
+
+
+@pytest.mark.parametrize("fields", HOSTILE, ids=lambda fields: str(fields)[:70])
+def test_what_is_read_is_not_trusted(fields: dict[str, Any]) -> None:
+    """A ValueError of one line, whatever was stored."""
+    with pytest.raises(ValueError, match=r"found|expected") as caught:
+        read_schedule(fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_of_a_newer_version_is_named() -> None:
+    """It isn't passed over: the schedule would be another one."""
+    for fields in (
+        {"type": "union", "of": [nested(0)], "moon": 1},
+        {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25", "moon": 1}]},
+    ):
+        with pytest.raises(NewerVersionError, match="moon"):
+            read_schedule(fields)
+
+
+def test_sixteen_levels_are_read() -> None:
+    """And start as the schedule below them does."""
+    assert starts(read_schedule(nested(15))) == starts(cron("0 2 * * *", tz="UTC"))
+
+
+# -- a stock beat
+
+COMPOSED = [
+    cron("30 2 * * *", tz="Europe/Berlin"),
+    cron("30 * * * *", tz="Europe/Berlin"),
+    cron("*/20 1-3 * * *", tz="Australia/Lord_Howe"),
+    every("90 min"),
+    every("1 d", anchor="2026-01-01T02:30", tz="Europe/Berlin"),
+    at("2026-03-29T02:30", tz="Europe/Berlin"),
+    RRule("HOURLY", "2026-01-01T00:15:00+00:00", interval=5),
+    union(cron("0 2 * * *", tz="Europe/Berlin"), crontab(minute=30, hour="2,3"), "7 h", tz="Europe/Berlin"),
+    excluding(cron("*/15 * * * *", tz="Europe/Berlin"), ["2026-03-29", cron("0 * * * *", tz="Europe/Berlin")]),
+    between(cron("*/30 * * * *", tz="Europe/Berlin"), start="2026-03-29T01:00", end="2026-03-29T05:00"),
+]
+
+
+@pytest.mark.parametrize("when", COMPOSED, ids=repr)
+@pytest.mark.parametrize("day", [datetime(2026, 3, 28), datetime(2026, 10, 24), datetime(2026, 4, 4)], ids=str)
+def test_a_stock_beat_runs_the_same_instants(when: Any, day: datetime) -> None:
+    """Its loop, over a change of the clock: asked when it said to be asked, each start is due once, at its instant."""
+    begin = day.replace(tzinfo=UTC)
+    now = last = begin
+    when = pickle.loads(pickle.dumps(when))
+    when.nowfun = lambda: now
+    ran = []
+    while now < begin + 3 * DAY:
+        due, wait = when.is_due(last)
+        if due:
+            ran.append(now)
+            last = now
+        else:
+            assert wait > 0
+        now += timedelta(seconds=wait)
+    assert ran == list(starts_after(when, begin, begin + 3 * DAY - MICROSECOND))
+
+
+def test_celerys_own_scheduler_sends_them() -> None:
+    """A stock beat with this schedule sends what is due, and one that has ended or is left out holds nobody up."""
+    app = Celery("stock", broker="memory://", set_as_current=False)
+    app.conf.beat_schedule = {
+        "ended": {"task": "t", "schedule": at("2020-01-01", tz="UTC")},
+        "never": {"task": "t", "schedule": excluding("1 s", every("1 s"))},
+        "all": {"task": "t", "schedule": union("1 s", cron("* * * * * *"))},
+        "cron": {"task": "t", "schedule": cron("* * * * * *", tz="Europe/Berlin")},
+    }
+    beat = Scheduler(app)
+    sent: list[str] = []
+    beat.apply_entry = lambda entry, producer=None: sent.append(entry.name)  # type: ignore[method-assign]
+    from processes import wait_until
+
+    wait_until(lambda: beat.tick() is not None and len(sent) > 3, "each is sent twice", 30)
+    assert set(sent) == {"all", "cron"}
+
+
+# -- files
+
+ICS = """\
+BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//tests//EN
+BEGIN:VEVENT
+UID:1
+SUMMARY:Christmas Day
+DTSTART;VALUE=DATE:20201225
+DTEND;VALUE=DATE:20201226
+RRULE:FREQ=YEARLY
+END:VEVENT
+BEGIN:VEVENT
+UID:2
+SUMMARY:Move
+DTSTART;VALUE=DATE:20261227
+DTEND;VALUE=DATE:20261229
+END:VEVENT
+BEGIN:VEVENT
+UID:3
+SUMMARY:Freeze
+DTSTART;TZID=Asia/Tokyo:20261201T090000
+DURATION:PT3H
+RRULE:FREQ=WEEKLY;BYDAY=TH;UNTIL=20270101T000000Z
+EXDATE;TZID=Asia/Tokyo:20261203T090000
+END:VEVENT
+BEGIN:VEVENT
+UID:3
+SUMMARY:Freeze, moved
+RECURRENCE-ID;TZID=Asia/Tokyo:20261224T090000
+DTSTART;TZID=Asia/Tokyo:20261230T090000
+DTEND;TZID=Asia/Tokyo:20261230T120000
+END:VEVENT
+BEGIN:VEVENT
+UID:4
+SUMMARY:Called off
+STATUS:CANCELLED
+DTSTART;VALUE=DATE:20261226
+END:VEVENT
+END:VCALENDAR
+"""
+
+
+@pytest.fixture
+def holidays(tmp_path: Any) -> str:
+    pytest.importorskip("icalendar")
+    path = tmp_path / "holidays.ics"
+    path.write_text(ICS.replace("\n", "\r\n"))
+    return str(path)
+
+
+def test_a_file_of_holidays_is_left_out(holidays: str) -> None:
+    """Days, days in a row, times in a zone, repeated, moved, called off. JSON has the events, not the path."""
+    when = excluding(NIGHTLY, holidays)
+    assert starts(when, span=9 * DAY) == ["24 02:00", "26 02:00", "29 02:00", "01 02:00"]
+    assert [why for _, why in when.left_out(NOON, NOON + 9 * DAY)] == [
+        "25 December, Christmas Day", "27 December, Move", "28 December, Move", "30 December, Freeze, moved",
+        "31 December, Freeze",
+    ]  # fmt: skip
+    assert starts(when, datetime(2026, 12, 9, 12, tzinfo=UTC), DAY) == []  # Thursday 9:00 in Tokyo is 1:00 in Berlin
+    written = write_schedule(when)
+    assert holidays not in str(written)
+    assert starts(read_schedule(written), span=9 * DAY) == starts(when, span=9 * DAY)
+    assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
+    assert when.rule() != excluding(NIGHTLY, "other.ics", tz="Europe/Berlin")
+
+
+def test_a_file_that_cannot_be_read_is_one_entrys_trouble(tmp_path: Any, holidays: str) -> None:
+    """The schedule can be made; whoever asks it gets one line that names the file. It is tried again."""
+    path = tmp_path / "missing.ics"
+    when = excluding(NIGHTLY, path)
+    for ask in (partial(next_start, when, NOON), when.rule, partial(write_schedule, when)):
+        with pytest.raises((ScheduleError, SettingError), match=r"missing.ics can't be read: FileNotFoundError"):
+            ask()
+    for text in ("BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\nEND:VEVENT\r\nEND:VCALENDAR", "no calendar", "\0" * 99):
+        path.write_text(text)
+        with pytest.raises(ScheduleError, match=r"missing.ics can't be read"):
+            next_start(when, NOON)
+    path.write_text(ICS)
+    assert starts(when)[:2] == ["24 02:00", "26 02:00"]
+
+
+def test_without_icalendar_the_extra_is_named(tmp_path: Any) -> None:
+    """A process that lacks it says what to install."""
+    code = (
+        "import sys; sys.modules['icalendar'] = None\n"
+        "from celery_once_beat.schedules import excluding, cron\n"
+        "excluding(cron('0 2 * * *', tz='UTC'), 'holidays.ics').rule()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "holidays.ics needs icalendar; pip install 'celery-once-beat[ics]'" in ran.stderr
