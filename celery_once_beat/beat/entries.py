@@ -42,7 +42,17 @@ from celery.utils.log import get_logger
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, ScheduleError, SettingError, UndecidedError
 from celery_once_beat.logs import about
-from celery_once_beat.rules import EntryPolicy, Step, Timing, count_starts, fingerprint, next_steps, spread_offset
+from celery_once_beat.rules import (
+    EntryPolicy,
+    Step,
+    Timing,
+    count_starts,
+    fingerprint,
+    in_zone,
+    next_steps,
+    spread_offset,
+    zone_name,
+)
 from celery_once_beat.schedules import LoadedDefinition, describe
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
@@ -200,6 +210,23 @@ class BeatEntry:
     _beyond: tuple[datetime, datetime | None] | None = None
     #: A start after which the schedule is undecided, and up to when it was asked.
     _asked: tuple[datetime, datetime] | None = None
+    #: Its schedule in the time zone of its policy.
+    _in_zone: Any = None
+
+    @property
+    def when(self) -> Any:
+        """Its schedule, in its own time zone if it sets one."""
+        if self.policy.tz is None:
+            return self.source.schedule
+        if self._in_zone is None:
+            self._in_zone = _when(self.source, self.policy)
+        return self._in_zone
+
+    @property
+    def words(self) -> str:
+        """When it starts, in a few words."""
+        words = describe(self.when)
+        return words if self.policy.tz is None else f"{words} {zone_name(self.policy.tz)}"
 
     @property
     def definition(self) -> tuple[object, ...]:
@@ -326,7 +353,7 @@ class BeatEntry:
             after = self._next(start)
             if after is not None and after - start < _LEAST_APART:
                 raise ScheduleError(
-                    f"{shown(self.source.schedule)} starts again {(after - start).microseconds} µs after a start, "
+                    f"{shown(self.when)} starts again {(after - start).microseconds} µs after a start, "
                     "expected at least 1 ms"
                 )
 
@@ -401,7 +428,7 @@ class BeatEntry:
                     number += old.entry.count(after, min(until, old.until))
                 after = min(until, old.until)
         offset = self.offset
-        return number + count_starts(self.source.schedule, after - offset, until - offset, anchor=self.policy.anchor)
+        return number + count_starts(self.when, after - offset, until - offset, anchor=self.policy.anchor)
 
     def _next(self, start: datetime) -> datetime | None:
         for old in self.earlier:
@@ -412,7 +439,7 @@ class BeatEntry:
                 start = old.until
         asked = self._asked[1] if self._asked is not None and self._asked[0] == start else None
         try:
-            found = next_start(self.source.schedule, start - self.offset, anchor=self.policy.anchor, asked=asked)
+            found = next_start(self.when, start - self.offset, anchor=self.policy.anchor, asked=asked)
             return None if found is None else found + self.offset
         except UndecidedError as exc:
             self._asked = start, exc.asked
@@ -422,7 +449,7 @@ class BeatEntry:
 
     def ttl(self, now: datetime) -> float:
         """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
-        if _starts_each_ten_days(self.source.schedule):
+        if _starts_each_ten_days(self.when):
             return _THIRTY_DAYS
         try:
             first = self._next(now)
@@ -433,6 +460,14 @@ class BeatEntry:
             return _THIRTY_DAYS
         interval = max((second or first) - first, first - now)
         return max(_THIRTY_DAYS, 3 * interval.total_seconds())
+
+
+def _when(source: Any, policy: EntryPolicy) -> Any:
+    return source.schedule if policy.tz is None else in_zone(source.schedule, policy.tz)
+
+
+def _fingerprint_of(source: Any, policy: EntryPolicy) -> str:
+    return fingerprint(source.task, _when(source, policy), policy.anchor, policy.spread)
 
 
 def _starts_each_ten_days(when: Any) -> bool:
@@ -518,8 +553,9 @@ class Entries:
                 self._told.clear()
             definition = LoadedDefinition(
                 task=source.task,
-                schedule=source.schedule,
-                says=describe(source.schedule),
+                schedule=entry.when,
+                says=entry.words,
+                tz=None if policy.tz is None else zone_name(policy.tz),
                 lease=lease,
                 tracked=entry.tracked,
                 one_off=entry.one_off,
@@ -556,7 +592,7 @@ class Entries:
 
         For who only looks: it has no arguments. Raises SettingError. The definition has to have a schedule.
         """
-        once: dict[str, Any] = {"anchor": definition.anchor, "spread": definition.spread, "tracked": definition.tracked}
+        once = {name: getattr(definition, name) for name in ("anchor", "tz", "spread", "tracked")}
         if definition.lease is not None:
             once["lease"] = definition.lease
         options: dict[str, Any] = {"once": once, "queue": definition.queue}
@@ -695,7 +731,7 @@ class Entries:
             name,
             source,
             policy,
-            mark or fingerprint(source.task, source.schedule, policy.anchor, policy.spread),
+            mark or _fingerprint_of(source, policy),
             tracked,
             timing,
             spread_offset(name, policy.spread),
@@ -739,7 +775,7 @@ class Entries:
         same = source is entry.source or (
             source is not None
             and (source.options or {}) == (entry.source.options or {})
-            and fingerprint(source.task, source.schedule, entry.policy.anchor, entry.policy.spread) == entry.fingerprint
+            and _fingerprint_of(source, entry.policy) == entry.fingerprint
         )
         if same:
             entry.source = source

@@ -217,7 +217,7 @@ def _coming(entry: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]
 
 
 def _zone(entry: BeatEntry, project: Project) -> tzinfo:
-    zone = getattr(entry.source.schedule, "tz", None)
+    zone = getattr(entry.when, "tz", None)
     return zone if isinstance(zone, tzinfo) else project.zone
 
 

@@ -100,7 +100,8 @@ def _name_unknown_tasks(desk: _Desk, names: Iterable[str]) -> None:
 def _when(definition: Definition) -> str:
     """When it starts, in a few words, with the time zone by which that counts."""
     zone = definition.as_json()["schedule"].get("tz")
-    return plain(" ".join(filter(None, (describe(definition.schedule), zone))))
+    words = describe(definition.schedule)
+    return plain(words if zone is None or zone in words else f"{words} {zone}")
 
 
 # -- what there is ----------------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 from . import checks
 from .balance import Balance, balance
 from .checks import MOST_APART, Finding, address_findings
-from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, fingerprint, next_steps, spread_offset
+from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, check_zone, fingerprint, next_steps, spread_offset
 from .pure import PureSchedule, in_zone
 from .starts import count_starts, grid_start, is_clocked, is_tz_aware_crontab, latest_start, next_start, starts_after
-from .wall_clock import by_wall_clock, first_instant, naive_utc, plain_zone
+from .wall_clock import by_wall_clock, first_instant, naive_utc
+from .zones import find_zone, plain_zone, read_zone, zone_name
 
 __all__ = (
     "MOST_APART",
@@ -23,8 +24,10 @@ __all__ = (
     "balance",
     "by_wall_clock",
     "check_anchor",
+    "check_zone",
     "checks",
     "count_starts",
+    "find_zone",
     "fingerprint",
     "first_instant",
     "grid_start",
@@ -36,6 +39,8 @@ __all__ = (
     "next_start",
     "next_steps",
     "plain_zone",
+    "read_zone",
     "spread_offset",
     "starts_after",
+    "zone_name",
 )

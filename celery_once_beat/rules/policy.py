@@ -28,6 +28,7 @@ from celery_once_beat.wording import did_you_mean, shown
 from .pure import PureSchedule
 from .starts import every_hour
 from .wall_clock import naive_utc
+from .zones import find_zone
 
 #: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
 _MOST_AT_ONCE = 10_000
@@ -70,6 +71,8 @@ class EntryPolicy(Limits):
     start_timeout: float
     #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
     anchor: datetime | None = None
+    #: The time zone of a schedule that names none itself; None: that of the app.
+    tz: tzinfo | None = None
     #: Whether workers close the entry's windows; None: as the task says.
     tracked: bool | None = None
     #: Seconds for which an execution owns its window without renewing; None: as its task says, in the worker.
@@ -124,6 +127,16 @@ def check_anchor(name: str, value: Any) -> datetime | None:
     except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
         raise _wrong(name, value, "a datetime with a time zone, or its text in ISO 8601") from None
     return utc
+
+
+def check_zone(name: str, value: Any) -> tzinfo | None:
+    """Return a time zone that is given by name or as itself; raises SettingError, which begins with ``name``."""
+    if value is None:
+        return None
+    try:
+        return find_zone(value)
+    except SettingError:
+        raise _wrong(name, value, "the name of a time zone like 'Europe/Berlin'") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +244,7 @@ _CHECKS = {
     "start_timeout": check_seconds(0.1),
     "max_attempts": check_count(1),
     "anchor": check_anchor,
+    "tz": check_zone,
     "tracked": check_choice(True, False),
     "recover": check_choice(True, False),
     "retry_failed_after": check_seconds(0),

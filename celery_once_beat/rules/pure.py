@@ -14,6 +14,7 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from celery_once_beat.errors import UndecidedError
+from celery_once_beat.wording import shown
 
 from .wall_clock import naive_utc
 
@@ -50,6 +51,10 @@ class PureSchedule(BaseSchedule):
     def rule(self) -> str:
         """Return what says when it starts: the same text in every process, another one for another schedule."""
         return repr(self.in_zone(self.tz))
+
+    def words(self) -> str:
+        """Say in a few words when it starts, for people."""
+        return shown(self)
 
     @property  # type: ignore[override]  # celery-types has it as a str
     def tz(self) -> tzinfo:

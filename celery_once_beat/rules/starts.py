@@ -26,7 +26,8 @@ from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.wording import shown
 
 from .pure import PureSchedule
-from .wall_clock import by_wall_clock, naive_utc, offset_at, plain_zone
+from .wall_clock import by_wall_clock, naive_utc, offset_at
+from .zones import plain_zone
 
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
 _EPOCH = datetime(1970, 1, 1)

@@ -18,14 +18,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
-
-from celery.utils.time import LocalTimezone
+from typing import NamedTuple
 
 from celery_once_beat.wording import shown
 
-__all__ = ("by_wall_clock", "first_instant", "naive_utc", "offset_at", "plain_zone")
+__all__ = ("by_wall_clock", "first_instant", "naive_utc", "offset_at")
 
 _DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
@@ -121,12 +118,3 @@ def first_instant(wall: datetime, zone: tzinfo | None) -> datetime:
     if found is None:
         raise OverflowError("a time past the ends of the calendar")
     return found
-
-
-def plain_zone(zone: Any) -> tzinfo | None:
-    """Return a zone as this module takes it; None: the system's, for which Celery's class is hours off at a change."""
-    if isinstance(zone, LocalTimezone):
-        return None
-    name = getattr(zone, "zone", None)  # pytz
-    known: tzinfo = ZoneInfo(name) if isinstance(name, str) else zone
-    return known

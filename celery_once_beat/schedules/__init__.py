@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from celery_once_beat.rules import find_zone
+
 from .codecs import read_schedule, register_schedule_codec, write_schedule
 from .composed import Composed, between, excluding, union
 from .cron import cron
 from .definition import Change, Definition, Schedule, check_name, check_words
 from .intervals import every
 from .loaded import LoadedDefinition
-from .local_times import find_zone
 from .one_off import OneOff, at
 from .periods import Period
 from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until

@@ -17,14 +17,13 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError
-from celery_once_beat.rules import is_clocked, is_tz_aware_crontab
+from celery_once_beat.rules import is_clocked, is_tz_aware_crontab, read_zone, zone_name
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
 from .composed import CronPart, SolarPart, between, excluding, union
 from .cron import cron
 from .intervals import every
-from .local_times import read_zone, zone_name
 from .one_off import OneOff
 from .periods import Period
 from .rrule import RULE_FIELDS, RRule

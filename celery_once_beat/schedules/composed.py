@@ -18,13 +18,13 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from typing_extensions import Self
 
 from celery_once_beat.errors import SettingError, UndecidedError
-from celery_once_beat.rules import PureSchedule, in_zone, is_tz_aware_crontab
+from celery_once_beat.rules import PureSchedule, find_zone, in_zone, is_tz_aware_crontab, zone_name
 from celery_once_beat.windows import next_start
 from celery_once_beat.wording import shown
 
 from .calendar_file import CalendarFile
 from .intervals import every
-from .local_times import find_zone, names_zone, read_instant, read_time, zone_name
+from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import LeftOut, Period, Periods
 

@@ -15,10 +15,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import PureSchedule, by_wall_clock, plain_zone
+from celery_once_beat.rules import PureSchedule, by_wall_clock, find_zone, plain_zone, zone_name
 from celery_once_beat.wording import shown
-
-from .local_times import find_zone, zone_name
 
 __all__ = ("cron",)
 
@@ -93,6 +91,10 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
     def in_zone(self, zone: tzinfo) -> cron:
         """Return it in its own zone, else in ``zone``."""
         return self if self.zone is not None else cron(self.line, tz=zone)
+
+    def words(self) -> str:
+        """Return the line, and the zone if it has one."""
+        return self.line if self.zone is None else f"{self.line} {zone_name(self.zone)}"
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the line, and the zone if it has one."""

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule
 from kombu.utils import json as celery_json
 
 from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
-from celery_once_beat.rules import EntryPolicy, Timing
+from celery_once_beat.rules import EntryPolicy, Timing, check_zone, zone_name
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
 
@@ -59,7 +59,9 @@ class Definition:
 
         ``zone`` counts for schedules that have a time zone; None: their own. ``more`` are the other fields.
         """
-        written: dict[str, Any] = {"v": _VERSION, "task": task, "schedule": write_schedule(schedule, zone)}
+        once = more.get("once")
+        own = check_zone("once['tz']", once.get("tz")) if isinstance(once, Mapping) else None
+        written: dict[str, Any] = {"v": _VERSION, "task": task, "schedule": write_schedule(schedule, own or zone)}
         for name, value in more.items():
             if isinstance(value, Mapping):
                 written[name] = dict(value)
@@ -68,6 +70,8 @@ class Definition:
         anchor = written.get("once", {}).get("anchor") if isinstance(written.get("once"), dict) else None
         if isinstance(anchor, datetime):
             written["once"]["anchor"] = anchor.isoformat()
+        if own is not None:
+            written["once"]["tz"] = zone_name(own)
         text = _write(written)
         try:
             return _read(text)

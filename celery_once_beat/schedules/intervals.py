@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import PureSchedule, grid_start
+from celery_once_beat.rules import PureSchedule, find_zone, grid_start, zone_name
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
-from .local_times import find_zone, read_instant, zone_name
+from .local_times import read_instant
 
 __all__ = ("LEAST_STEP", "MOST_STEP", "every")
 
@@ -50,6 +50,10 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
         if self.zone is not None or self.step % _DAY:
             return self
         return every(self.step, anchor=self.anchor, tz=zone)
+
+    def words(self) -> str:
+        """Return the step; where it has more, all of it."""
+        return f"every {_text(self.step)}" if self.anchor is None and self.zone is None else shown(self)
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the step, and what else it has."""

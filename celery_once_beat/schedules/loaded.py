@@ -23,7 +23,7 @@ from .strict_json import read_object
 __all__ = ("LoadedDefinition",)
 
 #: Written where they aren't as usual.
-_OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue")
+_OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue", "tz")
 #: Most characters of a text.
 _MOST = 1024
 
@@ -50,6 +50,8 @@ class LoadedDefinition:
     countdown: float | None = None
     #: The queue to which its messages go; None: the beat can't say.
     queue: str | None = None
+    #: The time zone that the entry sets; None: none.
+    tz: str | None = None
 
     def text(self) -> str:
         """Return its JSON. What is as usual isn't written."""
@@ -84,6 +86,7 @@ class LoadedDefinition:
             spread=_seconds(said, "spread", 0.0),
             countdown=_seconds(said, "countdown") if "countdown" in said else None,
             queue=_typed(said, "queue", str) if "queue" in said else None,
+            tz=_typed(said, "tz", str) if "tz" in said else None,
         )
 
 

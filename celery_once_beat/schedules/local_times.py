@@ -1,51 +1,17 @@
-"""Time zones by name, and local times as people write them, read strictly. Pure."""
+"""Local times as people write them, read strictly. Pure."""
 
 from __future__ import annotations
 
 import re
 from datetime import date, datetime, timezone, tzinfo
-from zoneinfo import ZoneInfo
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import first_instant
+from celery_once_beat.rules import find_zone, first_instant
 from celery_once_beat.wording import shown
 
-__all__ = ("find_zone", "names_zone", "read_instant", "read_time", "read_zone", "zone_name")
+__all__ = ("names_zone", "read_instant", "read_time")
 
-_ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-
-
-def zone_name(zone: tzinfo | None) -> str:
-    """Return the name by which any machine finds ``zone``; raises SettingError where it has none."""
-    if zone is timezone.utc:
-        return "UTC"
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # pytz has a zone
-    try:
-        return read_zone(name).key
-    except ValueError:
-        raise SettingError(
-            f"schedule: found the time zone {shown(zone)}, which has no name; expected one like "
-            "ZoneInfo('Europe/Berlin'): give timezone=, or set the app's timezone"
-        ) from None
-
-
-def read_zone(name: object) -> ZoneInfo:
-    """Return the time zone of that name; raises ValueError."""
-    try:
-        if isinstance(name, str) and _ZONE.fullmatch(name):
-            return ZoneInfo(name)
-    except (OSError, KeyError, ValueError):  # a folder, none of that name, a path
-        pass
-    raise ValueError(f"tz: found {shown(name)}, expected the name of a time zone like 'Europe/Berlin'")
-
-
-def find_zone(zone: object) -> tzinfo:
-    """Return a time zone that is given by name or as itself; raises SettingError where it has no name."""
-    try:
-        return read_zone(zone) if isinstance(zone, str) else read_zone(zone_name(zone))  # type: ignore[arg-type]
-    except ValueError as exc:
-        raise SettingError(f"timezone: {exc}") from exc
 
 
 def read_time(what: str, when: object) -> date | datetime:

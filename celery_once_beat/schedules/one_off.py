@@ -36,6 +36,10 @@ class OneOff(PureSchedule):
         """Return what fingerprints have always been made of."""
         return f"<one-off: {format_instant(self.clocked_time)}>"
 
+    def words(self) -> str:
+        """Return the instant."""
+        return format_instant(self.clocked_time)
+
     def __repr__(self) -> str:
         """Return the call of :func:`at` that makes it again."""
         return f"at({self.clocked_time.isoformat()!r})"

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import first_instant, plain_zone
+from celery_once_beat.rules import find_zone, first_instant, plain_zone, zone_name
 from celery_once_beat.wording import shown
 
-from .local_times import find_zone, names_zone, read_time, zone_name
+from .local_times import names_zone, read_time
 from .rrule import RRule
 
 __all__ = ("LeftOut", "Period", "Periods")

@@ -19,11 +19,10 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import delta_resolution
 
 from celery_once_beat.errors import ScheduleError
-from celery_once_beat.rules import check_anchor, latest_start, spread_offset
+from celery_once_beat.rules import check_anchor, find_zone, latest_start, spread_offset
 from celery_once_beat.wording import shown
 
 from .definition import Definition, check_name
-from .local_times import find_zone
 from .rrule import RULE_FIELDS, RRule
 from .strict_json import read_object
 

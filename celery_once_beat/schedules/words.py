@@ -7,6 +7,7 @@ from typing import Any
 
 from celery.schedules import schedule
 
+from celery_once_beat.rules import PureSchedule
 from celery_once_beat.wording import shown
 
 __all__ = ("describe",)
@@ -25,6 +26,8 @@ def describe(when: Any) -> str:
             if seconds >= size and seconds % size == 0:
                 return f"every {seconds / size:g} {unit}"
         return f"every {seconds:g} s"
+    if isinstance(when, PureSchedule):
+        return when.words()
     kind: Any = type(when)
     if kind.__repr__ is object.__repr__:  # it has an address, another one in each process
         return f"{kind.__module__}.{kind.__qualname__}"

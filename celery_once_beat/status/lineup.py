@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from celery_once_beat.beat import BeatEntry, LoadedSchedule
 from celery_once_beat.errors import OnceError
-from celery_once_beat.schedules import LoadedDefinition, describe
+from celery_once_beat.schedules import LoadedDefinition
 from celery_once_beat.store import EntrySeen, Overview
 from celery_once_beat.wording import printable, some
 
@@ -163,7 +163,7 @@ class _Look:
         return Listed(
             seen.name,
             definition.task,
-            describe(entry.source.schedule) if entry else definition.says,
+            entry.words if entry else definition.says,
             definition.tracked,
             seen,
             entry,
@@ -177,7 +177,7 @@ class _Look:
         return Listed(
             code.name,
             code.source.task,
-            describe(code.source.schedule),
+            code.words,
             code.tracked,
             seen,
             code,

@@ -23,8 +23,11 @@ from celery_once_beat.schedules import (
     check_name,
     check_words,
     codecs,
+    cron,
+    excluding,
     read_schedule,
     register_schedule_codec,
+    union,
     write_schedule,
 )
 from celery_once_beat.settings import Settings
@@ -316,3 +319,22 @@ def test_who_and_why_are_short() -> None:
     for by, note in (("x" * 300, ""), ("", "x" * 2000), (None, ""), ("", 5)):
         with pytest.raises(SettingError):
             check_words(by, note)
+
+
+def test_a_definition_sets_its_time_zone() -> None:
+    """By ``once``: it is stored by name, and the schedule is written in it."""
+    definition = Definition.of("t", crontab(minute=0, hour=2), BERLIN, once={"tz": ZoneInfo("Asia/Tokyo")})
+    assert definition.as_json()["once"] == {"tz": "Asia/Tokyo"}
+    assert definition.as_json()["schedule"]["tz"] == "Asia/Tokyo"
+    assert Definition.from_json(definition.as_json()) == definition
+    with pytest.raises(SettingError, match=r"once\['tz'\]: found 'Mars', expected the name of a time zone"):
+        Definition.of("t", crontab(), BERLIN, once={"tz": "Mars"})
+
+
+def test_composed_schedules_are_stored() -> None:
+    """As parts of a definition, whose text is the same for the same one."""
+    when = excluding(union(cron("0 2 * * *"), crontab(minute=0, hour=9)), {"2026-12-25": "Christmas Day"})
+    definition = Definition.of("t", when, BERLIN)
+    assert Definition.read("e", definition.text()) == definition == Definition.from_json(definition.as_json())
+    assert definition.schedule == when.in_zone(BERLIN)
+    assert Definition.of("t", definition.schedule).text() == definition.text()

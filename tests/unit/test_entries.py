@@ -9,16 +9,18 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
-from celery.schedules import BaseSchedule, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Entries
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules.policy import Step
+from celery_once_beat.schedules import LoadedDefinition, cron
 from celery_once_beat.settings import Settings
 
 APP = Celery("tests", set_as_current=False)
@@ -717,3 +719,37 @@ def test_an_entry_made_anew_is_adopted_if_it_says_the_same() -> None:
     assert row.source is again
     assert not rows.adopt(row, entry(once={"catch_up": "all"}))
     assert not rows.adopt(row, None)
+
+
+def test_an_entry_sets_its_time_zone() -> None:
+    """Of Celery's crontab and of whole days; a schedule that names one keeps it. Another one is another definition."""
+    nightly = crontab(minute=0, hour=2, app=APP)
+    found = {}
+    for name, when, tz in (
+        ("app's", nightly, None),
+        ("berlin", nightly, "Europe/Berlin"),
+        ("tokyo", nightly, ZoneInfo("Asia/Tokyo")),
+        ("days", schedule(86400.0, app=APP), "Asia/Tokyo"),
+        ("own", cron("0 2 * * *", tz="Europe/Berlin"), "Asia/Tokyo"),
+        ("none", cron("0 2 * * *"), "Asia/Tokyo"),
+        ("grid", schedule(30.0, app=APP), "Asia/Tokyo"),
+    ):
+        made = Entries("b", SETTINGS, TASKS).make(name, entry(when, once={"tz": tz}))
+        start = made.after(NOW)
+        assert start is not None
+        found[name] = f"{start:%d %H:%M}"
+        again = Entries("b", SETTINGS, TASKS).make(name, entry(when, once={"tz": tz}))
+        assert made.fingerprint == again.fingerprint
+        said = LoadedDefinition.read(Entries("b", SETTINGS, TASKS).told(made))
+        shown = Entries("b", SETTINGS, TASKS).make_loaded(name, said, made.fingerprint)
+        assert (shown.after(NOW), shown.words) == (start, made.words)
+    assert found == {
+        "app's": "02 02:00", "berlin": "02 01:00", "tokyo": "01 17:00", "days": "01 15:00", "own": "02 01:00",
+        "none": "01 17:00", "grid": "01 12:00",
+    }  # fmt: skip
+    marks = {
+        tz: Entries("b", SETTINGS, TASKS).make("e", entry(nightly, once={"tz": tz})).fingerprint
+        for tz in ("UTC", "Asia/Tokyo")
+    }
+    assert len({*marks.values()}) == 2
+    assert "tz" not in vars(nightly) or nightly.tz is APP.timezone  # the user's own is as it was

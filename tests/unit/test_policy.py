@@ -141,6 +141,7 @@ WRONG = [
         ("anchor", value)
         for value in ("2026-01-01", "2026-01-01T00:00", "today", 5, ANCHOR.replace(tzinfo=None), ANCHOR.date())
     ),
+    *(("tz", value) for value in ("Europe/Berlni", "", "../etc", 5, timezone(timedelta(hours=1)))),
     *(("tracked", value) for value in (0, 1, "yes", None)),
     *(("recover", value) for value in (0, 1, "yes", None)),
     *(("retry_failed_after", value) for value in (*_NO_SECONDS, None)),
