@@ -25,6 +25,7 @@ from ledger import Ledger
 from processes import Proc, Processes, wait_until
 
 from celery_once_beat.rules.balance import balance
+from celery_once_beat.schedules import read_schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
@@ -187,6 +188,8 @@ class System:
         definition = self.entries[entry]
         if "cron" in definition:
             return cron(definition["cron"])
+        if "stored" in definition:
+            return read_schedule(definition["stored"])
         return schedule(timedelta(seconds=definition["every"]))
 
     def anchor(self, entry: str) -> datetime | None:

@@ -53,7 +53,7 @@ from celery_once_beat.rules import (
     spread_offset,
     zone_name,
 )
-from celery_once_beat.schedules import LoadedDefinition, describe
+from celery_once_beat.schedules import Composed, LoadedDefinition, describe
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
@@ -429,6 +429,16 @@ class BeatEntry:
                 after = min(until, old.until)
         offset = self.offset
         return number + count_starts(self.when, after - offset, until - offset, anchor=self.policy.anchor)
+
+    def left_out(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
+        """Yield the instants after ``after`` up to ``until`` that its schedule leaves out, each with why, in order.
+
+        Raises ScheduleError.
+        """
+        if isinstance(self.when, Composed):
+            offset = self.offset
+            for start, why in self.when.left_out(after - offset, until - offset):
+                yield start + offset, why
 
     def _next(self, start: datetime) -> datetime | None:
         for old in self.earlier:

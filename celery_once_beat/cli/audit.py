@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import click
@@ -14,6 +15,8 @@ from celery_once_beat.windows import format_instant
 from .context import Project, json_option, open_project, scheduler_option
 from .output import plain, print_json, print_table
 
+#: Most windows that were left out that are counted of one entry.
+_MOST_EXCLUDED = 100_000
 _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red"}
 
 
@@ -26,9 +29,9 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
 
     An account balances if the windows that the schedule defines = outcomes + open + untracked.
 
-    The count runs from the first cursor under the present definition to the cursor now. Exits with 1 if an account
-    doesn't balance or can't be read. It counts by the schedules that the beats run; one of a type that only their code
-    knows isn't judged.
+    The count runs from the first cursor under the present definition to the cursor now. What a schedule excludes is
+    no window: it is counted apart, up to 100,000 of an entry. Exits with 1 if an account doesn't balance or can't be
+    read. It counts by the schedules that the beats run; one of a type that only their code knows isn't judged.
     """
     with open_project(ctx, scheduler) as project:
         accounts = _audit(project)
@@ -59,6 +62,7 @@ def _judge(listed: Listed) -> dict[str, Any]:
         return {**judged, "verdict": "another definition", "why": "the beats have one that this process's code doesn't"}
     try:
         defined = entry.count(account.since, account.cursor)
+        excluded = sum(1 for _ in islice(entry.left_out(account.since, account.cursor), _MOST_EXCLUDED))
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be read", "why": str(exc)}
     result = Balance(name, defined, dict(account.counts), account.owed)
@@ -66,6 +70,7 @@ def _judge(listed: Listed) -> dict[str, Any]:
         **judged,
         "defined": result.defined,
         "outcomes": result.outcomes,
+        "excluded": excluded,
         "open": result.open,
         "accounted": result.accounted,
         "verdict": "balances" if result.even else "doesn't balance",
@@ -76,6 +81,13 @@ def _judge(listed: Listed) -> dict[str, Any]:
     }
 
 
+def _outcomes(account: dict[str, Any]) -> str:
+    numbers = sorted(account.get("outcomes", {}).items())
+    if account.get("excluded"):
+        numbers.append(("excluded", account["excluded"]))
+    return ", ".join(f"{number} {outcome}" for outcome, number in numbers)
+
+
 def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
     print_table(
         ["ENTRY", "WINDOWS", "OUTCOMES", "OPEN", "VERDICT"],
@@ -83,7 +95,7 @@ def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
             [
                 plain(each["entry"]),
                 str(each.get("defined", "-")),
-                ", ".join(f"{number} {outcome}" for outcome, number in sorted(each.get("outcomes", {}).items())) or "-",
+                _outcomes(each) or "-",
                 str(each.get("open", "-")),
                 click.style(each["verdict"], fg=_COLOURS.get(each["verdict"], "yellow"))
                 + (f": {plain(each['why'])}" if each["why"] else ""),

@@ -8,7 +8,8 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 
 import click
 
@@ -25,6 +26,8 @@ from .output import local, painted, plain, print_json, print_table, seconds
 _ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED")
 #: Most workers that status names.
 _MOST_WORKERS = 20
+#: Most windows of an entry that are looked at for why they are left out.
+_MOST_LEFT_OUT = 10_000
 
 
 # -- status -----------------------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ def next(  # noqa: A001  # the command's name
 
     In local time and UTC. Asks neither beats nor the broker.
 
-    Days on which the clocks change are marked.
+    Days on which the clocks change are marked. What a schedule leaves out before the last of them is shown, with why.
     """
     with open_project(ctx, scheduler, needs_store=False) as project:
         after = project.instant(since, "--from")
@@ -174,6 +177,7 @@ def next(  # noqa: A001  # the command's name
             (name, start, start.astimezone(_zone(project.entry(name), project)))
             for start, name in islice(heapq.merge(*(_coming(each, after) for each in entries)), number)
         ]
+        left_out = [] if json_ or not windows else _left_out(entries, after, windows[-1][1])
         if not project.settings.redis_url:
             click.echo(
                 "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True
@@ -194,18 +198,32 @@ def next(  # noqa: A001  # the command's name
     elif not windows:
         click.echo("No window will start.")
     else:
+        zones = {each.name: _zone(each, project) for each in entries}
+        lines = [(start, name, "the clocks change" if _clocks_change(there) else "") for name, start, there in windows]
         print_table(
             ["ENTRY", "LOCAL TIME", "UTC", ""],
             [
-                [
-                    plain(name),
-                    there.isoformat(" "),
-                    format_instant(start)[11:19] + "Z" if start.date() == there.date() else format_instant(start),
-                    click.style("the clocks change", fg="yellow") if _clocks_change(there) else "",
-                ]
-                for name, start, there in windows
+                _next_line(name, start, start.astimezone(zones[name]), note)
+                for start, name, note in sorted([*lines, *left_out])
             ],
         )
+
+
+def _next_line(name: str, start: datetime, there: datetime, note: str) -> list[str]:
+    utc = format_instant(start)[11:19] + "Z" if start.date() == there.date() else format_instant(start)
+    return [plain(name), there.isoformat(" "), utc, click.style(plain(note), fg="yellow") if note else ""]
+
+
+def _left_out(entries: Sequence[BeatEntry], after: datetime, until: datetime) -> list[tuple[datetime, str, str]]:
+    """Return what schedules leave out: start, entry and why. Several in a row for the same reason are one line."""
+    lines = []
+    for entry in entries:
+        starts = islice(entry.left_out(after, until), _MOST_LEFT_OUT)
+        for why, group in groupby(starts, key=itemgetter(1)):
+            (first, _), *more = group
+            words = f"excluded: {why}" + (f" ({1 + len(more)} windows)" if more else "")
+            lines.append((first, entry.name, words))
+    return lines
 
 
 def _coming(entry: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]:

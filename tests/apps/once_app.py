@@ -1,7 +1,7 @@
 """The app of the integration tests: what it schedules and how it is set up comes from the environment.
 
 ``ENTRIES`` is a JSON object: entry name → {"task", "every" (seconds) or "cron" (five fields), "options", "args",
-"anchor" (an instant's text)}.
+"anchor" (an instant's text)}; instead of "every" also "stored", a schedule as JSON has it.
 ``SETTINGS`` and ``TASK`` are JSON objects: settings of the app, attributes of its tasks.
 """
 
@@ -58,6 +58,10 @@ class Broken(schedule):
 def make_schedule(entry):
     if "cron" in entry:
         return cron(entry["cron"])
+    if "stored" in entry:
+        from celery_once_beat.schedules import read_schedule  # older versions are run with this app too
+
+        return read_schedule(entry["stored"])
     if entry.get("broken"):
         return Broken(1.0)
     return timedelta(seconds=entry["every"])

@@ -1,0 +1,111 @@
+"""Composed schedules in real processes: our beats, a stock beat, an older one; and what the commands say of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from celery.schedules import crontab
+from processes import wait_until
+from system import System
+
+from celery_once_beat import Schedules
+from celery_once_beat.schedules import cron, every, excluding, union, write_schedule
+from celery_once_beat.windows import starts_after
+
+from test_versions import package_of  # isort: skip
+
+WORK = "apps.once_app.work"
+UTC = timezone.utc
+#: :04, :08, :16, :20 … and :06, :18 …, without each twelfth second.
+STEPS = excluding(union("4 s", "6 s"), every("12 s"))
+#: The last commit that is in use: it knows no such schedules.
+OLD = "884aff6"
+
+
+def test_beats_run_them_and_audit_counts_what_is_left_out(system: System) -> None:
+    """Each start once, with two beats; what is excluded is counted as that, and as nothing else."""
+    when = excluding("1 s", cron("*/3 * * * * *", tz="UTC"))
+    system.entries = {"tick": {"task": WORK, "stored": write_schedule(when), "options": {"once": {"catch_up": "all"}}}}
+    system.pair()
+    system.wait_done(6)
+    (account,) = json.loads(system.once("audit", "--json"))["entries"]
+    assert account["verdict"] == "balances", account
+    assert account["excluded"] >= 2
+    assert "missed" not in account["outcomes"]
+    assert re.search(r"^tick .* done, \d+ excluded", system.once("audit"), re.MULTILINE)
+    assert all(int(start[17:19]) % 3 for start in system.recorded())
+
+
+def test_next_says_why_a_window_is_left_out(system: System) -> None:
+    """By the name of the day; several in a row for one reason are one line."""
+    nightly = excluding(cron("0 2 * * *"), {"2026-12-25": "Christmas Day"}, tz="Europe/Berlin")
+    hourly = excluding(cron("0 * * * *"), [("2026-12-24T12:00", "2026-12-27T00:00")], tz="Europe/Berlin")
+    system.entries = {
+        "nightly": {"task": WORK, "stored": write_schedule(nightly)},
+        "hourly": {"task": WORK, "stored": write_schedule(hourly)},
+        "tokyo": {"task": WORK, "cron": "0 2 * * *", "options": {"once": {"tz": "Asia/Tokyo"}}},
+    }
+    asked = ("--from", "2026-12-24T00:00Z")
+    lines = system.once("next", "nightly", "-n", "2", *asked).splitlines()
+    assert [line.rstrip() for line in lines] == [
+        "ENTRY    LOCAL TIME                 UTC",
+        "nightly  2026-12-24 02:00:00+01:00  01:00:00Z",
+        "nightly  2026-12-25 02:00:00+01:00  01:00:00Z  excluded: 25 December, Christmas Day",
+        "nightly  2026-12-26 02:00:00+01:00  01:00:00Z",
+    ]
+    hours = system.once("next", "hourly", "-n", "12", *asked)
+    assert re.search(r"2026-12-24 12:00:00\+01:00  11:00:00Z +excluded: 24 December \(12 windows\)", hours)
+    assert re.search(r"2026-12-25 00:00:00\+01:00 .* excluded: 25 December \(24 windows\)", hours)
+    assert json.loads(system.once("next", "nightly", "-n", "2", "--json", *asked))[1]["start"].startswith("2026-12-26")
+    tokyo = system.once("next", "tokyo", "-n", "1", *asked)
+    assert "2026-12-25 02:00:00+09:00" in tokyo
+
+
+def test_a_stock_beat_runs_the_same_instants(system: System) -> None:
+    """Given the same beat_schedule: each of its messages is for another start, and none is for an instant between."""
+    system.entries = {"tick": {"task": WORK, "stored": write_schedule(STEPS)}}
+    system.settings = {"timezone": "UTC"}
+    began = datetime.now(UTC)
+    beat = system.beat("stock", scheduler="celery.beat:Scheduler")
+    sent = re.compile(r"^\[(\S+ \S+): .*Sending due task tick ", re.MULTILINE)
+    wait_until(lambda: len(sent.findall(beat.log)) >= 4, "it has sent four", 90)
+    starts = list(starts_after(STEPS, began, datetime.now(UTC)))
+    times = [
+        datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").astimezone().astimezone(UTC) for text in sent.findall(beat.log)
+    ]
+    millisecond = timedelta(milliseconds=1)  # the log has no more
+    for_starts = [max(start for start in starts if start <= time + millisecond) for time in times]
+    assert len(set(for_starts)) == len(times)
+
+
+def test_an_old_beat_leaves_them_alone(system: System, tmp_path: Path) -> None:
+    """One line names the entry; what else is set at run time goes on, and a beat that knows the type runs it."""
+    old = package_of(OLD, tmp_path)
+    system.entries = {}
+    system.worker().wait_ready()
+    beat = system.beat("old", **old).wait_ready()
+    schedules = Schedules(url=system.store_url)
+    schedules.set("plain", task=WORK, schedule=1.0)
+    schedules.set(
+        "composed", task=WORK, schedule=excluding(union("1 s", crontab(hour=2)), "2020-01-01"), timezone="UTC"
+    )
+    schedules.set("zoned", task=WORK, schedule=1.0, once={"tz": "Europe/Berlin"})
+    system.wait_done(3, "plain")
+    found: Any = [line for line in beat.log.splitlines() if "'composed'" in line]
+    assert len(found) == 1, beat.log
+    assert "found the type 'excluding'" in found[0]
+    assert len([line for line in beat.log.splitlines() if "'zoned'" in line]) == 1, beat.log
+    assert not system.recorded("composed")
+    new = system.beat("new").wait_ready()
+    system.wait_done(3, "composed")
+    system.wait_done(3, "zoned")
+    system.wait_done(3, "plain")
+    assert "Traceback" not in beat.log + new.log
+    for name in ("plain", "composed", "zoned"):
+        schedules.delete(name)
+        assert max(system.recorded(name).values()) == 1
+    schedules.close()
