@@ -32,7 +32,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test long bare matrix figures chaos edits effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot boardcost unit test long bare whens whencost matrix figures chaos edits effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -65,6 +65,12 @@ long: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests that take minutes by 
 
 bare: $(VENV)/.test  ## as on a machine with Python and make only: what may be left out there, and a part of the rest
 	ONCE_TEST_BARE=1 $(PY) $(PYTEST) --bare-part $(ARGS)
+
+whens: $(VENV)/.test  ## a million starts of cron lines in all time zones against an independent cron, SEED=7
+	cd tests && $(abspath $(VENV))/bin/python whens.py $(if $(SEED),--seed $(SEED))
+
+whencost: $(VENV)/.test  ## what it costs to find the next start of a schedule
+	cd tests && $(abspath $(VENV))/bin/python when_cost.py
 
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))

@@ -47,6 +47,8 @@ _MAX_PROBES = 1000
 #: A schedule that advances by less in _MAX_PROBES calls of is_due is wrong: no search would get past it.
 _LEAST_PROGRESS = timedelta(seconds=1)
 _LAST_YEAR = 9999
+#: A month, day and weekday meet again within 40 years.
+_MOST_MONTHS = 41 * 12
 _PINNING = threading.RLock()
 _ABSENT = object()
 
@@ -231,15 +233,23 @@ def _has_date(cron: Any, day: date) -> bool:
 
 def _next_date(cron: Any, day: datetime) -> date | None:
     """The crontab's first date after `day`; None if it has none, as for 30 February."""
-    month = day.year * 12 + day.month - 1
-    first = day.day + 1
-    for number in range(month, month + 41 * 12):  # a month, day and weekday meet again within 40 years
+    if day.month in cron.month_of_year:
+        for day_of_month in range(day.day + 1, monthrange(day.year, day.month)[1] + 1):
+            if day_of_month in cron.day_of_month and _has_date(cron, date(day.year, day.month, day_of_month)):
+                return date(day.year, day.month, day_of_month)
+    fields = (frozenset(numbers) for numbers in (cron.month_of_year, cron.day_of_month, cron.day_of_week))
+    return _first_date(*fields, day.year * 12 + day.month)
+
+
+@lru_cache(maxsize=4096)  # it may be decades away, and is asked for again and again
+def _first_date(months: frozenset[int], days: frozenset[int], weekdays: frozenset[int], first: int) -> date | None:
+    """The first date in a month, counted from year 0, or after it."""
+    for number in range(first, first + _MOST_MONTHS):
         year, month = number // 12, number % 12 + 1
-        if month in cron.month_of_year and year <= _LAST_YEAR:
-            for day_of_month in range(first, monthrange(year, month)[1] + 1):
-                if day_of_month in cron.day_of_month and _has_date(cron, date(year, month, day_of_month)):
-                    return date(year, month, day_of_month)
-        first = 1
+        if month in months and year <= _LAST_YEAR:
+            for day in range(1, monthrange(year, month)[1] + 1):
+                if day in days and date(year, month, day).isoweekday() % 7 in weekdays:
+                    return date(year, month, day)
     return None
 
 

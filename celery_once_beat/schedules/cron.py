@@ -122,6 +122,8 @@ class _Times:
         self._weekdays, self._of_month = _days_of_week(weekdays)
         #: As Vixie's cron: a field that begins with a star restricts, two others are alternatives.
         self._both = days.startswith("*") or weekdays.startswith("*")
+        #: It may be decades away, and is asked for again and again.
+        self._first_date = lru_cache(maxsize=64)(self._find_date)
         #: Dates of a month, by its first weekday (0 is Monday) and its length: there are 28 kinds.
         self._dates: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -149,15 +151,20 @@ class _Times:
     def _on_later_day(self, earliest: datetime, dates: tuple[int, ...]) -> datetime | None:
         """Return the first time of the first date after that of ``earliest``, in whose month are ``dates``."""
         index = bisect_left(dates, earliest.day + 1)
-        month = earliest.year * 12 + earliest.month - 1
-        last = month + _MOST_MONTHS
-        while index == len(dates):
-            month, index = month + 1, 0
-            if month > last or month // 12 > _LAST_YEAR:
-                return None
-            dates = self._dates_of(month // 12, month % 12 + 1)
+        if index < len(dates):
+            date: tuple[int, int, int] | None = (earliest.year, earliest.month, dates[index])
+        else:
+            date = self._first_date(earliest.year * 12 + earliest.month)
         first = self._minutes[0]
-        return datetime(month // 12, month % 12 + 1, dates[index], first // 60, first % 60, self._seconds[0])
+        return None if date is None else datetime(*date, first // 60, first % 60, self._seconds[0])
+
+    def _find_date(self, first: int) -> tuple[int, int, int] | None:
+        """Return the first date in a month, counted from year 0, or after it."""
+        for number in range(first, min(first + _MOST_MONTHS, 12 * (_LAST_YEAR + 1))):
+            dates = self._dates_of(number // 12, number % 12 + 1)
+            if dates:
+                return number // 12, number % 12 + 1, dates[0]
+        return None
 
     def _dates_of(self, year: int, month: int) -> tuple[int, ...]:
         if month not in self._months:
