@@ -9,6 +9,7 @@ own schedules say themselves when they start (``pure``).
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from bisect import bisect_left
@@ -46,6 +47,8 @@ _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MAX_PROBES = 1000
 #: A schedule that advances by less in _MAX_PROBES calls of is_due is wrong: no search would get past it.
 _LEAST_PROGRESS = timedelta(seconds=1)
+#: How often a schedule that leaves out what it starts is asked on for its newest start.
+_MOST_LOOKS = 100
 _LAST_YEAR = 9999
 #: A month, day and weekday meet again within 40 years.
 _MOST_MONTHS = 41 * 12
@@ -96,21 +99,31 @@ def next_start(
 
 
 def starts_after(
-    schedule: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None
+    schedule: BaseSchedule,
+    after: datetime,
+    until: datetime,
+    *,
+    anchor: datetime | None = None,
+    most_looks: float = math.inf,
 ) -> Iterator[datetime]:
     """Yield the starts after `after` up to and including `until` (both aware), in order; see next_start.
 
-    A schedule that is undecided is asked on, up to `until`.
+    A schedule that is undecided is asked on, up to `until`, but not more than `most_looks` times in a row.
     """
     asked = None
+    looks = 0
     while True:
         try:
             start, asked = next_start(schedule, after, anchor=anchor, asked=asked), None
         except UndecidedError as error:
             asked = error.asked
+            looks += 1
             if asked > until:
                 return
+            if looks > most_looks:
+                raise
             continue
+        looks = 0
         if start is None or start > until:
             return
         yield start
@@ -129,16 +142,20 @@ def count_starts(when: BaseSchedule, after: datetime, until: datetime, *, anchor
 
 
 def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | None = None) -> datetime | None:
-    """Return the newest start up to and including `until` (aware), None if there is none since 1970; see next_start."""
+    """Return the newest start up to and including `until` (aware), None if there is none since 1970; see next_start.
+
+    UndecidedError: one of the package's own schedules leaves out too many in a row.
+    """
+    most_looks = _MOST_LOOKS if isinstance(schedule, PureSchedule) else math.inf
     back = timedelta(minutes=1)
-    while True:
+    while until > _BEGINNING:
         since = until - back if until - _BEGINNING > back else _BEGINNING
-        newest = deque(starts_after(schedule, since, until, anchor=anchor), maxlen=1)
+        newest = deque(starts_after(schedule, since, until, anchor=anchor, most_looks=most_looks), maxlen=1)
         if newest:
             return newest[0]
-        if since == _BEGINNING:
-            return None
+        until = since
         back *= 30
+    return None
 
 
 @lru_cache(maxsize=256)

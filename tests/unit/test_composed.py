@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError, UndecidedError
+from celery_once_beat.rules import latest_start
 from celery_once_beat.schedules import (
     Period,
     RRule,
@@ -252,6 +253,10 @@ def test_what_leaves_out_everything_is_looked_at_for_a_bounded_time() -> None:
         next_start(nothing, NOON, asked=caught.value.asked)
     assert again.value.asked > caught.value.asked
     assert list(starts_after(nothing, NOON, NOON + HOUR)) == []
+    with pytest.raises(UndecidedError):
+        latest_start(nothing, NOON)
+    monthly = excluding("1 min", cron("* * 2-31 * *", tz="UTC"))
+    assert latest_start(monthly, NOON) == datetime(2026, 12, 1, 23, 59, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
