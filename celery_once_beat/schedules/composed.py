@@ -216,7 +216,7 @@ class excluding(Composed):  # noqa: N801  # as its call reads
     """The starts of a schedule without some.
 
     ``left_out`` is one of these, or a list: a date (a whole local day), a datetime (that instant), a text of either in
-    ISO 8601, a tuple of two (from the first on and before the second; a date counts as a whole), a :class:`Period`, a
+    ISO 8601, a tuple of two (from the first on and before the second; a date counts as a whole), a ``Period``, a
     schedule (its starts), the path of an .ics file; or a dict of dates and their names. Local times are in ``tz``, by
     name or as itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
 

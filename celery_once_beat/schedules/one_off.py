@@ -14,7 +14,7 @@ __all__ = ("OneOff", "at")
 
 
 class OneOff(PureSchedule):
-    """Starts once, at an aware datetime; ValueError for a naive one. :func:`at` reads a text."""
+    """Starts once, at an aware datetime; ValueError for a naive one. ``at`` reads a text."""
 
     def __init__(self, at: datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -5,7 +5,7 @@ What is right has to pass, and what is wrong has to be found: an ignore that isn
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 from celery import Celery
@@ -32,6 +32,7 @@ from celery_once_beat import (
 from celery_once_beat.contrib.django import OnceTask as DjangoOnceTask
 from celery_once_beat.contrib.sqlalchemy import effects_table, metadata, prune
 from celery_once_beat.errors import OnceError, RecordError, SettingError, VersionConflictError, WindowRecorded
+from celery_once_beat.schedules import Period, at, between, cron, every, excluding, union
 from celery_once_beat.signals import window_missed, window_succeeded
 from celery_once_beat.testing import (
     EmbeddedStore,
@@ -190,6 +191,24 @@ def on_missed(sender: object, window: Window, count: int, **_: object) -> None:
 
 def read() -> OnceError:
     return SettingError("once_beat_lease: …")
+
+
+# -- when
+
+office = union(cron("0 9-17 * * mon-fri"), crontab(hour=10), "90 min", timedelta(hours=7), tz="Europe/Berlin")
+assert_type(office, union)
+assert_type(at("2026-12-24T18:00", tz="Europe/Berlin"), OneOff)
+holidays = [date(2026, 12, 25), ("2026-12-24", "2026-12-26"), Period("2020-01-01", rule="FREQ=YEARLY")]
+nightly: BaseSchedule = excluding(between(office, start="2026-01-01", end=date(2026, 12, 31)), holidays)
+excluding(cron("@daily"), {"2026-12-25": "Christmas Day"}, tz=timezone.utc)
+app.conf.beat_schedule = {
+    "nightly": {"task": "proj.report", "schedule": nightly, "options": {"once": {"tz": "Europe/Berlin"}}},
+    "hourly": {"task": "proj.report", "schedule": every(3600.0, anchor=datetime(2026, 1, 1, tzinfo=timezone.utc))},
+}
+cron(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+cron("@daily", zone="UTC")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+between(office, "2026-01-01")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+union(office, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # -- schedules that are set at run time
