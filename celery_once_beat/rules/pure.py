@@ -120,7 +120,7 @@ def in_zone(when: BaseSchedule, zone: tzinfo) -> BaseSchedule:
     if not isinstance(when, (crontab, schedule)):
         return when
     placed: Any = copy.copy(when)
-    placed.app = when.app
+    placed.app = vars(when).get("_app")  # not .app, which makes one where there is none
     placed.tz = zone
     result: BaseSchedule = placed
     return result

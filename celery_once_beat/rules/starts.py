@@ -14,7 +14,6 @@ import re
 import threading
 from bisect import bisect_left
 from calendar import monthrange
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
@@ -49,6 +48,8 @@ _MAX_PROBES = 1000
 _LEAST_PROGRESS = timedelta(seconds=1)
 #: How often a schedule that leaves out what it starts is asked on for its newest start.
 _MOST_LOOKS = 100
+#: Starts that are gone through for the newest one.
+_MOST_IN_TURN = 1000
 _LAST_YEAR = 9999
 #: A month, day and weekday meet again within 40 years.
 _MOST_MONTHS = 41 * 12
@@ -146,16 +147,34 @@ def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | 
 
     UndecidedError: one of the package's own schedules leaves out too many in a row.
     """
-    most_looks = _MOST_LOOKS if isinstance(schedule, PureSchedule) else math.inf
+    pure = isinstance(schedule, PureSchedule)
+    most_looks = _MOST_LOOKS if pure else math.inf
     back = timedelta(minutes=1)
     while until > _BEGINNING:
         since = until - back if until - _BEGINNING > back else _BEGINNING
-        newest = deque(starts_after(schedule, since, until, anchor=anchor, most_looks=most_looks), maxlen=1)
-        if newest:
-            return newest[0]
+        newest = None
+        for number, start in enumerate(starts_after(schedule, since, until, anchor=anchor, most_looks=most_looks)):
+            newest = start
+            if pure and number == _MOST_IN_TURN:
+                return _last_start(schedule, newest, until)
+        if newest is not None:
+            return newest
         until = since
         back *= 30
     return None
+
+
+def _last_start(when: BaseSchedule, newest: datetime, until: datetime) -> datetime:
+    """The newest start up to `until`, where `newest` is one: a schedule may have ended after a million of them."""
+    while True:
+        middle = newest + (until - newest) / 2
+        later = next(starts_after(when, middle, until, most_looks=_MOST_LOOKS), None)
+        if later is not None:
+            newest = later
+        elif middle == newest:
+            return newest
+        else:
+            until = middle
 
 
 @lru_cache(maxsize=256)

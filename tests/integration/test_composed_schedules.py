@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab
 from processes import wait_until
 from system import System
 
-from celery_once_beat import Schedules
-from celery_once_beat.schedules import cron, every, excluding, union, write_schedule
+from celery_once_beat import Schedules, once
+from celery_once_beat.schedules import between, cron, every, excluding, union, write_schedule
 from celery_once_beat.windows import starts_after
 
 from test_versions import package_of  # isort: skip
@@ -80,6 +82,37 @@ def test_a_stock_beat_runs_the_same_instants(system: System) -> None:
     millisecond = timedelta(milliseconds=1)  # the log has no more
     for_starts = [max(start for start in starts if start <= time + millisecond) for time in times]
     assert len(set(for_starts)) == len(times)
+
+
+def test_stored_ones_are_exported_and_applied(system: System, tmp_path: Path) -> None:
+    """A file has all that makes them; applied to another store, it makes the same."""
+    system.entries = {}
+    schedules = Schedules(url=system.store_url)
+    when = excluding(union(cron("0 2 * * *"), crontab(minute=0, hour=9)), {"2026-12-25": "Christmas Day"})
+    made = schedules.set("composed", task=WORK, schedule=when, timezone="Europe/Berlin")
+    text = system.once("schedules", "export")
+    assert json.loads(text)["schedules"]["composed"]["schedule"]["type"] == "excluding"
+    schedules.delete("composed")
+    file = tmp_path / "schedules.json"
+    file.write_text(text)
+    system.once("schedules", "apply", "--yes", "--file", str(file))
+    again = schedules.get("composed")
+    schedules.close()
+    assert again is not None
+    assert again.schedule == made.schedule == when.in_zone(ZoneInfo("Europe/Berlin"))
+
+
+def test_keys_of_ones_own_have_their_windows(system: System) -> None:
+    """One caller gets the window; where a schedule has never started, nobody does."""
+    ended = between(union("1 s", cron("* * * * * *")), end="2025-12-31", tz="UTC")
+    never = between("1 s", start="2999-01-01", tz="UTC")
+    with ExitStack() as held:
+        found = [held.enter_context(once("k", every=ended, url=system.store_url)) for _ in range(2)]
+    assert [window is not None for window in found] == [True, False]
+    assert found[0] is not None
+    assert found[0].start == datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)
+    with once("k2", every=never, url=system.store_url) as window:
+        assert window is None
 
 
 def test_an_old_beat_leaves_them_alone(system: System, tmp_path: Path) -> None:

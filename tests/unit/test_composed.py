@@ -289,6 +289,16 @@ def test_a_long_span_costs_one_step() -> None:
     )
 
 
+def test_the_newest_start_of_what_ended_long_ago_is_found_at_once() -> None:
+    """Though it started each second before; also where the last of them are left out."""
+    ended = between("1 s", end="2025-12-31", tz="UTC")
+    assert latest_start(ended, NOON) == datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)
+    shut = excluding(ended, ("2025-06-01", "2025-12-31"), tz="UTC")
+    assert latest_start(shut, NOON) == datetime(2025, 5, 31, 23, 59, 59, tzinfo=UTC)
+    assert latest_start(between("1 s", start="2999-01-01", tz="UTC"), NOON) is None
+    assert latest_start(every("1 s"), NOON) == NOON
+
+
 def nested(levels: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": "cron", "line": "0 2 * * *", "tz": "UTC"}
     for _ in range(levels):

@@ -20,7 +20,7 @@ from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Entries
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules.policy import Step
-from celery_once_beat.schedules import LoadedDefinition, cron
+from celery_once_beat.schedules import LoadedDefinition, cron, excluding
 from celery_once_beat.settings import Settings
 
 APP = Celery("tests", set_as_current=False)
@@ -753,3 +753,14 @@ def test_an_entry_sets_its_time_zone() -> None:
     }
     assert len({*marks.values()}) == 2
     assert "tz" not in vars(nightly) or nightly.tz is APP.timezone  # the user's own is as it was
+
+
+def test_a_file_of_holidays_that_cannot_be_read_is_its_entrys_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    """One line names entry and file; the other entries are there."""
+    shut = excluding(cron("0 2 * * *", tz="UTC"), "/nowhere/holidays.ics")
+    rows = rows_of({"shut": entry(shut), "open": entry(60.0)})
+    assert [each.name for each in rows] == ["open"]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.startswith("once: entry 'shut' is left out: excluding: /nowhere/holidays.ics ")
+    rows.refresh({"shut": entry(shut), "open": entry(60.0)})
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
