@@ -8,7 +8,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``settings``: the app's ``once_beat_…`` settings, validated · ``embedded``: a server of one's own, for tests
 - ``rules``: when windows start, which of them run, what is set up wrongly; pure
 - ``windows``: what a window is, and its headers
-- ``schedules``: definitions that are made at run time, and their JSON; pure
+- ``schedules``: schedules that compose, definitions that are made at run time, and their JSON; pure
 - ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
 - ``effects``: a window's row in the user's own transaction
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends

@@ -1,4 +1,7 @@
-"""Definitions that are made at run time: what one says, and how it is written as JSON. Pure: no I/O, no clock."""
+"""Schedules that are values, and definitions that are made at run time: what one says, and how it is written as JSON.
+
+Pure: no I/O but for the files of ``calendar_file``, no clock.
+"""
 
 from __future__ import annotations
 

@@ -67,6 +67,21 @@ def test_next_says_why_a_window_is_left_out(system: System) -> None:
     assert "2026-12-25 02:00:00+09:00" in tokyo
 
 
+def test_what_leaves_out_everything_is_said_in_one_line(system: System) -> None:
+    """By next, at once; by a beat it is asked on later, and the other entries go on."""
+    nothing = excluding("1 s", every("1 s"))
+    system.entries = {
+        "nothing": {"task": WORK, "stored": write_schedule(nothing)},
+        "tick": {"task": WORK, "every": 1.0},
+    }
+    shown = system.once("next", "nothing")
+    assert re.search(r"once: entry 'nothing': excluding\(.*leaves out each start up to \d", shown), shown
+    system.pair()
+    system.wait_done(4)
+    assert not system.recorded("nothing")
+    assert "nothing" in system.once("status")
+
+
 def test_a_stock_beat_runs_the_same_instants(system: System) -> None:
     """Given the same beat_schedule: each of its messages is for another start, and none is for an instant between."""
     system.entries = {"tick": {"task": WORK, "stored": write_schedule(STEPS)}}
