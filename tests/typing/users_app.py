@@ -126,7 +126,7 @@ async def book(session: AsyncSession, window: Window) -> None:
     assert_type(await session.run_sync(window.record), bool)
 
 
-def nightly() -> int:
+def every_night() -> int:
     with once("nightly", every="1d", url="redis://localhost") as window:  # not taken for one that ends exceptions
         return 1 if window is None else 2
 
