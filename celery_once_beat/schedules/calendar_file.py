@@ -48,10 +48,11 @@ def _read(path: str) -> tuple[Period, ...]:
     if len(text) > _MOST_BYTES:
         raise SettingError(f"found more than {_MOST_BYTES} bytes")
     calendar = icalendar.Calendar.from_ical(text)
-    events = [event for event in calendar.walk("VEVENT") if str(event.get("STATUS", "")).upper() != "CANCELLED"]
+    found: list[Any] = calendar.walk("VEVENT")
+    events = [event for event in found if str(event.get("STATUS", "")).upper() != "CANCELLED"]
     #: Occurrences that have an event of their own, which says where they moved.
     moved: dict[str, list[Any]] = {}
-    for event in calendar.walk("VEVENT"):
+    for event in found:
         if "RECURRENCE-ID" in event:
             moved.setdefault(str(event.get("UID")), []).append(event["RECURRENCE-ID"].dt)
     return tuple(period for event in events for period in _periods(event, moved))
