@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import checks
 from .balance import Balance, balance
 from .checks import MOST_APART, Finding, address_findings
+from .cron_times import CronTimes, every_hour
 from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, check_zone, fingerprint, next_steps, spread_offset
 from .pure import PureSchedule, in_zone
 from .starts import count_starts, grid_start, is_clocked, is_tz_aware_crontab, latest_start, next_start, starts_after
@@ -14,6 +15,7 @@ from .zones import find_zone, plain_zone, read_zone, zone_name
 __all__ = (
     "MOST_APART",
     "Balance",
+    "CronTimes",
     "EntryPolicy",
     "Finding",
     "Limits",
@@ -27,6 +29,7 @@ __all__ = (
     "check_zone",
     "checks",
     "count_starts",
+    "every_hour",
     "find_zone",
     "fingerprint",
     "first_instant",

@@ -15,7 +15,6 @@ from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedule
@@ -26,7 +25,7 @@ from celery_once_beat.settings import CATCH_UP, OVERLAP, Settings, check_choice,
 from celery_once_beat.wording import did_you_mean, shown
 
 from .pure import PureSchedule
-from .starts import every_hour
+from .starts import cron_fields, repeats
 from .wall_clock import naive_utc
 from .zones import find_zone
 
@@ -264,17 +263,14 @@ def fingerprint(task: str, when: object, anchor: datetime | None, spread: float 
     return _fingerprint(task, anchor and anchor.astimezone(timezone.utc), type(when).__name__, rule)
 
 
-_cron_fields = attrgetter("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-
-
 def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
     """Return what says when a schedule of one type starts. Its parts are equal only if their texts are."""
     if isinstance(when, crontab):
-        numbers = _cron_fields(when)
+        numbers = cron_fields(when)
         # A member of an enum, say, is equal to a number and writes itself otherwise.
         plain = {int}.issuperset(map(type, chain(*numbers)))
         part: Callable[[Iterable[int]], frozenset[int] | str] = frozenset if plain else _as_text
-        return (*map(part, numbers), str(every_hour(when)), str(when.tz))
+        return (*map(part, numbers), str(repeats(when)), str(when.tz))
     if isinstance(when, schedule):
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
         every = repr(run_every)

@@ -10,13 +10,11 @@ own schedules say themselves when they start (``pure``).
 from __future__ import annotations
 
 import math
-import re
 import threading
-from bisect import bisect_left
-from calendar import monthrange
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -25,6 +23,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.wording import shown
 
+from .cron_times import CronTimes, every_hour
 from .pure import PureSchedule
 from .wall_clock import by_wall_clock, naive_utc, offset_at
 from .zones import plain_zone
@@ -36,11 +35,9 @@ _MONDAY = datetime(1970, 1, 5)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
-_MINUTE = timedelta(minutes=1)
 _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 
-_EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
 # The methods with which a schedule's type decides when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MAX_PROBES = 1000
@@ -50,9 +47,6 @@ _LEAST_PROGRESS = timedelta(seconds=1)
 _MOST_LOOKS = 100
 #: Starts that are gone through for the newest one.
 _MOST_IN_TURN = 1000
-_LAST_YEAR = 9999
-#: A month, day and weekday meet again within 40 years.
-_MOST_MONTHS = 41 * 12
 _PINNING = threading.RLock()
 _ABSENT = object()
 
@@ -236,57 +230,29 @@ def _on_grid(origin: datetime, step: timedelta, earliest: datetime) -> datetime:
 
 
 def _crontab_start(cron: Any, after: datetime, _anchor: datetime | None) -> datetime | None:
-    minutes = _minutes_of_day(frozenset(cron.hour), frozenset(cron.minute))
-    return by_wall_clock(plain_zone(cron.tz), after, partial(_in_crontab, cron, minutes), repeats=every_hour(cron))
+    times = _times_of(*map(frozenset, cron_fields(cron)))
+    return by_wall_clock(plain_zone(cron.tz), after, times.first, repeats=repeats(cron))
 
 
-def every_hour(cron: Any) -> bool:
-    """Whether a crontab's hours are ``*`` or ``*/n``: it then starts whenever the clock shows a scheduled time."""
-    hours = cron._orig_hour  # noqa: SLF001  # as it was written; cron.hour has lost that
-    return isinstance(hours, str) and _EVERY_HOUR.fullmatch(hours) is not None
+def repeats(cron: Any) -> bool:
+    """Whether a crontab of Celery's starts whenever the clock shows a scheduled time."""
+    return every_hour(cron._orig_hour)  # noqa: SLF001  # as it was written; cron.hour has lost that
 
 
-@lru_cache(maxsize=1024)
-def _minutes_of_day(hours: frozenset[int], minutes: frozenset[int]) -> tuple[int, ...]:
-    return tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes))
+#: The numbers of a crontab of Celery's, as sets.
+cron_fields = attrgetter("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
-def _in_crontab(cron: Any, minutes: tuple[int, ...], earliest: datetime) -> datetime | None:
-    """The first wall time from `earliest` on that fits Celery's fields: day of month AND day of week."""
-    day = datetime.combine(earliest, time())
-    index = bisect_left(minutes, -((day - earliest) // _MINUTE))
-    if index == len(minutes) or not _has_date(cron, day):
-        later = _next_date(cron, day) if minutes else None
-        if later is None:
-            return None
-        day, index = datetime.combine(later, time()), 0
-    return day + minutes[index] * _MINUTE
-
-
-def _has_date(cron: Any, day: date) -> bool:
-    return day.month in cron.month_of_year and day.day in cron.day_of_month and day.isoweekday() % 7 in cron.day_of_week
-
-
-def _next_date(cron: Any, day: datetime) -> date | None:
-    """The crontab's first date after `day`; None if it has none, as for 30 February."""
-    if day.month in cron.month_of_year:
-        for day_of_month in range(day.day + 1, monthrange(day.year, day.month)[1] + 1):
-            if day_of_month in cron.day_of_month and _has_date(cron, date(day.year, day.month, day_of_month)):
-                return date(day.year, day.month, day_of_month)
-    fields = (frozenset(numbers) for numbers in (cron.month_of_year, cron.day_of_month, cron.day_of_week))
-    return _first_date(*fields, day.year * 12 + day.month)
-
-
-@lru_cache(maxsize=4096)  # it may be decades away, and is asked for again and again
-def _first_date(months: frozenset[int], days: frozenset[int], weekdays: frozenset[int], first: int) -> date | None:
-    """The first date in a month, counted from year 0, or after it."""
-    for number in range(first, first + _MOST_MONTHS):
-        year, month = number // 12, number % 12 + 1
-        if month in months and year <= _LAST_YEAR:
-            for day in range(1, monthrange(year, month)[1] + 1):
-                if day in days and date(year, month, day).isoweekday() % 7 in weekdays:
-                    return date(year, month, day)
-    return None
+@lru_cache(maxsize=4096)  # many have the same
+def _times_of(
+    minutes: frozenset[int],
+    hours: frozenset[int],
+    days: frozenset[int],
+    months: frozenset[int],
+    weekdays: frozenset[int],
+) -> CronTimes:
+    """Return the times of Celery's fields: day of month AND day of week."""
+    return CronTimes(minutes, hours, months, lambda day, first, _: day in days and (first + day) % 7 in weekdays)
 
 
 # -- the sun

@@ -8,21 +8,17 @@ syntax as this, and is what the tests compare with.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from calendar import monthrange
-from datetime import datetime, timedelta, tzinfo
+from collections.abc import Callable
+from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import PureSchedule, by_wall_clock, find_zone, plain_zone, zone_name
+from celery_once_beat.rules import CronTimes, PureSchedule, by_wall_clock, every_hour, find_zone, plain_zone, zone_name
 from celery_once_beat.wording import shown
 
 __all__ = ("cron",)
 
-_LAST_YEAR = 9999
-#: A date that occurs does so within these: day of month and weekday meet again, also past 2100.
-_MOST_MONTHS = 41 * 12
 _MOST_TEXT = 512
 
 _NICKNAMES = {
@@ -36,7 +32,6 @@ _NICKNAMES = {
 }
 _MONTHS = {name: number for number, name in enumerate(re.findall("...", "janfebmaraprmayjunjulaugsepoctnovdec"), 1)}
 _WEEKDAYS = {name: number for number, name in enumerate(re.findall("...", "sunmontuewedthufrisat"))}
-_EVERY_HOUR = re.compile(r"\*(/\d+)?", re.ASCII)
 _TERM = re.compile(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/(\d{1,4}))?", re.ASCII)
 _OF_MONTH = re.compile(r"([0-9a-z]+?)(?:(l)|#([1-5]))", re.ASCII)
 
@@ -81,12 +76,11 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
         super().__init__()
         self.line = _check_line(line)
         self.zone = None if tz is None else find_zone(tz)
-        self._times = _read(self.line)
+        self._meaning = _read(self.line)
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``, by the fields and the wall clock's rule."""
-        times = self._times
-        return by_wall_clock(plain_zone(self.tz), after, times.first, repeats=times.repeats)
+        return by_wall_clock(plain_zone(self.tz), after, self._meaning.times.first, repeats=self._meaning.repeats)
 
     def in_zone(self, zone: tzinfo) -> cron:
         """Return it in its own zone, else in ``zone``."""
@@ -107,96 +101,16 @@ def _check_line(line: object) -> str:
     return " ".join(line.lower().split())
 
 
-class _Times:
-    """The local times of a line. Naive, to the second."""
+class _Line(NamedTuple):
+    """What a line means."""
 
-    def __init__(self, fields: list[str]) -> None:
-        seconds, minutes, hours, days, months, weekdays = fields
-        self._seconds = _numbers(_FIELDS[0], seconds)
-        of_hour = _numbers(_FIELDS[1], minutes)
-        self._minutes = tuple(h * 60 + minute for h in _numbers(_FIELDS[2], hours) for minute in of_hour)
-        self._months = frozenset(_numbers(_FIELDS[4], months))
-        #: It then starts whenever the clock shows a scheduled time.
-        self.repeats = _EVERY_HOUR.fullmatch(hours) is not None
-        self._days, self._last_day = _days_of_month(days)
-        self._weekdays, self._of_month = _days_of_week(weekdays)
-        #: As Vixie's cron: a field that begins with a star restricts, two others are alternatives.
-        self._both = days.startswith("*") or weekdays.startswith("*")
-        #: It may be decades away, and is asked for again and again.
-        self._first_date = lru_cache(maxsize=64)(self._find_date)
-        #: Dates of a month, by its first weekday (0 is Monday) and its length: there are 28 kinds.
-        self._dates: dict[tuple[int, int], tuple[int, ...]] = {}
-
-    def first(self, earliest: datetime) -> datetime | None:
-        """Return the first of the times that isn't before ``earliest``; None if there is none."""
-        if earliest.microsecond:
-            earliest = earliest.replace(microsecond=0) + timedelta(seconds=1)
-        day = earliest.day
-        dates = self._dates_of(earliest.year, earliest.month)
-        if day in dates:
-            minute = earliest.hour * 60 + earliest.minute
-            minutes, seconds = self._minutes, self._seconds
-            index = bisect_left(minutes, minute)
-            second = seconds[0]
-            if index < len(minutes) and minutes[index] == minute:
-                nth = bisect_left(seconds, earliest.second)
-                if nth < len(seconds):
-                    second = seconds[nth]
-                else:
-                    index += 1
-            if index < len(minutes):
-                return earliest.replace(hour=minutes[index] // 60, minute=minutes[index] % 60, second=second)
-        return self._on_later_day(earliest, dates)
-
-    def _on_later_day(self, earliest: datetime, dates: tuple[int, ...]) -> datetime | None:
-        """Return the first time of the first date after that of ``earliest``, in whose month are ``dates``."""
-        index = bisect_left(dates, earliest.day + 1)
-        if index < len(dates):
-            date: tuple[int, int, int] | None = (earliest.year, earliest.month, dates[index])
-        else:
-            date = self._first_date(earliest.year * 12 + earliest.month)
-        first = self._minutes[0]
-        return None if date is None else datetime(*date, first // 60, first % 60, self._seconds[0])
-
-    def _find_date(self, first: int) -> tuple[int, int, int] | None:
-        """Return the first date in a month, counted from year 0, or after it."""
-        for number in range(first, min(first + _MOST_MONTHS, 12 * (_LAST_YEAR + 1))):
-            dates = self._dates_of(number // 12, number % 12 + 1)
-            if dates:
-                return number // 12, number % 12 + 1, dates[0]
-        return None
-
-    def _dates_of(self, year: int, month: int) -> tuple[int, ...]:
-        if month not in self._months:
-            return ()
-        kind = _month(year, month)
-        dates = self._dates.get(kind)
-        if dates is None:
-            dates = self._dates[kind] = tuple(day for day in range(1, kind[1] + 1) if self._allows(day, *kind))
-        return dates
-
-    def _allows(self, day: int, first: int, length: int) -> bool:
-        weekday = (first + day) % 7  # 0 is Sunday
-        nth = (day - 1) // 7 + 1
-        by_date = day in self._days or (self._last_day and day == length)
-        by_weekday = (
-            weekday in self._weekdays
-            or (weekday, nth) in self._of_month
-            or (day + 7 > length and (weekday, 0) in self._of_month)
-        )
-        return by_date and by_weekday if self._both else by_date or by_weekday
-
-    def check(self) -> None:
-        """Raise SettingError if no date fits, as for 30 February."""
-        if self._on_later_day(datetime(2000, 1, 1), ()) is None:
-            raise SettingError("cron: found days of month that none of the months has, expected a date that occurs")
-
-
-_month = lru_cache(maxsize=1024)(monthrange)
+    times: CronTimes
+    #: It starts whenever the clock shows a scheduled time.
+    repeats: bool
 
 
 @lru_cache(maxsize=4096)  # many have the same
-def _read(line: str) -> _Times:
+def _read(line: str) -> _Line:
     fields = _NICKNAMES.get(line, line).split(" ")
     if line.startswith("@") and line not in _NICKNAMES:
         raise SettingError(f"cron: found {shown(line)}, expected one of {', '.join(_NICKNAMES)}, or fields")
@@ -207,9 +121,36 @@ def _read(line: str) -> _Times:
             f"cron: found {len(fields)} fields in {shown(line)}, expected 5: minute, hour, day of month, month and "
             "day of week; or 6, with the second first"
         )
-    times = _Times(fields)
-    times.check()
-    return times
+    seconds, minutes, hours, days, months, weekdays = fields
+    times = CronTimes(
+        seconds=_numbers(_FIELDS[0], seconds),
+        minutes=_numbers(_FIELDS[1], minutes),
+        hours=_numbers(_FIELDS[2], hours),
+        months=_numbers(_FIELDS[4], months),
+        allows=_days(days, weekdays),
+    )
+    if times.first(datetime(2000, 1, 1)) is None:
+        raise SettingError("cron: found days of month that none of the months has, expected a date that occurs")
+    return _Line(times, every_hour(hours))
+
+
+def _days(of_month: str, of_week: str) -> Callable[[int, int, int], bool]:
+    """Return what says whether a day fits: given its number, the month's first weekday (0 is Monday) and its length."""
+    numbers, last_day = _days_of_month(of_month)
+    weekdays, of_one_week = _days_of_week(of_week)
+    # As Vixie's cron: a field that begins with a star restricts, two others are alternatives.
+    both = of_month.startswith("*") or of_week.startswith("*")
+
+    def allows(day: int, first: int, length: int) -> bool:
+        weekday = (first + day) % 7  # 0 is Sunday
+        nth = (day - 1) // 7 + 1
+        by_date = day in numbers or (last_day and day == length)
+        by_weekday = (
+            weekday in weekdays or (weekday, nth) in of_one_week or (day + 7 > length and (weekday, 0) in of_one_week)
+        )
+        return by_date and by_weekday if both else by_date or by_weekday
+
+    return allows
 
 
 def _numbers(field: _Field, text: str) -> tuple[int, ...]:
