@@ -79,10 +79,11 @@ def test_a_recorded_window_is_done(
 
 def test_the_first_execution_is_as_any(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
     """Nothing is recorded yet: it writes, and returns its own result."""
-    assert worker.deliver(body) == "written"
+    with heard() as sent:
+        assert worker.deliver(body) == "written"
     assert sqlite.written() == ["invoice"]
     (row,) = sqlite.rows()
-    assert (row.attempt, row.fence) == (1, worker.account.fence)
+    assert (row.attempt, row.fence) == (1, sent[0][1]["window"].fence)
 
 
 def test_it_goes_on_as_a_success(new_worker: Callable[..., Worker], redis_url: str, sqlite: Base) -> None:

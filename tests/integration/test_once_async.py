@@ -303,8 +303,8 @@ def test_ends_that_wait_for_a_thread_arent_told_for_longer(
     server = start_redis()
     tries = []
     store = store_of(_app_at(server.url()))
-    end = store.end
-    monkeypatch.setattr(store, "end", lambda ending: (tries.append(ending.window.entry), end(ending))[1])
+    finish = store.finish
+    monkeypatch.setattr(store, "finish", lambda ending: (tries.append(ending.window.entry), finish(ending))[1])
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
