@@ -323,7 +323,7 @@ def _write_excluding(when: Any, zone: tzinfo | None) -> Fields:
     placed = when.in_zone(zone or when.tz)
     fields: dict[str, Any] = {"when": write_schedule(placed.parts[0])}
     fields["periods"] = [period.fields() for period in placed.periods()]
-    fields["schedules"] = [write_schedule(other) for other in placed.others()]
+    fields["schedules"] = [write_schedule(other) for other in placed.others]
     return {**{name: value for name, value in fields.items() if value}, **placed.made_of()[1]}
 
 

@@ -1,17 +1,17 @@
 """Schedules that are made of others: ``between``, ``excluding``, ``union``. Pure.
 
-A composed schedule proposes instants, in order, as the schedules below it start. What ``excluding`` leaves out isn't
-allowed. The first that is allowed is its next start. So a look is one walk, however the schedules are nested, and takes
-a bounded number of steps: then UndecidedError says how far it got.
+Its candidates are the starts of the schedules that it is made of. It goes through them in order; the first that nothing
+leaves out is its next start. So a look is one walk, however the schedules are nested. It takes a bounded number of
+steps: then UndecidedError says how far it got.
 
 What follows the app's time zone is put into it first: ``in_zone`` makes a schedule that is the same in any process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta, timezone, tzinfo
-from os import PathLike, fspath
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -24,6 +24,7 @@ from celery_once_beat.wording import shown
 
 from .calendar_file import CalendarFile
 from .intervals import every
+from .left_out import plainest, read_left_out
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import LeftOut, Period, Periods
@@ -80,12 +81,11 @@ class Composed(PureSchedule):
 
     # -- for those that compose it
 
-    def candidate(self, after: datetime) -> datetime | None:
-        """Return the first instant after ``after`` that may be a start; None: there is none. All are naive, in UTC."""
-        raise NotImplementedError
+    def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
+        """Return the first instant after ``after`` that may be a start; None: there is none. All are naive, in UTC.
 
-    def proposed(self, after: datetime) -> datetime | None:
-        """As ``candidate``, but what is surely left out is not passed over."""
+        With ``left_out`` also those that are sure to be left out, which else are passed over.
+        """
         raise NotImplementedError
 
     def allows(self, start: datetime) -> bool:
@@ -93,7 +93,7 @@ class Composed(PureSchedule):
         raise NotImplementedError
 
     def why_not(self, start: datetime) -> str | None:
-        """Say why an instant that is proposed is left out; None: nothing leaves it out."""
+        """Say why a candidate is left out; None: nothing leaves it out."""
         raise NotImplementedError
 
     # -- as a schedule
@@ -119,7 +119,7 @@ class Composed(PureSchedule):
         moment: datetime | None = after.astimezone(timezone.utc).replace(tzinfo=None)
         end = until.astimezone(timezone.utc).replace(tzinfo=None)
         while moment is not None:
-            moment = placed.proposed(moment)
+            moment = placed.candidate(moment, left_out=True)
             if moment is None or moment > end:
                 return
             why = placed.why_not(moment)
@@ -183,20 +183,11 @@ class between(Composed):  # noqa: N801  # as its call reads
                 found[index] = read_instant("between", bound, zone).replace(tzinfo=None)
         return found[0], found[1]
 
-    def candidate(self, after: datetime) -> datetime | None:
-        """Return the first start within the bounds."""
-        return self._within(_candidate(self.parts[0], self._from(after)))
-
-    def proposed(self, after: datetime) -> datetime | None:
-        """Return the first proposal within the bounds."""
-        return self._within(_proposed(self.parts[0], self._from(after)))
-
-    def _from(self, after: datetime) -> datetime:
-        start = self._bounds[0]
-        return start - _MICROSECOND if after < start else after
-
-    def _within(self, start: datetime | None) -> datetime | None:
-        return start if start is not None and start < self._bounds[1] else None
+    def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
+        """Return the first one within the bounds."""
+        first, end = self._bounds
+        start = _candidate(self.parts[0], first - _MICROSECOND if after < first else after, left_out=left_out)
+        return start if start is not None and start < end else None
 
     def allows(self, start: datetime) -> bool:
         """Whether it is within the bounds, and the schedule starts then."""
@@ -224,72 +215,58 @@ class excluding(Composed):  # noqa: N801  # as its call reads
     """
 
     def __init__(self, when: Part, left_out: object, *, tz: str | tzinfo | None = None) -> None:
-        self._items = tuple(_items(left_out))
-        if len(self._items) > _MOST_LEFT_OUT:
-            raise SettingError(f"excluding: found {len(self._items)} to leave out, expected up to {_MOST_LEFT_OUT}")
+        items = tuple(read_left_out(left_out))
+        if len(items) > _MOST_LEFT_OUT:
+            raise SettingError(f"excluding: found {len(items)} to leave out, expected up to {_MOST_LEFT_OUT}")
         zone = None if tz is None else find_zone(tz)
-        self._others = tuple(_part(each, zone) for each in self._items if isinstance(each, BaseSchedule))
+        #: Periods and files.
+        self._spans = tuple(each for each in items if not isinstance(each, BaseSchedule))
+        #: The schedules whose starts are left out.
+        self.others = tuple(_part(each, zone) for each in items if isinstance(each, BaseSchedule))
         super().__init__((when,), zone)
         if self.zone is None:
             self.placed = False
-        elif not all(map(_is_placed, self._others)):  # they follow the schedule's zone
-            self._others = tuple(in_zone(each, self.zone) for each in self._others)
+        else:  # they follow the schedule's zone
+            self.others = tuple(in_zone(each, self.zone) for each in self.others)
         self._periods: Periods | None = None
 
     def _below(self) -> Iterator[BaseSchedule]:
         yield from self.parts
-        yield from self._others
+        yield from self.others
 
     def in_zone(self, zone: tzinfo) -> excluding:
         """Return it with all that names no zone in ``zone``; of files, what was read is kept."""
         if self.placed:
             return self
-        others = iter(self._others)
-        items = [next(others) if isinstance(each, BaseSchedule) else each for each in self._items]
-        return excluding(self.parts[0], items, tz=zone)
+        return excluding(self.parts[0], [*self._spans, *self.others], tz=zone)
 
     def periods(self) -> tuple[Period, ...]:
         """Return the periods that are left out, those of files too; ScheduleError: a file can't be read."""
-        found: list[Period] = []
-        for item in self._items:
-            if isinstance(item, Period):
-                found.append(item)
-            elif isinstance(item, CalendarFile):
-                found.extend(item.periods())
-        return tuple(found)
-
-    def others(self) -> tuple[BaseSchedule, ...]:
-        """Return the schedules whose starts are left out."""
-        return self._others
+        periods = (each.periods() if isinstance(each, CalendarFile) else (each,) for each in self._spans)
+        return tuple(chain.from_iterable(periods))
 
     def rule(self) -> str:
         """Return what says when it starts: of a file, what stands in it."""
-        return f"{super().rule()} {self.periods()!r}" if self._reads() else super().rule()
-
-    def _reads(self) -> bool:
-        return any(isinstance(item, CalendarFile) for item in self._items)
+        reads = any(isinstance(each, CalendarFile) for each in self._spans)
+        return f"{super().rule()} {self.periods()!r}" if reads else super().rule()
 
     def _span(self, start: datetime) -> LeftOut | None:
         if self._periods is None:
             self._periods = Periods(self.periods(), self.zone or timezone.utc)
         return self._periods.at(start)
 
-    def candidate(self, after: datetime) -> datetime | None:
-        """Return the schedule's next start; one within a span that is left out is passed over with that."""
-        start = _candidate(self.parts[0], after)
-        span = None if start is None else self._span(start)
-        return start if span is None else _candidate(self.parts[0], span.end - _MICROSECOND)
-
-    def proposed(self, after: datetime) -> datetime | None:
-        """Return what the schedule proposes."""
-        return _proposed(self.parts[0], after)
+    def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
+        """Return the schedule's next one. A span in which it is left out is passed over as a whole."""
+        start = _candidate(self.parts[0], after, left_out=left_out)
+        span = None if start is None or left_out else self._span(start)
+        return start if span is None else _candidate(self.parts[0], span.end - _MICROSECOND, left_out=left_out)
 
     def allows(self, start: datetime) -> bool:
         """Whether the schedule starts then, and nothing leaves it out."""
         return (
             self._span(start) is None
             and _allows(self.parts[0], start)
-            and not any(_allows(other, start) for other in self._others)
+            and not any(_allows(other, start) for other in self.others)
         )
 
     def why_not(self, start: datetime) -> str | None:
@@ -298,16 +275,14 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         if span is not None:
             there = start.replace(tzinfo=timezone.utc).astimezone(self.zone or timezone.utc)
             return f"{there.day} {there:%B}" + (f", {span.name}" if span.name else "")
-        for other in self._others:
+        for other in self.others:
             if _allows(other, start):
                 return shown(other)
         return _why_not(self.parts[0], start)
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the schedule and what is left out."""
-        others = iter(self._others)
-        left_out = [next(others) if isinstance(each, BaseSchedule) else _plain(each) for each in self._items]
-        return (self.parts[0], left_out), self._with_zone()
+        return (self.parts[0], [*map(plainest, self._spans), *self.others]), self._with_zone()
 
 
 class union(Composed):  # noqa: N801  # as its call reads
@@ -318,13 +293,10 @@ class union(Composed):  # noqa: N801  # as its call reads
             raise SettingError("union: found no schedule, expected one or more")
         super().__init__(schedules, tz)
 
-    def candidate(self, after: datetime) -> datetime | None:
-        """Return the first of all starts."""
-        return min((start for part in self.parts if (start := _candidate(part, after)) is not None), default=None)
-
-    def proposed(self, after: datetime) -> datetime | None:
-        """Return the first of all proposals."""
-        return min((start for part in self.parts if (start := _proposed(part, after)) is not None), default=None)
+    def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
+        """Return the first one of all."""
+        starts = (_candidate(part, after, left_out=left_out) for part in self.parts)
+        return min((start for start in starts if start is not None), default=None)
 
     def allows(self, start: datetime) -> bool:
         """Whether one of them starts then."""
@@ -406,12 +378,8 @@ def _one_zone(parts: tuple[BaseSchedule, ...]) -> tzinfo | None:
     return zones.pop() if len(zones) == 1 and all(map(_is_placed, parts)) else None
 
 
-def _candidate(part: BaseSchedule, after: datetime) -> datetime | None:
-    return part.candidate(after) if isinstance(part, Composed) else _start(part, after)
-
-
-def _proposed(part: BaseSchedule, after: datetime) -> datetime | None:
-    return part.proposed(after) if isinstance(part, Composed) else _start(part, after)
+def _candidate(part: BaseSchedule, after: datetime, *, left_out: bool) -> datetime | None:
+    return part.candidate(after, left_out=left_out) if isinstance(part, Composed) else _start(part, after)
 
 
 def _allows(part: BaseSchedule, start: datetime) -> bool:
@@ -427,37 +395,3 @@ def _start(part: BaseSchedule, after: datetime) -> datetime | None:
         return part.start_after(after)
     start = next_start(part, after.replace(tzinfo=timezone.utc))
     return None if start is None else start.replace(tzinfo=None)
-
-
-# -- what is left out
-
-
-def _items(given: Any) -> Iterator[Period | CalendarFile | BaseSchedule]:
-    if isinstance(given, Mapping):
-        for day, name in given.items():
-            yield Period(day, name=str(name))
-    elif isinstance(given, (list, set, frozenset)):
-        for each in given if isinstance(given, list) else sorted(given, key=str):
-            yield from _items(each)
-    elif isinstance(given, (Period, CalendarFile, BaseSchedule)):
-        yield given
-    elif isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".ics")):
-        yield CalendarFile(fspath(given))
-    elif isinstance(given, tuple) and len(given) == len(("start", "end")):
-        yield Period(*given)
-    elif isinstance(given, (str, date)):
-        yield Period(given)
-    else:
-        raise SettingError(
-            f"excluding: found {shown(given)}, expected a date, a datetime, a tuple of two, a Period, a schedule, "
-            "the path of an .ics file, a list of them, or a dict of dates and names"
-        )
-
-
-def _plain(item: Period | CalendarFile) -> Any:
-    """Return an item in its shortest form."""
-    if isinstance(item, CalendarFile):
-        return item.path
-    if item.fields().keys() == {"start"}:
-        return item.start.isoformat()
-    return (item.start.isoformat(), item.end.isoformat()) if item.fields().keys() == {"start", "end"} else item

@@ -1,0 +1,50 @@
+"""What ``excluding`` is given to leave out, as people write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from os import PathLike, fspath
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.wording import shown
+
+from .calendar_file import CalendarFile
+from .periods import Period
+
+__all__ = ("plainest", "read_left_out")
+
+
+def read_left_out(given: Any) -> Iterator[Period | CalendarFile | BaseSchedule]:
+    """Yield what is left out, of one thing or of a list; raises SettingError."""
+    if isinstance(given, Mapping):
+        for day, name in given.items():
+            yield Period(day, name=str(name))
+    elif isinstance(given, (list, set, frozenset)):
+        for each in given if isinstance(given, list) else sorted(given, key=str):
+            yield from read_left_out(each)
+    elif isinstance(given, (Period, CalendarFile, BaseSchedule)):
+        yield given
+    elif isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".ics")):
+        yield CalendarFile(fspath(given))
+    elif isinstance(given, tuple) and len(given) == len(("start", "end")):
+        yield Period(*given)
+    elif isinstance(given, (str, date)):
+        yield Period(given)
+    else:
+        raise SettingError(
+            f"excluding: found {shown(given)}, expected a date, a datetime, a tuple of two, a Period, a schedule, "
+            "the path of an .ics file, a list of them, or a dict of dates and names"
+        )
+
+
+def plainest(span: Period | CalendarFile) -> Any:
+    """Return the shortest that makes it again."""
+    if isinstance(span, CalendarFile):
+        return span.path
+    if span.fields().keys() == {"start"}:
+        return span.start.isoformat()
+    return (span.start.isoformat(), span.end.isoformat()) if span.fields().keys() == {"start", "end"} else span
