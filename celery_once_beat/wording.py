@@ -76,13 +76,22 @@ def span(seconds: float) -> str:
     return f"{sign}{whole // _DAY} d {whole % _DAY // _HOUR} h"
 
 
-def read_span(text: str) -> timedelta | None:
-    """Read a span of time as people write it, ``90s``, ``1 min``, ``2h``; None if it is none, or too long."""
-    match = _SPAN.fullmatch(text.strip())
+def read_span(given: object) -> timedelta | None:
+    """Read a span of time: seconds, a timedelta, or a text as people write it, ``90s``, ``1 min``, ``2h``.
+
+    None if it is none, or too long.
+    """
+    if isinstance(given, timedelta):
+        return given
     try:
-        return timedelta(seconds=float(match[1]) * _SECONDS[match[2]]) if match else None
-    except OverflowError:
-        return None
+        if isinstance(given, str):
+            match = _SPAN.fullmatch(given.strip())
+            return timedelta(seconds=float(match[1]) * _SECONDS[match[2]]) if match else None
+        if isinstance(given, (int, float)) and not isinstance(given, bool):
+            return timedelta(seconds=given)
+    except (OverflowError, ValueError):  # longer than a timedelta, not a number
+        pass
+    return None
 
 
 def read_time(text: str, zone: tzinfo) -> datetime | None:

@@ -21,9 +21,9 @@ from celery_once_beat.rules import is_clocked, is_tz_aware_crontab, read_zone, z
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
-from .composed import CronPart, SolarPart, between, excluding, union
+from .composed import CRON_FIELDS, CronPart, SolarPart, between, excluding, union
 from .cron import cron
-from .intervals import every
+from .intervals import LEAST_STEP, MOST_STEP, every
 from .one_off import OneOff
 from .periods import Period
 from .rrule import RULE_FIELDS, RRule
@@ -37,9 +37,6 @@ Fields = Mapping[str, Any]
 _DAY = timedelta(days=1)
 #: Of one crontab field, characters or numbers.
 _MOST_FIELD = 256
-#: Seconds of an interval. A beat runs nothing that starts again sooner.
-_LEAST_INTERVAL, _MOST_INTERVAL = 1e-3, 1e9
-_CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _PERIOD = ("start", "end", "name", "rule", "without", "tz")
 
 
@@ -201,11 +198,19 @@ def _number(fields: Fields, name: str, least: float, most: float) -> Any:
     return value
 
 
+def _seconds(step: timedelta) -> int | float:
+    seconds = step.total_seconds()
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def _step(fields: Fields) -> timedelta:
+    return timedelta(seconds=_number(fields, "seconds", LEAST_STEP.total_seconds(), MOST_STEP.total_seconds()))
+
+
 def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
-    seconds = interval.run_every.total_seconds()
-    if not _LEAST_INTERVAL <= seconds <= _MOST_INTERVAL:
-        raise SettingError(f"schedule: found an interval of {seconds:g} s, expected 1 ms to 30 years")
-    fields: dict[str, Any] = {"seconds": int(seconds) if seconds == int(seconds) else seconds}
+    fields: dict[str, Any] = {"seconds": _seconds(interval.run_every)}
+    if not LEAST_STEP <= interval.run_every <= MOST_STEP:
+        raise SettingError(f"schedule: found an interval of {fields['seconds']:g} s, expected 1 ms to 30 years")
     if interval.relative:
         fields["relative"] = True
     if not interval.run_every % _DAY:  # whole days fall on the zone's midnights
@@ -214,17 +219,16 @@ def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_interval(fields: Fields) -> BaseSchedule:
-    seconds = _number(fields, "seconds", _LEAST_INTERVAL, _MOST_INTERVAL)
+    step = _step(fields)
     relative = fields.get("relative", False)
     if not isinstance(relative, bool):
         raise ValueError(f"relative: found {shown(relative)}, expected true or false")  # noqa: TRY004
-    every = timedelta(seconds=seconds)
-    made: BaseSchedule = schedule(every, relative=relative)
-    return made if every % _DAY else _placed(made, fields)
+    made: BaseSchedule = schedule(step, relative=relative)
+    return made if step % _DAY else _placed(made, fields)
 
 
 def _write_crontab(cron: Any, zone: tzinfo | None) -> Fields:
-    written = {name: _write_field(getattr(cron, f"_orig_{name}")) for name in _CRONTAB}
+    written = {name: _write_field(getattr(cron, f"_orig_{name}")) for name in CRON_FIELDS}
     fields = {name: value for name, value in written.items() if value != "*"}
     return {**fields, "tz": zone_name(zone or cron.tz)}
 
@@ -236,7 +240,7 @@ def _write_field(value: Any) -> str | int | list[int]:
 
 
 def _read_crontab(fields: Fields) -> BaseSchedule:
-    found = {name: _read_field(name, fields[name]) for name in _CRONTAB if name in fields}
+    found = {name: _read_field(name, fields[name]) for name in CRON_FIELDS if name in fields}
     try:
         made: BaseSchedule = crontab(**found)
     except Exception as exc:  # Celery's parser has errors of its own
@@ -293,8 +297,7 @@ def _read_cron(fields: Fields) -> BaseSchedule:
 
 def _write_every(when: Any, zone: tzinfo | None) -> Fields:
     placed = when.in_zone(zone or when.tz)
-    seconds = placed.step.total_seconds()
-    fields: dict[str, Any] = {"seconds": int(seconds) if seconds == int(seconds) else seconds}
+    fields: dict[str, Any] = {"seconds": _seconds(placed.step)}
     if placed.anchor is not None:
         fields["anchor"] = format_instant(placed.anchor)
     return fields if placed.zone is None else {**fields, "tz": zone_name(placed.zone)}
@@ -303,10 +306,10 @@ def _write_every(when: Any, zone: tzinfo | None) -> Fields:
 def _read_every(fields: Fields) -> BaseSchedule:
     anchor = parse_instant(fields["anchor"]) if "anchor" in fields else None
     zone = _zone(fields)
-    seconds = timedelta(seconds=_number(fields, "seconds", _LEAST_INTERVAL, _MOST_INTERVAL))
-    if zone is None and not seconds % _DAY:
+    step = _step(fields)
+    if zone is None and not step % _DAY:
         raise ValueError("tz: found none, expected the time zone of whole days")
-    return every(seconds, anchor=anchor, tz=zone)
+    return every(step, anchor=anchor, tz=zone)
 
 
 def _write_between(when: Any, zone: tzinfo | None) -> Fields:
@@ -369,7 +372,7 @@ def _text(fields: Fields, name: str) -> str:
 
 
 _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)
-_register(_Codec("crontab", _write_crontab, _read_crontab, (*_CRONTAB, "tz")), crontab, CronPart)
+_register(_Codec("crontab", _write_crontab, _read_crontab, (*CRON_FIELDS, "tz")), crontab, CronPart)
 _register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar, SolarPart)
 _register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
 _register(_Codec("rrule", lambda when, _zone: when.fields, _read_rrule, RULE_FIELDS), RRule)

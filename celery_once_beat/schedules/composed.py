@@ -29,7 +29,7 @@ from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import LeftOut, Period, Periods
 
-__all__ = ("Composed", "CronPart", "SolarPart", "between", "excluding", "union")
+__all__ = ("CRON_FIELDS", "Composed", "CronPart", "SolarPart", "between", "excluding", "union")
 
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
@@ -43,7 +43,8 @@ _MOST_LEFT_OUT = 10_000
 _MOST_STEPS = 2_000
 #: A start that is further away isn't found, as of an RRule.
 _HORIZON = 41 * 366 * _DAY
-_CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+#: Of Celery's crontab, in the order of its arguments.
+CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 Part: TypeAlias = "BaseSchedule | str | float | timedelta | datetime"
 Moment: TypeAlias = "str | date | datetime"
@@ -321,7 +322,7 @@ class CronPart(crontab):
 
     def __repr__(self) -> str:
         """Return the call that makes it."""
-        written = (getattr(self, f"_orig_{name}") for name in _CRON_FIELDS)
+        written = (getattr(self, f"_orig_{name}") for name in CRON_FIELDS)
         return f"crontab({', '.join(map(_field, written))})"
 
 
@@ -351,7 +352,7 @@ def _part(given: Any, zone: tzinfo | None) -> BaseSchedule:
     elif type(given) in (solar, SolarPart):
         part = SolarPart(given.event, given.lat, given.lon)
     elif type(given) in (crontab, CronPart) or is_tz_aware_crontab(type(given)):
-        part = CronPart(**{name: getattr(given, f"_orig_{name}") for name in _CRON_FIELDS})
+        part = CronPart(**{name: getattr(given, f"_orig_{name}") for name in CRON_FIELDS})
         own = vars(given).get("tz")
         if own is not None and own is not zone:
             return between(part, tz=own)

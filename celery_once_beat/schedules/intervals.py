@@ -11,7 +11,7 @@ from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .local_times import read_instant
 
-__all__ = ("LEAST_STEP", "MOST_STEP", "every")
+__all__ = ("LEAST_STEP", "MOST_STEP", "every", "step_text")
 
 _DAY = timedelta(days=1)
 #: A beat runs nothing that starts again sooner; 30 years.
@@ -53,29 +53,24 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
 
     def words(self) -> str:
         """Return the step; where it has more, all of it."""
-        return f"every {_text(self.step)}" if self.anchor is None and self.zone is None else shown(self)
+        return f"every {step_text(self.step)}" if self.anchor is None and self.zone is None else shown(self)
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the step, and what else it has."""
         named = {} if self.anchor is None else {"anchor": self.anchor.isoformat()}
-        return (_text(self.step),), named if self.zone is None else {**named, "tz": zone_name(self.zone)}
+        return (step_text(self.step),), named if self.zone is None else {**named, "tz": zone_name(self.zone)}
 
 
 def _read_step(step: object) -> timedelta:
-    found = read_span(step) if isinstance(step, str) else step
-    try:
-        if isinstance(found, (int, float)) and not isinstance(found, bool):
-            found = timedelta(seconds=found)
-    except (OverflowError, ValueError):  # not a number, or longer than a timedelta
-        found = None
-    if not isinstance(found, timedelta) or not LEAST_STEP <= found <= MOST_STEP:
+    found = read_span(step)
+    if found is None or not LEAST_STEP <= found <= MOST_STEP:
         raise SettingError(f"every: found {shown(step)}, expected seconds, a timedelta or {A_SPAN}; 1 ms to 30 years")
     return found
 
 
-def _text(step: timedelta) -> str | float:
-    """Return what reads as the step: in the largest unit of which it is a whole number, else seconds."""
+def step_text(step: timedelta) -> str:
+    """Return a text that reads as the step: in the largest unit of which it is a whole number, else in seconds."""
     for size, unit in _UNITS:
-        if not step % size:
+        if step >= size and not step % size:
             return f"{step // size} {unit}"
-    return step.total_seconds()
+    return f"{step.total_seconds()!r} s"

@@ -10,6 +10,8 @@ from celery.schedules import schedule
 from celery_once_beat.rules import PureSchedule
 from celery_once_beat.wording import shown
 
+from .intervals import step_text
+
 __all__ = ("describe",)
 
 #: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
@@ -21,11 +23,7 @@ _ZONED = re.compile(r"^<crontab: (\S+ \S+) (\S+) (\S+ \S+) \(m/h/d/dM/MY\), (.*)
 def describe(when: Any) -> str:
     """Say in a few words when a schedule starts: ``*/5 * * * *``, ``every 30 s``, else as it writes itself."""
     if type(when) is schedule:
-        seconds = when.run_every.total_seconds()  # type: ignore[attr-defined]  # celery-types lacks it
-        for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-            if seconds >= size and seconds % size == 0:
-                return f"every {seconds / size:g} {unit}"
-        return f"every {seconds:g} s"
+        return f"every {step_text(when.run_every)}"  # type: ignore[attr-defined]  # celery-types lacks it
     if isinstance(when, PureSchedule):
         return when.words()
     kind: Any = type(when)

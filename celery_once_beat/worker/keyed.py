@@ -28,7 +28,6 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from celery import Celery
 from celery.schedules import BaseSchedule, schedule
@@ -36,7 +35,7 @@ from celery.schedules import BaseSchedule, schedule
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import caller_name
-from celery_once_beat.rules import latest_start
+from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings, check_seconds
 from celery_once_beat.store import Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
@@ -448,22 +447,17 @@ def _schedule(name: str, every: Every, tz: tzinfo | str | None, app: Celery) -> 
         if tz is not None or every._app is None:  # type: ignore[attr-defined]  # noqa: SLF001  # .app: whichever is current
             every.app = carrier
         return every
-    span = read_span(every) if isinstance(every, str) else every
-    if isinstance(span, (int, float)) and not isinstance(span, bool):
-        with contextlib.suppress(ValueError, OverflowError):  # not a number, or longer than a timedelta
-            span = timedelta(seconds=span)
-    if not isinstance(span, timedelta) or span < timedelta(milliseconds=1):
+    span = read_span(every)
+    if span is None or span < timedelta(milliseconds=1):
         raise SettingError(f"{name}, every: found {shown(every)}, expected {_AN_EVERY}")
     return schedule(span, app=carrier)
 
 
 def _zone(name: str, tz: tzinfo | str) -> tzinfo:
-    if isinstance(tz, tzinfo):
-        return tz
     try:
-        return ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise SettingError(f"{name}, tz: found {shown(tz)}, expected a name like 'Europe/Berlin'") from None
+        return tz if isinstance(tz, tzinfo) else read_zone(tz)
+    except ValueError as exc:
+        raise SettingError(f"{name}, {exc}") from None
 
 
 @lru_cache(maxsize=64)

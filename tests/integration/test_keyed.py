@@ -404,7 +404,7 @@ def test_redis_away(redis_url: str) -> None:
         ({"every": 1e300}, "every: found 1e+300, expected a timedelta, seconds"),
         ({"every": "1y"}, "every: found '1y', expected a timedelta, seconds"),
         ({"every": timedelta(0)}, "every: found datetime.timedelta(0), expected"),
-        ({"every": "1h", "tz": "Europe/Nowhere"}, "tz: found 'Europe/Nowhere', expected a name like 'Europe/Berlin'"),
+        ({"every": "1h", "tz": "Europe/Nowhere"}, "tz: found 'Europe/Nowhere', expected the name of a time zone like"),
         ({"every": "1h", "lease": 0.1}, "lease: found 0.1, expected a number of seconds, at least 0.5"),
         ({"every": "1h", "retry_failed_after": "1h"}, "retry_failed_after: found '1h', expected a number of seconds"),
         ({"every": "1h", "url": None}, "give app= or url=, one of the two"),
