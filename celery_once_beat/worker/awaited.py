@@ -104,6 +104,15 @@ def threads_of(store: Store) -> Threads:
     return by_process.get(pid) or by_process.setdefault(pid, Threads(most))
 
 
+async def called(store: Store, call: Callable[[], T]) -> T:
+    """Call it in a thread of the store's. If the caller is cancelled meanwhile, what comes of it is nobody's."""
+    future = threads_of(store).start(call)
+    cancelled = await seen_through(future)
+    if cancelled is not None:
+        raise cancelled
+    return future.result()
+
+
 async def seen_through(call: Future[Any]) -> asyncio.CancelledError | None:
     """Wait until ``call`` has ended. Returns the cancellation that came meanwhile; a second one is raised at once."""
     try:

@@ -32,7 +32,7 @@ from celery_once_beat.store import Store, check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
-from .awaited import check_asyncio, seen_through, threads_of
+from .awaited import called, check_asyncio
 from .current import TaskCall, carried_call, carry, current_call
 from .execution import DELIVERY, Execution, traced
 from .keyed import Child, Every, window_of_block
@@ -300,11 +300,7 @@ class OnceTask(_Task):
         """
         check_asyncio(f"task {self.name!r}, apply_once_async")
         child = Child(self, key, window, every, tz)
-        sent = threads_of(store_of(self.app)).start(partial(child.publish, args, kwargs, options))
-        cancelled = await seen_through(sent)
-        if cancelled is not None:
-            raise cancelled
-        return sent.result()
+        return await called(store_of(self.app), partial(child.publish, args, kwargs, options))
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; the window's headers survive a retry even if another tool nests headers.
