@@ -97,7 +97,7 @@ class RecordError(OnceError):
 class WindowRecorded(BaseException):
     """An earlier execution has committed this window, so what follows in the body is done. Let it leave the body.
 
-    A task's execution then ends as done, with the recorded result; a block or a function of ``once`` ends as done.
+    A task's execution then ends as done, with the recorded result. So does a function of ``once``; a block ends there.
     It is no ``Exception``, so that neither ``except Exception`` nor ``autoretry_for`` takes it for a failure.
     """
 

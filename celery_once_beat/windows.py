@@ -92,6 +92,9 @@ class Database(Protocol):
 class Effects(Protocol):
     """What an execution records; ``effects.Effects`` is one."""
 
+    #: What an earlier execution has recorded as its result, once this one has ended for that; None where none was.
+    result: Any
+
     def key(self, window: Window) -> str:
         """See :attr:`Window.key`."""
 

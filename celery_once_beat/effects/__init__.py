@@ -62,6 +62,7 @@ class Effects:
         self._settings = settings
         #: Whether the body runs. Nobody would end the execution for a hook's WindowRecorded.
         self.running = running
+        self.result: Any = None
         #: The steps of which this execution has inserted a row, each with the mark of its transaction.
         self._inserted: list[tuple[str, object]] = []
 
@@ -87,7 +88,7 @@ class Effects:
         except WindowRecorded as exc:
             if not self.end(exc):
                 raise
-            return exc.result
+            return self.result
         finally:
             self.running = outer
 
@@ -95,6 +96,7 @@ class Effects:
         """Whether the body ended as this window is recorded already; not another one, which called it. Logs it."""
         if not isinstance(error, WindowRecorded) or error.window._effects is not self:
             return False
+        self.result = error.result
         logger.info("once: %s: it ends as done", error, extra=about("window_recorded", error.window))
         return True
 

@@ -41,7 +41,7 @@ from celery_once_beat.store import Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
-from .awaited import check_asyncio, seen_through, threads_of
+from .awaited import called, check_asyncio, seen_through, threads_of
 from .current import TaskCall, current_call
 from .leases import leases_of
 from .turn import Turn, WindowTask, close_unrun, is_awaited, is_death, wait_for
@@ -130,6 +130,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
                 async with self as window:
                     return None if window is None else await function(*args, **kwargs)
+                return _recorded(window)
 
             return awaited
 
@@ -143,6 +144,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
                     close_unrun(result)
                     raise self._refused(function)
                 return result
+            return _recorded(window)
 
         return call
 
@@ -195,12 +197,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
             return turn.end(error, self._again)  # asks nothing; a coroutine that is closed may not wait
         turn.start_telling()
-        ended = threads_of(turn.store).start(partial(turn.end, error, self._again))
-        cancelled = await seen_through(ended)
-        recorded = ended.result()
-        if cancelled is not None:
-            raise cancelled
-        return recorded
+        return await called(turn.store, partial(turn.end, error, self._again))
 
     def _enter(self, turn: _Turn | None, frame: FrameType) -> Window | None:
         entered = _Entered(turn, frame)
@@ -350,6 +347,11 @@ def window_of_block() -> Window | None:
         if entered.turn is not None:
             return entered.turn.window if entered.call == current_call() else None
     return None
+
+
+def _recorded(window: Window | None) -> Any:
+    """Return the result of before, for a block that has ended since its window is recorded already."""
+    return window._effects.result if window is not None and window._effects is not None else None
 
 
 def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from processes import wait_until
 from sqlalchemy.orm import Session
 from system import System
 
-from celery_once_beat import OnceTask, Window, once
+from celery_once_beat import OnceTask, Window, current_window, once
 from celery_once_beat.errors import RecordError
 from celery_once_beat.testing import executing, window
 from celery_once_beat.windows import encode_headers, format_instant, parse_instant, task_id
@@ -207,12 +208,24 @@ def test_under_a_test_of_ones_own(worker: Worker, sqlite: Base, body: Callable[[
 
 
 def test_once(redis_url: str, sqlite: Base) -> None:
-    """A block ends at ``record`` and is done; a function returns what was recorded."""
+    """A block ends at ``record`` and is done; a function returns what was recorded, async or not."""
     every = {"every": timedelta(days=366), "url": redis_url}
 
     def forget() -> None:
         with redis.Redis.from_url(redis_url) as client:
             client.flushall()
+
+    @once("nightly", **every)
+    def plain() -> str:
+        with sqlite.engine.begin() as connection:
+            current_window().record(connection)
+        return "not reached"
+
+    @once("nightly", **every)
+    async def awaited() -> str:
+        with sqlite.engine.begin() as connection:
+            current_window().record(connection)
+        return await asyncio.sleep(0, "not reached")
 
     reached = []
     with once("nightly", **every) as current, sqlite.engine.begin() as connection:
@@ -224,6 +237,10 @@ def test_once(redis_url: str, sqlite: Base) -> None:
     assert not reached
     with once("nightly", **every) as window:
         assert window is None  # it is done
+    assert plain() is None
+    for function in (plain, lambda: asyncio.run(awaited())):
+        forget()
+        assert [function(), function()] == [RESULT, None]
     with sqlite.engine.begin() as connection, pytest.raises(RecordError, match="found where its body doesn't run"):
         current.record(connection)
 
