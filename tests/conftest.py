@@ -27,7 +27,15 @@ from ledger import Ledger
 from needs import BARE, IN_CI, bare_path, extra_of, find, left_out, missing
 from preloaded import Preloaded
 from processes import Processes, environ, processes
-from servers import RabbitServer, RedisServer, find_servers, keys_without_expiry, need_server
+from servers import (
+    MariaServer,
+    PostgresServer,
+    RabbitServer,
+    RedisServer,
+    find_servers,
+    keys_without_expiry,
+    need_server,
+)
 from system import System
 
 from celery_once_beat import OnceTask, signals
@@ -116,8 +124,10 @@ _ASKING = {
     "composed_redis",
     "rabbit_server",
     "docs/redis.md",
+    "maria_server",
     "mariadb",
     "postgres",
+    "postgres_server",
     "redis",
 }
 _ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Maria|Postgres|Rabbit)Server\b')
@@ -246,6 +256,20 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
 def rabbit_server() -> Iterator[RabbitServer]:
     """The session's RabbitMQ node."""
     with RabbitServer.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The session's PostgreSQL."""
+    with PostgresServer.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def maria_server() -> Iterator[MariaServer]:
+    """The session's MariaDB."""
+    with MariaServer.start() as server:
         yield server
 
 

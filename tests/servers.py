@@ -20,11 +20,13 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+import pytest
 import redis
 from needs import find, missing, need
 
@@ -36,6 +38,7 @@ __all__ = (
     "RedisServer",
     "SentinelServer",
     "ServerError",
+    "databases",
     "find_servers",
     "free_port",
     "keys_without_expiry",
@@ -562,24 +565,29 @@ class RabbitServer(_Server):
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
 
-class PostgresServer(_Server):
-    """A PostgreSQL server with one user, ``once``, who needs no password. What it holds need not survive a crash."""
+class _DatabaseServer(_Server):
+    """A database server whose one user needs no password. What it holds need not survive a crash."""
 
-    def __init__(self, binaries: Path) -> None:
+    start_timeout = 60.0
+    name: str
+    #: The user of the system as whom it runs, where the tests run as root: it refuses that.
+    system_user: str
+
+    def __init__(self, programs: Path) -> None:
         super().__init__()
-        self.binaries = binaries
-        if os.geteuid() == 0:  # it refuses to run as root
-            user = next((user for user in pwd.getpwall() if user.pw_name == "postgres"), pwd.getpwnam("nobody"))
+        self.programs = programs
+        if os.geteuid() == 0:
+            user = next((user for user in pwd.getpwall() if user.pw_name == self.system_user), pwd.getpwnam("nobody"))
             self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
             os.chown(self.directory, user.pw_uid, user.pw_gid)
 
     def __repr__(self) -> str:
-        return f"<PostgreSQL on port {self.port}>"
+        return f"<{self.name} on port {self.port}>"
 
     @classmethod
-    def start(cls, binaries: Path | None = None) -> PostgresServer:
-        """A running server on a free port. *binaries*: the folder, where it isn't the machine's own."""
-        server = cls(binaries or need("postgresql"))
+    def start(cls, programs: Path | None = None):
+        """A running server on a free port. *programs*: where they are, if not where the machine has its own."""
+        server = cls(programs or need(cls.name))
         try:
             server._make_data()
             server.port = free_port()
@@ -594,17 +602,44 @@ class PostgresServer(_Server):
         return self.directory / "data"
 
     def _make_data(self) -> None:
-        command = [self.binaries / "initdb", "-D", self._data, "-U", "once", "-A", "trust", "-E", "UTF8", "--no-sync"]
         done = subprocess.run(
-            command, cwd=self.directory, capture_output=True, text=True, check=False, timeout=120, **self._as_user
+            self._data_command(), cwd=self.directory, capture_output=True, text=True, check=False, timeout=120,
+            **self._as_user,
         )  # fmt: skip
         if done.returncode:
-            raise ServerError(f"initdb: {done.stdout}{done.stderr}")
+            raise ServerError(f"{self.name}: {done.stdout}{done.stderr}")
+
+    def _data_command(self) -> Sequence[str | Path]:
+        raise NotImplementedError
+
+    def execute(self, statement: str) -> None:
+        """One statement, outside of a transaction."""
+        raise NotImplementedError
+
+    def new_database(self, more: str = "") -> str:
+        """Make a database; returns its name. *more*: what else the statement says."""
+        name = f"tests_{uuid.uuid4().hex[:8]}"
+        self.execute(f"CREATE DATABASE {name} {more}")
+        return name
+
+
+def databases(*kinds: str) -> list[object]:
+    """Parameters ``sqlite``, ``postgres`` or ``mariadb``: what needs the same server runs in one process of xdist."""
+    return [pytest.param(kind, marks=() if kind == "sqlite" else pytest.mark.xdist_group(kind)) for kind in kinds]
+
+
+class PostgresServer(_DatabaseServer):
+    """A PostgreSQL server; its user is ``once``. *programs* is a folder."""
+
+    name, system_user = "postgresql", "postgres"
+
+    def _data_command(self) -> Sequence[str | Path]:
+        return (self.programs / "initdb", "-D", self._data, "-U", "once", "-A", "trust", "-E", "UTF8", "--no-sync")
 
     def _launch(self) -> None:
         settings = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", f"port={self.port}")
         options = [word for setting in settings for word in ("-c", setting)]
-        self._spawn([str(self.binaries / "postgres"), "-D", str(self._data), *options], dict(os.environ))
+        self._spawn([str(self.programs / "postgres"), "-D", str(self._data), *options], dict(os.environ))
         self._wait_until_answers()
 
     def _answers(self) -> bool:
@@ -643,56 +678,23 @@ class PostgresServer(_Server):
         return f"host=127.0.0.1 port={self.port} user=once dbname={database}"
 
     def execute(self, statement: str) -> None:
-        """One statement, outside of a transaction, in the database ``postgres``."""
+        """In the database ``postgres``."""
         import psycopg
 
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
             connection.execute(statement)
 
 
-class MariaServer(_Server):
-    """A MariaDB server with one user, ``root``, who needs no password. What it holds need not survive a crash."""
+class MariaServer(_DatabaseServer):
+    """A MariaDB server; its user is ``root``. *programs* is the server itself."""
 
-    start_timeout = 60.0
+    name, system_user = "mariadb", "mysql"
 
-    def __init__(self, binary: Path) -> None:
-        super().__init__()
-        self.binary = binary
-        if os.geteuid() == 0:  # it refuses to run as root
-            user = next((user for user in pwd.getpwall() if user.pw_name == "mysql"), pwd.getpwnam("nobody"))
-            self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-            os.chown(self.directory, user.pw_uid, user.pw_gid)
-
-    def __repr__(self) -> str:
-        return f"<MariaDB on port {self.port}>"
-
-    @classmethod
-    def start(cls, binary: Path | None = None) -> MariaServer:
-        """A running server on a free port. *binary*: where it isn't the machine's own."""
-        server = cls(binary or need("mariadb"))
-        try:
-            server._make_data()
-            server.port = free_port()
-            server._launch()
-        except BaseException:
-            server.__exit__()
-            raise
-        return server
-
-    @property
-    def _data(self) -> Path:
-        return self.directory / "data"
-
-    def _make_data(self) -> None:
-        command = [
+    def _data_command(self) -> Sequence[str | Path]:
+        return (
             "mariadb-install-db", "--no-defaults", f"--datadir={self._data}", "--skip-test-db", "--skip-log-bin",
             "--auth-root-authentication-method=normal",
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=self.directory, capture_output=True, text=True, check=False, timeout=120, **self._as_user
         )  # fmt: skip
-        if done.returncode:
-            raise ServerError(f"mariadb-install-db: {done.stdout}{done.stderr}")
 
     def _launch(self) -> None:
         options = (
@@ -700,7 +702,7 @@ class MariaServer(_Server):
             f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}",
             "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--character-set-server=utf8mb4",
         )  # fmt: skip
-        self._spawn([str(self.binary), "--no-defaults", *options], dict(os.environ))
+        self._spawn([str(self.programs), "--no-defaults", *options], dict(os.environ))
         self._wait_until_answers()
 
     def _answers(self) -> bool:
@@ -713,7 +715,7 @@ class MariaServer(_Server):
         return self.alive
 
     def execute(self, statement: str) -> None:
-        """One statement, outside of a transaction."""
+        """In no database."""
         import pymysql
 
         with pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True) as connection:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledger import Ledger
 from processes import Processes
-from servers import MariaServer, PostgresServer
-from shops import Shop, copy_of, mariadb, migrate, new_database, postgres, sqlite
+from servers import PostgresServer
+from shops import Shop, copy_of, mariadb, migrate, postgres, sqlite
 
 
 @pytest.fixture(scope="session")
@@ -21,24 +21,31 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """The session's server, with the tables in its database ``template``."""
-    with PostgresServer.start() as server:
-        server.execute("CREATE DATABASE template")
-        migrate(postgres(server, "template"))
-        yield server
+def postgres_template(postgres_server: PostgresServer) -> str:
+    name = postgres_server.new_database()
+    migrate(postgres(postgres_server, name))
+    return name
 
 
 @pytest.fixture(scope="session")
-def maria_server() -> Iterator[MariaServer]:
-    """The session's server. It has no templates: a database has no tables yet."""
-    with MariaServer.start() as server:
-        yield server
+def new_database(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]]:
+    """``new_database("sqlite", folder)``: Django's settings for one. MariaDB has no templates: there it is empty."""
+
+    def make(kind: str, folder: Path, timeout: int = 20) -> dict[str, Any]:
+        if kind == "sqlite":
+            return copy_of(request.getfixturevalue("sqlite_template"), folder, timeout)
+        if kind == "mariadb":
+            maria = request.getfixturevalue("maria_server")
+            return mariadb(maria, maria.new_database())
+        template, server = (request.getfixturevalue(name) for name in ("postgres_template", "postgres_server"))
+        return postgres(server, server.new_database(f"TEMPLATE {template}"))
+
+    return make
 
 
 @pytest.fixture
 def new_shop(
-    request: pytest.FixtureRequest, procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path
+    procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path, new_database: Callable[..., dict[str, Any]]
 ) -> Iterator[Callable[..., Shop]]:
     """``new_shop("sqlite" | "postgres" | "mariadb", timeout=20, more={}, **settings)``: an empty database."""
     made: list[Shop] = []
@@ -46,17 +53,9 @@ def new_shop(
     def make(
         kind: str = "sqlite", timeout: int = 20, more: dict[str, object] | None = None, **settings: object
     ) -> Shop:
-        if kind == "sqlite":
-            database = copy_of(request.getfixturevalue("sqlite_template"), tmp_path, timeout)
-        elif kind == "mariadb":
-            server, name = request.getfixturevalue("maria_server"), f"shop_{uuid.uuid4().hex[:8]}"
-            server.execute(f"CREATE DATABASE {name}")
-            database = mariadb(server, name)
-        else:
-            database = new_database(request.getfixturevalue("postgres_server"), "template")
         shop = Shop(procs, ledger, redis_url, tmp_path)
         made.append(shop)
-        shop.use({**database, **(more or {})}, **settings)
+        shop.use({**new_database(kind, tmp_path, timeout), **(more or {})}, **settings)
         return shop
 
     yield make

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from processes import Proc, environ, wait_until
 from servers import MariaServer, PostgresServer
 from system import System
 
-__all__ = ("ONCE", "STOCK", "Orm", "Shop", "copy_of", "mariadb", "migrate", "new_database", "postgres", "sqlite")
+__all__ = ("ONCE", "STOCK", "Orm", "Shop", "copy_of", "mariadb", "migrate", "postgres", "sqlite")
 
 ONCE = "once-django"
 STOCK = "django_celery_beat.schedulers:DatabaseScheduler"
@@ -201,13 +200,6 @@ class Shop(System):
 
     def names(self) -> list[str]:
         return self.orm.value("list(PeriodicTask.objects.filter(enabled=True).values_list('name', flat=True))")
-
-
-def new_database(server: PostgresServer, template: str) -> dict[str, Any]:
-    """A copy of a database of the server."""
-    name = f"shop_{uuid.uuid4().hex[:8]}"
-    server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-    return postgres(server, name)
 
 
 def copy_of(path: Path, folder: Path, timeout: int = 20) -> dict[str, Any]:

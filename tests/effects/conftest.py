@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from databases import KINDS, Base, new_maria, new_postgres, new_sqlite
-from servers import MariaServer, PostgresServer
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaServer]:
-    with MariaServer.start() as server:
-        yield server
+from databases import Base
+from servers import databases
 
 
 @pytest.fixture
@@ -29,12 +18,14 @@ def new_base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
     made: list[Base] = []
 
     def make(kind: str = "sqlite", **options: object) -> Base:
-        if kind == "postgres":
-            url = new_postgres(request.getfixturevalue("postgres"))
-        elif kind == "mariadb":
-            url = new_maria(request.getfixturevalue("mariadb"))
+        if kind == "sqlite":
+            url = f"sqlite:///{tmp_path / uuid.uuid4().hex}.db"
+        elif kind == "postgres":
+            server = request.getfixturevalue("postgres_server")
+            url = f"postgresql+psycopg://once@127.0.0.1:{server.port}/{server.new_database()}"
         else:
-            url = new_sqlite(tmp_path)
+            server = request.getfixturevalue("maria_server")
+            url = f"mysql+pymysql://root@127.0.0.1:{server.port}/{server.new_database()}"
         base = Base(sa.create_engine(url, **options))
         made.append(base)
         base.make_tables()
@@ -45,7 +36,7 @@ def new_base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
         base.engine.dispose()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=databases("sqlite", "postgres", "mariadb"))
 def base(request: pytest.FixtureRequest, new_base: Callable[..., Base]) -> Base:
     """A database, once of each kind."""
     return new_base(request.param)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from processes import wait_until
-from servers import MariaServer, PostgresServer
 
 from celery_once_beat.contrib.sqlalchemy import effects, metadata
 
-__all__ = ("KINDS", "START", "Base", "new_maria", "new_postgres", "new_sqlite", "notes")
+__all__ = ("START", "Base", "notes")
 
-KINDS = ("sqlite", "postgres", "mariadb")
 START = "2026-11-21T02:00Z"
 
 _own = sa.MetaData()
@@ -67,19 +63,3 @@ class Base:
                 return done() or bool(connection.execute(sa.text(query)).scalar())
 
         wait_until(waits, "a transaction waits for the first's row", 60)
-
-
-def new_sqlite(folder: Path) -> str:
-    return f"sqlite:///{folder / uuid.uuid4().hex}.db"
-
-
-def new_postgres(server: PostgresServer) -> str:
-    name = f"effects_{uuid.uuid4().hex[:8]}"
-    server.execute(f"CREATE DATABASE {name}")
-    return f"postgresql+psycopg://once@127.0.0.1:{server.port}/{name}"
-
-
-def new_maria(server: MariaServer) -> str:
-    name = f"effects_{uuid.uuid4().hex[:8]}"
-    server.execute(f"CREATE DATABASE {name}")
-    return f"mysql+pymysql://root@127.0.0.1:{server.port}/{name}"
