@@ -7,18 +7,23 @@ JOBS ?= 8
 ARGS ?=
 # Which part of make matrix: SESSIONS='-s corners'.
 SESSIONS ?=
-# How long make chaos lasts, how many edits make edits sends, how many bodies make effects strikes, how many masters make failover kills of each kind, what seed
-# their faults come from (a new one each time if empty), where the reports of chaos and edits go; how many windows make
-# leaks lets through; how often make bench measures each thing, and which part alone: ONLY=workers.
+# How long make chaos lasts.
 MINUTES ?= 3
+# How many edits make edits sends.
 EDITS ?= 10000
+# How many bodies make effects strikes.
 FAULTS ?= 1000
+# How many masters of each kind make failover kills.
 KILLS ?= 50
+# What seed their faults come from; a new one each time if empty.
+SEED ?=
+# Where the reports of chaos and edits go.
+REPORT ?=
+# How many windows make leaks lets through.
 WINDOWS ?= 100000
+# How often make bench measures each thing, and which part alone: ONLY=workers.
 ROUNDS ?= 5
 ONLY ?=
-SEED ?=
-REPORT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
 COVERAGE ?=
 # Without any server of the machine, as on one with Python and make only (tests/needs.py): make test ONCE_TEST_BARE=1.

@@ -189,7 +189,8 @@ def _check_database(name: str, value: Any) -> str | None:
         return None
     if not isinstance(value, str) or not re.match(r"[a-z][\w.-]*(\+\w+)?://", value):
         raise SettingError(  # it may hold a password
-            f"{name}: found {type(value).__name__}, expected SQLAlchemy's URL of a database, like postgresql+psycopg://host/name"
+            f"{name}: found {type(value).__name__}, expected SQLAlchemy's URL of a database, like "
+            "postgresql+psycopg://host/name"
         )
     return value
 
