@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from typing_extensions import Self
@@ -48,7 +48,6 @@ CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 Part: TypeAlias = "BaseSchedule | str | float | timedelta | datetime"
 Moment: TypeAlias = "str | date | datetime"
-S = TypeVar("S", bound="Composed")
 
 
 class Composed(PureSchedule):
@@ -101,7 +100,7 @@ class Composed(PureSchedule):
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``."""
-        placed = self._placed()
+        placed = self._in_known_zone()
         moment = after
         for _ in range(max(_MOST_STEPS // self.size, 10)):
             start = placed.candidate(moment)
@@ -116,7 +115,7 @@ class Composed(PureSchedule):
 
     def left_out(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
         """Yield the instants after ``after`` up to ``until`` that are left out, and why. All are aware UTC."""
-        placed = self._placed()
+        placed = self._in_known_zone()
         moment: datetime | None = after.astimezone(timezone.utc).replace(tzinfo=None)
         end = until.astimezone(timezone.utc).replace(tzinfo=None)
         while moment is not None:
@@ -127,7 +126,7 @@ class Composed(PureSchedule):
             if why is not None:
                 yield moment.replace(tzinfo=timezone.utc), why
 
-    def _placed(self) -> Composed:
+    def _in_known_zone(self) -> Composed:
         """Return it with all local times in a known zone."""
         if self.placed:
             return self
