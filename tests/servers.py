@@ -624,8 +624,8 @@ class _DatabaseServer(_Server):
 
 
 def databases(*kinds: str) -> list[object]:
-    """Parameters ``sqlite``, ``postgres`` or ``mariadb``: what needs the same server runs in one process of xdist."""
-    return [pytest.param(kind, marks=() if kind == "sqlite" else pytest.mark.xdist_group(kind)) for kind in kinds]
+    """Parameters ``sqlite``, ``postgres`` or ``mariadb``: tests of one kind share a process of xdist, and a server."""
+    return [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in kinds]
 
 
 class PostgresServer(_DatabaseServer):
