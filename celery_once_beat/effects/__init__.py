@@ -58,8 +58,10 @@ _MOST_RESULT = 65_535
 class Effects:
     """What one execution of a window records. ``settings`` is asked when it is needed: most bodies record nothing."""
 
-    def __init__(self, settings: Callable[[], Settings], *, running: bool = False) -> None:
+    def __init__(self, settings: Callable[[], Settings], *, running: bool = False, replaced: object = 0) -> None:
         self._settings = settings
+        #: How many tasks have replaced each other, by ``self.replace()``, up to this one: they have one id.
+        self._replaced = replaced
         #: Whether the body runs. Nobody would end the execution for a hook's WindowRecorded.
         self.running = running
         self.result: Any = None
@@ -73,10 +75,10 @@ class Effects:
     def key(self, window: Window) -> str:
         """Return the window's idempotency key: its task id, but for runs that were ordered.
 
-        A call that wasn't sent for a window is known by its own task id alone: when it began differs in each delivery.
+        A call that wasn't sent for a window is known by its own task id: when it began differs in each delivery.
         """
         if not window.scheduled:
-            return str(uuid.uuid5(_NAMESPACE, f"call\x00{window.entry}"))
+            return str(uuid.uuid5(_NAMESPACE, f"call\x00{self._call(window)}"))
         entry = f"key:{window.entry}" if window.keyed else window.entry
         return task_id(self._settings().key_prefix, entry, window.start)
 
@@ -138,7 +140,7 @@ class Effects:
     def _row(self, window: Window, step: str, result: str | None) -> Row:
         start = format_instant(window.start)
         kind = "call" if not window.scheduled else "key" if window.keyed else "entry"
-        named = ["", kind, window.entry, "", step]
+        named = ["", kind, self._call(window), "", step]
         if window.scheduled:
             named = [self._settings().key_prefix, kind, window.entry, start, step]
         # Collations fold cases and trailing spaces, an index has a limit, names don't: the key is a digest.
@@ -153,6 +155,10 @@ class Effects:
             execution=self._execution,
             result=result,
         )
+
+    def _call(self, window: Window) -> str:
+        """Name a call that wasn't sent for a window."""
+        return f"{window.entry}\x00{self._replaced}" if self._replaced else window.entry
 
     def _transaction(self, database: Database | None, using: str) -> Transaction:
         if database is None:

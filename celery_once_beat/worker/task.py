@@ -219,7 +219,8 @@ class OnceTask(_Task):
         if effects is None:
             # A direct call has no hooks, and task.run() no request: where one looks, the body runs.
             running = request is None or request.called_directly
-            effects = Effects(partial(Settings.from_app, self.app, connects=False), running=running)
+            replaced = getattr(request, "replaced_task_nesting", 0)
+            effects = Effects(partial(Settings.from_app, self.app, connects=False), running=running, replaced=replaced)
             if request is not None:
                 request._once_effects = effects
         return effects

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from celery_once_beat import OnceTask
 
-__all__ = ("app", "invoice", "told")
+__all__ = ("app", "invoice", "pages", "told")
 
 engine = sa.create_engine(os.environ["DATABASE"], pool_size=1)
 notes = sa.Table(
@@ -30,6 +30,17 @@ def invoice(self, number=0):
     reach("worker.committed")
     note("finish", self.window, worker=self.request.hostname)
     return {"invoice": number, "now": True}
+
+
+@app.task(bind=True, base=OnceTask, name="effects.pages", acks_late=True)
+def pages(self, page, last):
+    with Session(engine) as session, session.begin():
+        if self.window.record(session, skip=True):
+            session.execute(notes.insert().values(text=f"page {page} {self.window.key}"))
+    if page == last:
+        ledger.write("told", results=page)
+        return page
+    raise self.replace(pages.s(page + 1, last))
 
 
 @app.task(name="effects.told")

@@ -337,3 +337,16 @@ def test_chains_and_chords(invoices: System, sqlite: Base) -> None:
         )
     assert sorted(results, key=str) == [[RESULT, {"invoice": 3, "now": True}], RESULT]
     assert len(sqlite.written()) == 1
+
+
+def test_a_task_that_replaces_itself(invoices: System, sqlite: Base) -> None:
+    """All of them have one task id, and each is a call of its own; sent again, none of them writes again."""
+    invoices.worker(pool="solo").wait_ready()
+    with Celery(broker=invoices.broker_url, set_as_current=False) as app:
+        app.conf.task_default_queue = invoices.queue
+        for sent in (1, 2):
+            app.send_task("effects.pages", args=(1, 3), task_id="one-id")
+            wait_until(lambda sent=sent: len(invoices.ledger.read("told")) == sent, "the last page", 60)
+    written = [text.split() for text in sqlite.written()]
+    assert [number for _, number, _ in written] == ["1", "2", "3"]
+    assert len({key for *_, key in written}) == 3
