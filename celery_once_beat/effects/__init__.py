@@ -113,6 +113,11 @@ class Effects:
             )
         row = self._row(window, _check_step(step), _as_text(result))
         transaction = self._transaction(database, using)
+        if transaction.may_commit_alone() and not any(transaction.is_marked(mark) for _, mark in self._inserted):
+            raise RecordError(
+                "record: found a savepoint of SQLite, whose end commits if nothing was written before it, expected the "
+                "transaction around it; record before begin_nested()"
+            )
         if transaction.insert(row):
             self._inserted.append((step, transaction.mark()))
             return True

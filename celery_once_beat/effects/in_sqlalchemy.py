@@ -100,6 +100,14 @@ class _Transaction(Transaction):
                 raise no_table(table, advice) from exc
             raise
 
+    def may_commit_alone(self) -> bool:
+        """Whether it is a savepoint of SQLite: the driver begins with the first write, not with a savepoint."""
+        if self._connection.dialect.name != "sqlite" or not self._connection.in_nested_transaction():
+            return False
+        driver: Any = self._connection.connection.dbapi_connection
+        autocommit = getattr(driver, "autocommit", None)  # from Python 3.12 on; False: it has begun
+        return driver.isolation_level is not None and not isinstance(autocommit, bool)
+
     def mark(self) -> object:
         return self._connection.get_transaction()
 
@@ -112,11 +120,12 @@ def _commits_alone(connection: Connection) -> bool:
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     driver: Any = connection.connection.dbapi_connection
+    wrapped: Any = getattr(driver, "driver_connection", driver)  # an async one
     if connection.dialect.name == "sqlite":
         # It begins with the first write, unless it was told not to; then a listener may have begun.
         never_begins = getattr(driver, "autocommit", None) is True or driver.isolation_level is None
-        return never_begins and not getattr(driver, "driver_connection", driver).in_transaction
-    ask = getattr(driver, "get_autocommit", None)  # MySQL's drivers
+        return never_begins and not wrapped.in_transaction
+    ask = getattr(driver, "get_autocommit", None) or getattr(wrapped, "get_autocommit", None)  # MySQL's drivers
     return bool(ask() if ask else getattr(driver, "autocommit", False))
 
 

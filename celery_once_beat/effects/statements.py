@@ -93,6 +93,10 @@ class Transaction(ABC):
     def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         """Return the rows that it finds."""
 
+    def may_commit_alone(self) -> bool:
+        """Whether the end of a savepoint may commit what was inserted in it."""
+        return False
+
     @abstractmethod
     def mark(self) -> object:
         """Return what :meth:`is_marked` knows this transaction by."""

@@ -276,16 +276,33 @@ def test_two_databases(new_base: Callable[..., Base]) -> None:
             assert first.record(session)
 
 
-def test_a_savepoint_takes_the_row_with_it(base: Base) -> None:
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_savepoint_takes_the_row_with_it(new_base: Callable[..., Base], kind: str) -> None:
     """What was recorded in one that is rolled back can be recorded again."""
-    first = execution()
+    base, first = new_base(kind), execution()
     with Session(base.engine) as session, session.begin():
         with session.begin_nested() as savepoint:
             assert first.record(session)
             savepoint.rollback()
-        assert base.engine.dialect.name == "sqlite" or not base.rows()
+        assert not base.rows()
         assert first.record(session)
     assert len(base.rows()) == 1
+
+
+def test_a_savepoint_of_sqlite(sqlite: Base) -> None:
+    """It may be all there is of a transaction, and commit before the rest; with a listener that begins it can't."""
+    refused = pytest.raises(RecordError, match=r"found a savepoint of SQLite, .* record before begin_nested\(\)")
+    with Session(sqlite.engine) as session, session.begin(), session.begin_nested(), refused:
+        execution().record(session)
+    assert not sqlite.rows()
+    engine = sa.create_engine(sqlite.url, connect_args={"isolation_level": None})
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    with Session(engine) as session:
+        with session.begin_nested():
+            assert execution().record(session)
+        session.rollback()
+    engine.dispose()
+    assert not sqlite.rows()
 
 
 def test_a_retry_within_the_body(base: Base) -> None:
