@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
+from uuid import uuid4
 
 import celery
 from celery._state import _task_stack  # type: ignore[attr-defined]  # celery-types lacks it
@@ -81,8 +82,28 @@ def window(
         fence=fence,
         last_done=None if last_done is None else _instant("last_done", last_done),
         _held=held if callable(held) else lambda: held,
-        _effects=Effects(Settings, running=True),
+        _effects=_RunEffects(),
     )
+
+
+class _RunEffects(Effects):
+    """What runs of a body record for one window: each of them is an execution of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings, running=True)
+
+    def use(self, app: Celery[Any]) -> None:
+        """Record as tasks of ``app`` do."""
+        self._settings = partial(Settings.from_app, app, connects=False)
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Call the body, which finds what an earlier run has recorded."""
+        outer = self._execution, self._inserted
+        self._execution, self._inserted = uuid4().hex, []
+        try:
+            return super().run(body)
+        finally:
+            self._execution, self._inserted = outer
 
 
 class _Execution:
@@ -90,10 +111,13 @@ class _Execution:
 
     retry = 0
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, app: Celery[Any]) -> None:
+        effects = window._effects
+        if not isinstance(effects, _RunEffects):  # it wasn't made by window()
+            effects = _RunEffects()
+            window = replace(window, _effects=effects)
+        effects.use(app)
         self.window = window
-        if window._effects is None:  # one that wasn't made by window()
-            self.window = replace(window, _effects=Effects(Settings, running=True))
 
     def hand_over(self, _: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Just publish the retry: there is no store to ask."""
@@ -134,7 +158,7 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
     itself: Any = of_proxy(task) if of_proxy else task
     if not isinstance(itself, OnceTask):
         raise TypeError(f"task: found {shown(itself)}, expected an OnceTask: base=OnceTask, or task_cls=OnceTask")
-    execution = _Execution(window)
+    execution = _Execution(window, itself.app)
     requests = _Requests(itself.request_stack, execution)
     with embedded_store(), mock.patch.object(itself, "request_stack", requests):
         _task_stack.push(itself)

@@ -80,11 +80,16 @@ def test_a_recorded_window_is_done(
 
 def test_the_first_execution_is_as_any(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
     """Nothing is recorded yet: it writes, and returns its own result."""
-    with heard() as sent:
-        assert worker.deliver(body) == "written"
+    begun: list[Window] = []
+
+    def body_of_a_window() -> str:
+        begun.append(worker.task.window)
+        return body()
+
+    assert worker.deliver(body_of_a_window) == "written"
     assert sqlite.written() == ["invoice"]
     (row,) = sqlite.rows()
-    assert (row.attempt, row.fence) == (1, sent[0][1]["window"].fence)
+    assert (row.attempt, row.fence) == (1, begun[0].fence)
 
 
 def test_it_goes_on_as_a_success(new_worker: Callable[..., Worker], redis_url: str, sqlite: Base) -> None:
@@ -205,6 +210,20 @@ def test_under_a_test_of_ones_own(worker: Worker, sqlite: Base, body: Callable[[
                         sa.text("UPDATE once_effects SET result = :result"), {"result": json.dumps(RESULT)}
                     )
             assert worker.task() == expected
+
+
+def test_each_run_of_a_test_is_an_execution(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
+    """What the first has recorded refuses the second, by the prefix and in the schema of the task's app."""
+    worker.body = body
+    with executing(worker.task, window("nightly", WINDOW.start)) as current:
+        assert [worker.task(), worker.task(), worker.task.apply().get()] == ["written", None, None]
+        assert current.key == task_id("once:", "nightly", WINDOW.start)
+    worker.app.conf.update(once_beat_key_prefix="other:", once_beat_effects_schema="jobs")
+    with executing(worker.task, window("nightly", WINDOW.start)) as current:
+        assert current.key == task_id("other:", "nightly", WINDOW.start)
+        with pytest.raises(RecordError, match=r"found no table jobs\.once_effects"):
+            worker.task()
+    assert sqlite.written() == ["invoice"]
 
 
 def test_once(redis_url: str, sqlite: Base) -> None:
