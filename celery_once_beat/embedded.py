@@ -23,6 +23,8 @@ __all__ = ("EmbeddedServer", "find_server")
 
 #: Runs a command until standard input ends, which it does with the process at its other end; then removes a folder.
 _UNTIL_EOF = 'folder=$1; shift; "$@" & read -r _; kill $!; wait $!; rm -r "$folder"'
+#: Bytes of a Unix socket's path that every system takes.
+_MOST_OF_SOCKET = 103
 #: Seconds.
 _START = 30.0
 
@@ -50,6 +52,9 @@ class EmbeddedServer:
     def __init__(self) -> None:
         binary = find_server()
         self._folder = Path(tempfile.mkdtemp(prefix="once-"))
+        if len(os.fsencode(self._folder / "socket")) > _MOST_OF_SOCKET:
+            self._folder.rmdir()
+            self._folder = Path(tempfile.mkdtemp(prefix="once-", dir="/tmp"))  # nobody else may enter it
         self._socket = str(self._folder / "socket")
         self._process_id = os.getpid()
         options = ["--port", "0", "--unixsocket", self._socket, "--dir", str(self._folder), "--save", ""]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -26,6 +27,7 @@ import celery_once_beat.embedded
 import celery_once_beat.testing
 from celery_once_beat import OnceTask, Window, current_window, once
 from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.embedded import EmbeddedServer
 from celery_once_beat.errors import NoServerError, ScheduleError, SettingError, StoreUnavailableError
 from celery_once_beat.rules.policy import spread_offset
 from celery_once_beat.testing import (
@@ -259,6 +261,17 @@ def test_without_a_server_it_says_what_to_install(app: Celery, monkeypatch: pyte
         task()
         with pytest.raises(NoServerError, match=r"pip install 'celery-once-beat\[server\]'"):
             task.apply_once(key=7, every="1h")
+
+
+def test_a_folder_for_temporary_files_that_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Unix socket's path has room for some 100 bytes."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    server = EmbeddedServer()
+    server.clear()
+    server.close()
+    assert not list(folder.iterdir())
 
 
 def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
