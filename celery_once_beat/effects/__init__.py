@@ -68,6 +68,10 @@ class Effects:
         #: The steps of which this execution has inserted a row, each with the mark of its transaction.
         self._inserted: list[tuple[str, object]] = []
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of its window elsewhere, in another process for example, is of no execution."""
+        return type(None), ()
+
     @cached_property
     def _execution(self) -> str:
         return uuid.uuid4().hex
@@ -121,7 +125,7 @@ class Effects:
         if transaction.insert(row):
             self._inserted.append((step, transaction.mark()))
             return True
-        found = transaction.find(row.id) or Recorded("", None, "")  # deleted meanwhile
+        found = transaction.find(row.id) or Recorded("", None, "?")  # deleted meanwhile
         if found.execution == self._execution:
             if not any(of == step and transaction.is_marked(mark) for of, mark in self._inserted):
                 raise RecordError(
@@ -135,10 +139,10 @@ class Effects:
             return False
         raise WindowRecorded(
             f"window {format_instant(window.start)} of {shown(window.entry)}, step {step!r}, was recorded at "
-            f"{found.recorded_at} already",
+            f"{printable(found.recorded_at)} already",
             window,
             step,
-            None if found.result is None else json.loads(found.result),
+            _as_result(found.result),
             found.recorded_at,
         )
 
@@ -186,6 +190,16 @@ def _check_step(step: object) -> str:
     if not isinstance(step, str) or len(step) > _MOST_STEP or not step.isprintable():
         raise RecordError(f"record, step: found {shown(step)}, expected a text of at most {_MOST_STEP} characters")
     return step
+
+
+def _as_result(text: object) -> Any:
+    try:
+        return None if text is None else json.loads(text)  # type: ignore[arg-type]  # a column of another type
+    except (TypeError, ValueError, RecursionError):
+        raise RecordError(
+            f"record, the row's result: found {shown(text)}, expected JSON as record has written it; mend or delete "
+            "the row"
+        ) from None
 
 
 def _as_text(result: Any) -> str | None:

@@ -50,6 +50,11 @@ def prune_at(url: str, older_than: timedelta, schema: str | None) -> int:
         engine = create_engine(url)
     except (ArgumentError, ImportError) as exc:  # its text has no password
         raise SettingError(f"once_beat_effects_url: found one that SQLAlchemy can't use: {exc}") from exc
+    except ValueError:  # its text may have a part of one
+        raise SettingError(
+            "once_beat_effects_url: found one whose port is no number, expected "
+            "database://user:password@host:port/name; in a password write %40 for @"
+        ) from None
     try:
         return prune_with(engine, older_than, schema)
     except DBAPIError as exc:

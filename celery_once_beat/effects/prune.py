@@ -15,6 +15,9 @@ from celery_once_beat.wording import A_SPAN, read_span, shown, span
 
 from .statements import Transaction
 
+#: Before any row.
+_LONGEST = timedelta(days=100 * 366)
+
 __all__ = ("prune", "read_age", "warning_of")
 
 
@@ -35,7 +38,7 @@ def prune(open_transaction: Callable[[], AbstractContextManager[Transaction]], o
 def read_age(text: str) -> timedelta:
     """Read ``--older-than``; raises SettingError for what is no span of time."""
     age = read_span(text)
-    if age is None:
+    if age is None or age > _LONGEST:
         raise SettingError(f"--older-than: found {shown(text)}, expected {A_SPAN}")
     return age
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -262,6 +263,15 @@ def test_once(redis_url: str, sqlite: Base) -> None:
         assert [function(), function()] == [RESULT, None]
     with sqlite.engine.begin() as connection, pytest.raises(RecordError, match="found where its body doesn't run"):
         current.record(connection)
+
+
+def test_a_window_in_another_process(redis_url: str) -> None:
+    """It can be pickled, as for a pool of processes; it is of no execution there."""
+    with once("nightly", every=timedelta(days=366), url=redis_url) as current:
+        other = pickle.loads(pickle.dumps(current))
+    assert other == current
+    with pytest.raises(RecordError, match="found outside of an execution"):
+        other.record(None)
 
 
 def test_another_windows_end_passes(redis_url: str, worker: Worker, sqlite: Base) -> None:

@@ -93,6 +93,13 @@ def test_the_command(system: System, sqlite: Base) -> None:
             "once: found no table once_effects in the",
         ),
         (
+            {"once_beat_effects_url": "postgresql://user:pass@word:secret@host/name"},
+            "90d",
+            os.EX_CONFIG,
+            "once: once_beat_effects_url: found one whose port is no number, expected",
+        ),
+        ({"once_beat_effects_url": "sqlite:///{}"}, "99999999w", 2, "once: --older-than: found '99999999w', expected"),
+        (
             {"once_beat_effects_url": "sqlite:////nowhere/at/all"},
             "90d",
             os.EX_UNAVAILABLE,
@@ -108,3 +115,4 @@ def test_what_is_wrong_is_one_line(
     printed = system.once("prune", "--older-than", age, exit_code=status, env={"settings": settings})
     assert said in printed
     assert printed.count("\n") == 1
+    assert "secret" not in printed

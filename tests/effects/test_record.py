@@ -439,6 +439,17 @@ def test_a_long_result_fits(base: Base) -> None:
     assert found.value.result == "ä" * 10_000
 
 
+@pytest.mark.parametrize("stored", ["{", "'; --", "[" * 60_000], ids=["{", "text", "deep"])
+def test_a_result_that_nobody_wrote(base: Base, stored: str) -> None:
+    """A row that was edited says so in one line, and isn't taken for a result."""
+    write(base, execution(), "once", result=1)
+    with base.engine.begin() as connection:
+        connection.execute(effects.update().values(result=stored, recorded_at="now\n"))
+    with pytest.raises(RecordError, match=r"^record, the row's result: found .*, expected JSON as record has written"):
+        write(base, execution(), "twice")
+    assert base.written() == ["once"]
+
+
 # -- schemas, async
 
 
