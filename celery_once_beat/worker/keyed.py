@@ -21,6 +21,7 @@ import inspect
 import logging
 import re
 import sys
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -37,7 +38,7 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.identity import caller_name
 from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings, check_seconds
-from celery_once_beat.store import Claimed, Elsewhen, Ending, store_of
+from celery_once_beat.store import Again, Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
@@ -59,6 +60,8 @@ Every = timedelta | float | str | BaseSchedule
 _AN_EVERY = f"a timedelta, seconds, a schedule like crontab(hour=2, minute=0), or {A_SPAN}, at least 1 ms"
 _MAX_KEY = 1024
 _PLAIN = re.compile(r"[\w.-]{1,100}")
+#: Seconds: the server counts in milliseconds.
+_TICK = 0.001
 #: How often the server may answer that its time lies in another window.
 _TRIES = 3
 
@@ -301,7 +304,9 @@ class _Turn(Turn):
             return
         self.lease.lost = True  # its threads, if it left any, see this before another begins
         try:
-            self._send_give_back(self.lease.renewal.fence)
+            given = self._send_give_back(self.lease.renewal.fence)
+            if isinstance(given, Again):
+                time.sleep(given.after + _TICK)  # who asks next may be this caller
             self.log(logging.INFO, "window_given_back", "cancelled and given back: the next caller begins")
         except OnceError as exc:
             text = "cancelled, and not given back: the next caller begins once its lease has run out: %s"

@@ -408,6 +408,25 @@ def test_a_cancelled_body_gives_its_window_back(
     assert set(ends(raw).values()) == {"done"}
 
 
+def test_who_was_cancelled_may_begin_again_at_once(redis_url: str, run: Run) -> None:
+    """A loop that tries again after a timeout gets the window, and doesn't wait for the next one."""
+
+    async def main() -> None:
+        for number in range(20):
+            block = once(f"again {number}", **YEARLY, url=redis_url)
+
+            async def body(block: once = block) -> None:
+                async with block:
+                    await asyncio.sleep(3600)
+
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(body(), 0.05)
+            async with block as window:
+                assert window is not None
+
+    run(main())
+
+
 def test_a_timeout_within_the_block_is_a_failure(redis_url: str, run: Run, raw: redis.Redis) -> None:
     """It is an exception like any other."""
 
