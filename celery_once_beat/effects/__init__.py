@@ -26,11 +26,12 @@ What each failure does
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -91,7 +92,7 @@ class Effects:
         outer, self.running = self.running, True
         try:
             return body()
-        except WindowRecorded as exc:
+        except BaseException as exc:
             if not self.end(exc):
                 raise
             return self.result
@@ -99,11 +100,19 @@ class Effects:
             self.running = outer
 
     def end(self, error: BaseException | None) -> bool:
-        """Whether the body ended as this window is recorded already; not another one, which called it. Logs it."""
-        if not isinstance(error, WindowRecorded) or error.window._effects is not self:
+        """Whether the body ended as this window is recorded already; not another one, which called it. Logs it.
+
+        Task groups wrap that error. A group in which something else was raised, too, isn't its end.
+        """
+        refusal: WindowRecorded | None = None
+        for each in _members(error):
+            if not isinstance(each, WindowRecorded) or each.window._effects is not self:
+                return False
+            refusal = refusal or each
+        if refusal is None:
             return False
-        self.result = error.result
-        logger.info("once: %s: it ends as done", error, extra=about("window_recorded", error.window))
+        self.result = refusal.result
+        logger.info("once: %s: it ends as done", refusal, extra=about("window_recorded", refusal.window))
         return True
 
     def record(
@@ -184,6 +193,19 @@ class Effects:
         from . import in_sqlalchemy  # noqa: PLC0415  # each needs its package
 
         return in_sqlalchemy.transaction_of(database, self._settings().effects_schema)
+
+
+#: Python 3.10 has none.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+
+
+def _members(error: BaseException | None) -> Iterator[BaseException | None]:
+    """Yield an exception, or those of a group and of the groups in it."""
+    if not isinstance(error, _GROUP):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from _members(each)
 
 
 def _check_step(step: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -148,6 +149,38 @@ def test_no_retry_takes_it(worker: Worker, sqlite: Base, how: str) -> None:
     else:
         assert worker.deliver(body, acks_late=True) == RESULT
     assert worker.account.counts == {"done": 1}
+    assert not sqlite.written()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no task groups")
+@pytest.mark.parametrize("beside", [None, OSError])
+def test_a_task_group_wraps_it(
+    worker: Worker, sqlite: Base, body: Callable[[], str], beside: type[Exception] | None
+) -> None:
+    """It ends as done all the same, unless something else failed in the group."""
+    record_elsewhere(sqlite)
+
+    async def record() -> None:
+        body()
+
+    async def fail() -> None:
+        if beside is not None:
+            raise beside("beside it")
+
+    async def groups() -> None:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            outer.create_task(fail())
+            inner.create_task(record())
+            inner.create_task(record())
+
+    run = lambda: asyncio.run(groups())  # noqa: E731
+    if beside is None:
+        assert worker.deliver(run) == RESULT
+        assert worker.account.counts == {"done": 1}
+    else:
+        with pytest.raises(BaseException, match="TaskGroup"):
+            worker.deliver(run)
+        assert worker.account.counts == {}
     assert not sqlite.written()
 
 
