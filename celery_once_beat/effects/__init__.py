@@ -134,7 +134,7 @@ class Effects:
         if transaction.insert(row):
             self._inserted.append((step, transaction.mark()))
             return True
-        found = transaction.find(row.id) or Recorded("", None, "?")  # deleted meanwhile
+        found = transaction.find(row.id) or Recorded("", None, "")  # deleted meanwhile
         if found.execution == self._execution:
             if not any(of == step and transaction.is_marked(mark) for of, mark in self._inserted):
                 raise RecordError(
