@@ -130,6 +130,7 @@ def workers() -> Iterator[Callable[..., Worker]]:
 
     yield make
     for worker in made:
+        leases(worker).record_all()  # else an end would close the next test's window, of the same name
         store_of(worker.app).close()
         worker.app.close()
         trace.reset_worker_optimizations(worker.app)
