@@ -8,7 +8,16 @@ from .checks import MOST_APART, Finding, address_findings
 from .cron_times import CronTimes, every_hour
 from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, check_zone, fingerprint, next_steps, spread_offset
 from .pure import PureSchedule, in_zone
-from .starts import count_starts, grid_start, is_clocked, is_tz_aware_crontab, latest_start, next_start, starts_after
+from .starts import (
+    count_starts,
+    grid_number,
+    grid_start,
+    is_clocked,
+    is_tz_aware_crontab,
+    latest_start,
+    next_start,
+    starts_after,
+)
 from .wall_clock import by_wall_clock, first_instant, naive_utc
 from .zones import find_zone, plain_zone, read_zone, zone_name
 
@@ -33,6 +42,7 @@ __all__ = (
     "find_zone",
     "fingerprint",
     "first_instant",
+    "grid_number",
     "grid_start",
     "in_zone",
     "is_clocked",

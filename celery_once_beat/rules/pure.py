@@ -40,6 +40,10 @@ class PureSchedule(BaseSchedule):
         """
         raise NotImplementedError
 
+    def number(self, after: datetime, until: datetime) -> int | None:  # noqa: ARG002  # where a subclass can tell
+        """Return how many starts there are after ``after`` up to ``until``; None: they have to be gone through."""
+        return None
+
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that make it again."""
         raise NotImplementedError

@@ -128,12 +128,13 @@ def starts_after(
 def count_starts(when: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None) -> int:
     """Return how many starts :func:`starts_after` yields; of an interval in UTC without going through them."""
     cls: Any = type(when)
-    if _kind(cls) is schedule:
+    number = None
+    if isinstance(when, PureSchedule):
+        number = when.number(naive_utc(after), naive_utc(until))
+    elif _kind(cls) is schedule:
         step: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
-        if step > timedelta(0) and step % _DAY:
-            origin = naive_utc(anchor) if anchor else _EPOCH
-            return max((naive_utc(until) - origin) // step - (naive_utc(after) - origin) // step, 0)
-    return sum(1 for _ in starts_after(when, after, until, anchor=anchor))
+        number = grid_number(step, naive_utc(after), naive_utc(until), None if anchor is None else naive_utc(anchor))
+    return sum(1 for _ in starts_after(when, after, until, anchor=anchor)) if number is None else number
 
 
 def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | None = None) -> datetime | None:
@@ -219,6 +220,17 @@ def grid_start(step: timedelta, zone: tzinfo | None, after: datetime, anchor: da
     zone = plain_zone(zone)
     origin = anchor + offset_at(zone, anchor) if anchor else _MONDAY
     return by_wall_clock(zone, after, partial(_on_grid, origin, step), repeats=False)
+
+
+def grid_number(step: timedelta, after: datetime, until: datetime, anchor: datetime | None) -> int | None:
+    """Return how many instants of an interval's grid are after `after` up to `until`; None: not told by dividing.
+
+    All are naive UTC. Whole days follow a wall clock.
+    """
+    if step <= timedelta(0) or not step % _DAY:
+        return None
+    origin = anchor or _EPOCH
+    return max((until - origin) // step - (after - origin) // step, 0)
 
 
 def _on_grid(origin: datetime, step: timedelta, earliest: datetime) -> datetime:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import PureSchedule, find_zone, grid_start, zone_name
+from celery_once_beat.rules import PureSchedule, find_zone, grid_number, grid_start, zone_name
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .local_times import read_instant
@@ -44,6 +44,10 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``, on the grid."""
         return grid_start(self.step, None if self.step % _DAY else self.tz, after, self._origin)
+
+    def number(self, after: datetime, until: datetime) -> int | None:
+        """Return how many starts there are, by dividing; None of whole days."""
+        return grid_number(self.step, after, until, self._origin)
 
     def in_zone(self, zone: tzinfo) -> every:
         """Return it in its own zone, else in ``zone`` if it needs one."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_once_beat.rules.starts import count_starts, latest_start, starts_after
+from celery_once_beat.schedules import every
 
 UTC = timezone.utc
 APP = Celery("counting", set_as_current=False)
@@ -20,6 +21,7 @@ SPANS = st.timedeltas(-DAY, 3 * DAY)
 SCHEDULES = st.one_of(
     st.timedeltas(timedelta(minutes=3, microseconds=7), 2 * DAY).map(lambda every: schedule(every, app=APP)),
     st.sampled_from([schedule(4440.0, app=APP), schedule(DAY, app=APP), schedule(2 * DAY, app=APP)]),
+    st.sampled_from([every(4440), every(4440, anchor="2026-05-01T00:07Z"), every("1 d", tz="Europe/Berlin")]),
     st.sampled_from([crontab(minute="*/20", app=APP), crontab(hour=2, minute=30, app=APP)]),
 )
 
@@ -38,7 +40,8 @@ def test_counting_is_going_through_them(
 def test_a_fast_schedule_over_a_year() -> None:
     """A million windows and more are counted without going through them."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    assert count_starts(schedule(0.005, app=APP), start, start + 365 * DAY) == 365 * 86_400 * 200
+    for when in (schedule(0.005, app=APP), every(0.005)):
+        assert count_starts(when, start, start + 365 * DAY) == 365 * 86_400 * 200
 
 
 def test_the_newest_of_a_rare_schedule() -> None:
