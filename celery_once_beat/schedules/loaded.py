@@ -18,14 +18,14 @@ from celery_once_beat.rules import check_anchor
 from celery_once_beat.wording import shown
 
 from .codecs import read_schedule, write_schedule
-from .strict_json import read_object
+from .strict_json import MOST_TEXT, read_object
 
 __all__ = ("LoadedDefinition",)
 
 #: Written where they aren't as usual.
 _OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue", "tz")
-#: Most characters of a text.
-_MOST = 1024
+#: Most characters of a text, and of the schedule.
+_MOST, _MOST_SCHEDULE = 1024, MOST_TEXT - 8 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,15 @@ class LoadedDefinition:
     tz: str | None = None
 
     def text(self) -> str:
-        """Return its JSON. What is as usual isn't written."""
+        """Return its JSON. What is as usual isn't written; a schedule that is too long for readers is words."""
         said: dict[str, Any] = {"task": self.task[:_MOST]}
         try:
-            said["schedule"] = write_schedule(self.schedule, any_nowfun=True)
+            schedule = write_schedule(self.schedule, any_nowfun=True)
         except SettingError:
+            schedule = {}
+        if schedule and len(json.dumps(schedule)) <= _MOST_SCHEDULE:
+            said["schedule"] = schedule
+        else:
             said["says"] = self.says[:_MOST]
         said |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
         if self.anchor is not None:

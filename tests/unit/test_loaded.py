@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.beat.entries import Entries
-from celery_once_beat.schedules import LoadedDefinition, OneOff, RRule, describe
+from celery_once_beat.schedules import LoadedDefinition, OneOff, RRule, cron, describe, excluding
 from celery_once_beat.settings import Settings
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -45,6 +45,15 @@ def test_a_reader_knows_the_same_starts(when: BaseSchedule) -> None:
     assert shown.after(T0) == entries.make_loaded("entry", said, "a-mark").after(T0)
     assert shown.after(T0) is not None
     assert shown.fingerprint == "a-mark"
+
+
+def test_a_schedule_that_is_too_long_to_be_read_is_words() -> None:
+    """Who shows the entry knows it all the same; the store doesn't keep a text that nobody reads."""
+    days = [date(2026, 1, 1) + timedelta(days=day) for day in range(4000)]
+    when = excluding(cron("0 2 * * *", tz="Europe/Berlin"), days)
+    text = LoadedDefinition(task="proj.task", schedule=when, says=describe(when), lease=30.0).text()
+    read = LoadedDefinition.read(text)
+    assert (read.schedule, read.says) == (None, describe(when))
 
 
 class Tides(BaseSchedule):
