@@ -44,6 +44,7 @@ from celery_once_beat.errors import OnceError, ScheduleError, SettingError, Unde
 from celery_once_beat.logs import about
 from celery_once_beat.rules import (
     EntryPolicy,
+    PureSchedule,
     Step,
     Timing,
     count_starts,
@@ -226,7 +227,8 @@ class BeatEntry:
     def words(self) -> str:
         """When it starts, in a few words."""
         words = describe(self.when)
-        return words if self.policy.tz is None else f"{words} {zone_name(self.policy.tz)}"
+        says_zone = self.policy.tz is None or isinstance(self.when, PureSchedule)
+        return words if says_zone else f"{words} {zone_name(self.policy.tz)}"
 
     @property
     def definition(self) -> tuple[object, ...]:
