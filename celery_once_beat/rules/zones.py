@@ -46,7 +46,8 @@ def find_zone(zone: object) -> tzinfo:
     try:
         return read_zone(zone) if isinstance(zone, str) else read_zone(zone_name(zone))  # type: ignore[arg-type]
     except ValueError as exc:
-        raise SettingError(f"timezone: {exc}") from exc
+        expected = "the name of a time zone like 'Europe/Berlin'"
+        raise SettingError(f"tz: found {shown(zone)}, expected {expected}") from exc
 
 
 def plain_zone(zone: Any) -> tzinfo | None:

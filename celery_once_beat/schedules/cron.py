@@ -191,7 +191,8 @@ def _term(field: _Field, term: str) -> range:
             high = low
     step = int(match[3] or 1)
     if low > high:
-        raise _wrong(field, term, f"a range from low to high, as {field.low}-{field.high}")
+        two = f"{match[1]}-{field.high},{field.low}-{match[2]}"
+        raise _wrong(field, term, f"a range from low to high, like {two}")
     if not 1 <= step <= max(field.high, 1):
         raise _wrong(field, term, f"a step from 1 to {field.high}")
     return range(low, high + 1, step)

@@ -148,7 +148,7 @@ def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules
         (["set", "a", "t", "--at", "soon"], 2, "once: --at: found 'soon'"),
         (["set", "a", "t", "--at", "2020-01-01T00:00"], 78, "once: schedule 'a': found 2019-12-31T23:00"),
         (["set", "a", "t", "--schedule", '{"type": "tide"}'], 2, "once: --schedule: schedule: found the type 'tide'"),
-        (["set", "a", "t", "--every", "1d", "--tz", "Mars"], 78, "once: timezone: tz: found 'Mars'"),
+        (["set", "a", "t", "--every", "1d", "--tz", "Mars"], 78, "once: tz: found 'Mars'"),
         (["set", "a", "t", "--every", "1h", "--args", "{}"], 2, "once: --args: found '{}', expected a list"),
         (["set", "a", "t", "--every", "1h", "--once", "{"], 2, "once: --once: found '{', expected JSON"),
         (["set", "a", "t", "--every", "1h", "--once", '{"grce": 1}'], 78, "once: beat entry 'a', option 'once'"),
