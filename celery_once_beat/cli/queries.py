@@ -221,7 +221,8 @@ def _left_out(entries: Sequence[BeatEntry], after: datetime, until: datetime) ->
         starts = islice(entry.left_out(after, until), _MOST_LEFT_OUT)
         for why, group in groupby(starts, key=itemgetter(1)):
             (first, _), *more = group
-            words = f"excluded: {why}" + (f" ({1 + len(more)} windows)" if more else "")
+            number = f"{1 + len(more)} windows" + (" or more" if 1 + len(more) == _MOST_LEFT_OUT else "")
+            words = f"excluded: {why}" + (f" ({number})" if more else "")
             lines.append((first, entry.name, words))
     return lines
 
