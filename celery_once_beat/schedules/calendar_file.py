@@ -9,7 +9,7 @@ from typing import Any
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.wording import shown
 
-from .periods import Period
+from .periods import MOST_COUNTED, MOST_LEFT_OUT, Period, counted
 
 __all__ = ("CalendarFile",)
 
@@ -55,13 +55,27 @@ def _read(path: str) -> tuple[Period, ...]:
     for event in found:
         if "RECURRENCE-ID" in event:
             moved.setdefault(str(event.get("UID")), []).append(event["RECURRENCE-ID"].dt)
+    _check_number(events)
     return tuple(period for event in events for period in _periods(event, moved))
+
+
+def _check_number(events: list[Any]) -> None:
+    if len(events) > MOST_LEFT_OUT:
+        raise SettingError(f"found {len(events)} events, expected up to {MOST_LEFT_OUT}")
+    rules = (event["RRULE"].to_ical().decode() for event in events if not isinstance(event.get("RRULE", []), list))
+    number = sum(map(counted, rules))
+    if number > MOST_COUNTED:
+        raise SettingError(f"found rules that count {number} events in all, expected up to {MOST_COUNTED}")
 
 
 def _periods(event: Any, moved: dict[str, list[Any]]) -> list[Period]:
     start = event["DTSTART"].dt
     end = _end(event, start)
     name = str(event.get("SUMMARY", ""))[:200]
+    for each in ("DTSTART", "DTEND"):
+        zone_of = event.get(each) and event[each].params.get("TZID")
+        if zone_of and isinstance(event[each].dt, datetime) and event[each].dt.tzinfo is None:
+            raise SettingError(f"event {shown(name)}: found the time zone {shown(str(zone_of))}, expected a known one")
     if "RRULE" not in event:
         return [_period(each, end and each + (end - start), name) for each in (start, *_dates(event, "RDATE"))]
     rule = event["RRULE"]
@@ -88,10 +102,11 @@ def _end(event: Any, start: Any) -> Any:
     """Return its end, which isn't in it; None: it has none."""
     if "DTEND" in event:
         end = event["DTEND"].dt
-        return end if end > start else None
-    if "DURATION" in event:
-        return start + event["DURATION"].dt
-    return None
+    elif "DURATION" in event:
+        end = start + event["DURATION"].dt
+    else:
+        return None
+    return end if end > start else None
 
 
 def _last(start: Any, end: Any) -> Any:

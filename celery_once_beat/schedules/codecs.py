@@ -25,7 +25,7 @@ from .composed import CRON_FIELDS, CronPart, SolarPart, between, excluding, unio
 from .cron import cron
 from .intervals import LEAST_STEP, MOST_STEP, every
 from .one_off import OneOff
-from .periods import Period
+from .periods import MOST_COUNTED, Period, counted
 from .rrule import RULE_FIELDS, RRule
 
 __all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
@@ -317,7 +317,25 @@ def _write_between(when: Any, zone: tzinfo | None) -> Fields:
     return {"when": write_schedule(part), **named}
 
 
+def _check_counted(fields: object) -> None:
+    """Raise ValueError for rules that count too many starts in all: each start is walked through."""
+    found = _counted(fields)
+    if found > MOST_COUNTED:
+        raise ValueError(f"schedule: found rules that count {found} starts in all, expected up to {MOST_COUNTED}")
+
+
+def _counted(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_counted, value))
+    if not isinstance(value, dict):
+        return 0
+    count, rule = value.get("count"), value.get("rule")
+    number = count if isinstance(count, int) else 0
+    return number + (counted(rule) if isinstance(rule, str) else 0) + sum(map(_counted, value.values()))
+
+
 def _read_between(fields: Fields) -> BaseSchedule:
+    _check_counted(fields)
     bounds = {name: _text(fields, name) for name in ("start", "end") if name in fields}
     return between(read_schedule(fields.get("when")), **bounds, tz=_zone(fields))
 
@@ -331,6 +349,7 @@ def _write_excluding(when: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_excluding(fields: Fields) -> BaseSchedule:
+    _check_counted(fields)
     periods = [_read_period(each) for each in _list(fields, "periods")]
     others = [read_schedule(each) for each in _list(fields, "schedules")]
     return excluding(read_schedule(fields.get("when")), [*periods, *others], tz=_zone(fields))
@@ -350,6 +369,7 @@ def _write_union(when: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_union(fields: Fields) -> BaseSchedule:
+    _check_counted(fields)
     return union(*map(read_schedule, _list(fields, "of")), tz=_zone(fields))
 
 

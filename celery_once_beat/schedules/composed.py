@@ -27,7 +27,7 @@ from .intervals import every
 from .left_out import plainest, read_left_out
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
-from .periods import LeftOut, Period, Periods
+from .periods import MOST_LEFT_OUT, LeftOut, Period, Periods
 
 __all__ = ("CRON_FIELDS", "Composed", "CronPart", "SolarPart", "between", "excluding", "union")
 
@@ -37,8 +37,6 @@ _DAY = timedelta(days=1)
 _MOST_LEVELS = 16
 #: Schedules that one is made of, at all levels.
 _MOST_PARTS = 200
-#: Periods, dates and schedules that one ``excluding`` leaves out.
-_MOST_LEFT_OUT = 10_000
 #: Questions to the schedules that one is made of, for one look.
 _MOST_STEPS = 2_000
 #: A start that is further away isn't found, as of an RRule.
@@ -96,13 +94,17 @@ class Composed(PureSchedule):
         """Say why a candidate is left out; None: nothing leaves it out."""
         raise NotImplementedError
 
+    def cost(self) -> int:
+        """Return what a step costs: schedules that are asked, and rules that are followed for a year at the most."""
+        return sum(part.cost() if isinstance(part, Composed) else 1 for part in self._below())
+
     # -- as a schedule
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``."""
         placed = self._in_known_zone()
         moment = after
-        for _ in range(max(_MOST_STEPS // self.size, 10)):
+        for _ in range(max(_MOST_STEPS // placed.cost(), 2)):
             start = placed.candidate(moment)
             if start is None or placed.allows(start):
                 return start
@@ -216,18 +218,18 @@ class excluding(Composed):  # noqa: N801  # as its call reads
 
     def __init__(self, when: Part, left_out: object, *, tz: str | tzinfo | None = None) -> None:
         items = tuple(read_left_out(left_out))
-        if len(items) > _MOST_LEFT_OUT:
-            raise SettingError(f"excluding: found {len(items)} to leave out, expected up to {_MOST_LEFT_OUT}")
+        if len(items) > MOST_LEFT_OUT:
+            raise SettingError(f"excluding: found {len(items)} to leave out, expected up to {MOST_LEFT_OUT}")
         zone = None if tz is None else find_zone(tz)
         #: Periods and files.
         self._spans = tuple(each for each in items if not isinstance(each, BaseSchedule))
+        part = _part(when, zone)
+        theirs = zone or _one_zone((part,))  # they follow the schedule's zone
         #: The schedules whose starts are left out.
-        self.others = tuple(_part(each, zone) for each in items if isinstance(each, BaseSchedule))
-        super().__init__((when,), zone)
+        self.others = tuple(_part(each, theirs) for each in items if isinstance(each, BaseSchedule))
+        super().__init__((part,), zone)
         if self.zone is None:
             self.placed = False
-        else:  # they follow the schedule's zone
-            self.others = tuple(in_zone(each, self.zone) for each in self.others)
         self._periods: Periods | None = None
 
     def _below(self) -> Iterator[BaseSchedule]:
@@ -250,10 +252,17 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         reads = any(isinstance(each, CalendarFile) for each in self._spans)
         return f"{super().rule()} {self.periods()!r}" if reads else super().rule()
 
-    def _span(self, start: datetime) -> LeftOut | None:
+    def cost(self) -> int:
+        """Return what a step costs, with the rules of its periods."""
+        return super().cost() + self._in_years().rules
+
+    def _in_years(self) -> Periods:
         if self._periods is None:
             self._periods = Periods(self.periods(), self.zone or timezone.utc)
-        return self._periods.at(start)
+        return self._periods
+
+    def _span(self, start: datetime) -> LeftOut | None:
+        return self._in_years().at(start)
 
     def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
         """Return the schedule's next one. A span in which it is left out is passed over as a whole."""

@@ -20,13 +20,18 @@ from celery_once_beat.wording import shown
 from .local_times import names_zone, read_time
 from .rrule import RRule
 
-__all__ = ("LeftOut", "Period", "Periods")
+__all__ = ("MOST_COUNTED", "MOST_LEFT_OUT", "LeftOut", "Period", "Periods", "counted")
 
 _DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_YEAR, _LAST_YEAR = 2, 9999
 _MOST_NAME = 200
+#: Periods, dates and schedules that one ``excluding`` leaves out.
+MOST_LEFT_OUT = 10_000
 _MOST_WITHOUT = 10_000
+#: Starts that all rules of one schedule count. Each is walked through when the schedule is made.
+MOST_COUNTED = 100_000
+_COUNT = re.compile(r"COUNT=(\d{1,9})", re.ASCII)
 _RULE = re.compile(r"[A-Z]+=[A-Z0-9,+\-]+(;[A-Z]+=[A-Z0-9,+\-]+)*", re.ASCII)
 #: The parts of a recurrence rule, RFC 5545, and our names for them.
 _PARTS = {
@@ -126,11 +131,18 @@ class Period:
         return LeftOut(begin, begin + _MICROSECOND if end is None else _instant(end, zone), self.name)
 
 
+def counted(rule: str) -> int:
+    """Return how many starts a recurrence rule counts; 0: it doesn't say."""
+    return sum(map(int, _COUNT.findall(rule)))
+
+
 class Periods:
     """Many periods, with local times in one zone: in which of them an instant is."""
 
     def __init__(self, periods: tuple[Period, ...], zone: tzinfo) -> None:
         self._periods = periods
+        #: How many are repeated.
+        self.rules = sum(bool(period.rule) for period in periods)
         self._zone = plain_zone(zone)
         self._in_year = lru_cache(maxsize=64)(self._of_year)
 
@@ -186,8 +198,8 @@ def _read_rule(text: object, start: Any, zone: tzinfo | None) -> RRule:
     if names_zone(start):
         raise SettingError(f"period, rule: found {start!s:.40} as start, expected a local time and tz=")
     parts = dict(part.split("=") for part in text.split(";"))
-    unknown = next((name for name in parts if name not in _PARTS), None)
-    if unknown is not None or parts.get("FREQ") not in _REPEATED:
+    known = _PARTS.keys() >= parts.keys() and len(parts) == text.count("=")
+    if not known or parts.get("FREQ") not in _REPEATED:
         raise SettingError(f"period, rule: found {shown(text)}, expected FREQ={' or '.join(_REPEATED)} and days")
     fields: dict[str, Any] = {_PARTS[name]: _value(name, value, zone) for name, value in parts.items()}
     try:
@@ -204,10 +216,9 @@ def _value(name: str, text: str, zone: tzinfo | None) -> Any:
     try:
         if name == "UNTIL":
             return _until(text, zone)
-        numbers = [int(each) for each in text.split(",")]
+        return int(text) if name in ("INTERVAL", "COUNT") else [int(each) for each in text.split(",")]
     except ValueError:
         raise SettingError(f"period, rule: found {name}={text:.40}, expected a number or a time") from None
-    return numbers[0] if name in ("INTERVAL", "COUNT") else numbers
 
 
 def _until(text: str, zone: tzinfo | None) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -228,6 +229,8 @@ class Own(BaseSchedule):
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMOON=1"), "expected FREQ=YEARLY"),
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMONTH=13"), "bymonth"),
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;INTERVAL=x"), "period, rule"),
+        (lambda: Period("2026-12-25", rule="FREQ=YEARLY;COUNT=1,2"), "found COUNT=1,2, expected a number"),
+        (lambda: Period("2026-12-25", rule="FREQ=YEARLY;FREQ=DAILY"), "expected FREQ=YEARLY"),
         (lambda: Period("2026-12-25T00:00Z", rule="FREQ=YEARLY"), "expected a local time and tz="),
         (lambda: Period("2026-12-25", name="x" * 201), "up to 200 characters"),
         (lambda: Period("2026-12-25", tz="Mars"), "Mars"),
@@ -238,6 +241,14 @@ def test_what_is_wrong_is_refused_when_it_is_made(make: Any, expected: str) -> N
     with pytest.raises(SettingError, match=expected) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_what_it_is_written_as_does_not_change_when_it_is_read() -> None:
+    """Copies and JSON are the same schedule, also where a part takes its zone from another one."""
+    when = excluding(cron("0 9 * * *", tz="Asia/Tokyo"), [crontab(minute=0, hour=9, day_of_week=2), cron("0 9 1 * *")])
+    assert copy.deepcopy(when) == copy.copy(when) == pickle.loads(pickle.dumps(when)) == when
+    assert write_schedule(read_schedule(write_schedule(when))) == write_schedule(when)
+    assert read_schedule(write_schedule(when)).rule() == when.rule()  # type: ignore[attr-defined]
 
 
 # -- bounded
@@ -282,6 +293,14 @@ def test_what_never_starts_again_says_so(when: BaseSchedule) -> None:
     assert moment is None or moment.year >= 9998
 
 
+def test_many_rules_make_a_look_shorter() -> None:
+    """Each of them is followed through every year of a look."""
+    rules = [Period(f"2020-01-{day + 1:02}", name=str(day), rule="FREQ=WEEKLY") for day in range(7)] * 100
+    with pytest.raises(UndecidedError) as caught:
+        next_start(excluding(NIGHTLY, rules), NOON)
+    assert NOON < caught.value.asked < NOON + 30 * DAY
+
+
 def test_a_long_span_costs_one_step() -> None:
     """What is left out for years is passed over at once, also second by second."""
     assert next_start(excluding("1 s", ("2000-01-01", "2099-12-31"), tz="UTC"), NOON) == datetime(
@@ -306,6 +325,7 @@ def nested(levels: int) -> dict[str, Any]:
     return fields
 
 
+COUNTED = {"start": "2026-12-25", "rule": "FREQ=DAILY;COUNT=9999"}
 HOSTILE = [
     nested(17),
     {"type": "union", "of": [nested(0)] * 201},
@@ -326,6 +346,12 @@ HOSTILE = [
     {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25", "without": [5]}]},
     {"type": "excluding", "when": nested(0), "schedules": [None]},
     {"type": "excluding", "when": nested(0), "periods": [{"start": "2026-12-25"}] * 10_001},
+    {
+        "type": "excluding",
+        "when": nested(0),
+        "periods": [{"start": "2026-12-25", "rule": "FREQ=DAILY;COUNT=9999"}] * 11,
+    },
+    {"type": "union", "of": [{"type": "rrule", "freq": "DAILY", "dtstart": "2026-12-25T00:00Z", "count": 9999}] * 11},
 ]
 
 
@@ -498,3 +524,38 @@ def test_without_icalendar_the_extra_is_named(tmp_path: Any) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "holidays.ics needs icalendar; pip install 'celery-once-beat[ics]'" in ran.stderr
+
+
+def event(*lines: str) -> str:
+    return "\r\n".join(["BEGIN:VEVENT", "UID:1", *lines, "END:VEVENT"])
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([event("DTSTART;TZID=Foo/Bar:20261225T000000")], "found the time zone 'Foo/Bar', expected a known one"),
+        ([event("DTSTART;VALUE=DATE:20200101", "RRULE:FREQ=DAILY;COUNT=9999")] * 11, "found rules that count 109989 "),
+        ([event("DTSTART;VALUE=DATE:20261225")] * 10_001, "found 10001 events, expected up to 10000"),
+    ],
+    ids=["an unknown zone", "counts", "events"],
+)
+def test_a_file_that_says_too_much_is_refused(tmp_path: Any, events: list[str], expected: str) -> None:
+    """A time in a zone that nobody knows isn't taken for a local one, and reading a file takes seconds at the most."""
+    pytest.importorskip("icalendar")
+    path = tmp_path / "odd.ics"
+    path.write_text("\r\n".join(["BEGIN:VCALENDAR", *events, "END:VCALENDAR", ""]))
+    with pytest.raises(ScheduleError, match=expected):
+        next_start(excluding(NIGHTLY, path), NOON)
+
+
+def test_an_event_without_length_is_an_instant(tmp_path: Any) -> None:
+    """Whether it has no end, one that is its start, or lasts no time."""
+    pytest.importorskip("icalendar")
+    path = tmp_path / "moments.ics"
+    events = [
+        event("DTSTART:20261224T010000Z"),
+        event("DTSTART:20261225T010000Z", "DTEND:20261225T010000Z"),
+        event("DTSTART:20261226T010000Z", "DURATION:PT0S"),
+    ]
+    path.write_text("\r\n".join(["BEGIN:VCALENDAR", *events, "END:VCALENDAR", ""]))
+    assert starts(excluding(NIGHTLY, path), span=5 * DAY) == ["27 02:00", "28 02:00"]
