@@ -47,7 +47,8 @@ def find_zone(zone: object) -> tzinfo:
         return read_zone(zone) if isinstance(zone, str) else read_zone(zone_name(zone))  # type: ignore[arg-type]
     except ValueError as exc:
         expected = "the name of a time zone like 'Europe/Berlin'"
-        raise SettingError(f"tz: found {shown(zone)}, expected {expected}") from exc
+        hint = "" if isinstance(zone, str) else ", as tz=, or as the app's timezone"
+        raise SettingError(f"tz: found {shown(zone)}, expected {expected}{hint}") from exc
 
 
 def plain_zone(zone: Any) -> tzinfo | None:
