@@ -33,6 +33,8 @@ def prune(ctx: click.Context, /, older_than: str) -> None:
         warning = warning_of(age, project.app)
         if warning:
             click.echo(f"once: {warning}", err=True)
-        from celery_once_beat.effects.in_sqlalchemy import prune_at
-
+        try:
+            from celery_once_beat.effects.in_sqlalchemy import prune_at
+        except ModuleNotFoundError as exc:
+            fail(f"prune needs an extra: pip install 'celery-once-beat[sqlalchemy]' ({exc})")
         click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")

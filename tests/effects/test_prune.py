@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_the_command(system: System, sqlite: Base) -> None:
         "would be written twice; keep rows for longer than that, and than any outage of your workers\ndeleted: 3\n"
     )
     assert [row.entry for row in sqlite.rows()] == ["nightly"]
+
+
+def test_without_sqlalchemy_the_extra_is_named(system: System) -> None:
+    """By the command; a body that gives ``record`` something else is told what it expects."""
+    without = "import sys; sys.modules['sqlalchemy'] = None\n"
+    command = f"{without}from celery.__main__ import main; sys.exit(main())"
+    body = f"{without}from celery_once_beat.testing import window; window('e', '2026-11-21T02:00Z').record(object())"
+    env = system.env(settings={"once_beat_effects_url": "sqlite://"})
+    arguments = ["-A", "apps.once_app", "once", "prune", "--older-than", "90d"]
+    pruned = system.procs.start([sys.executable, "-c", command, *arguments], name="prune", env=env)
+    assert pruned.wait() == 2
+    assert pruned.log.startswith("once: prune needs an extra: pip install 'celery-once-beat[sqlalchemy]' (")
+    refused = system.procs.start([sys.executable, "-c", body], name="record", env=env)
+    assert refused.wait() == 1
+    assert "expected a Session or Connection of SQLAlchemy, which isn't installed" in refused.log
 
 
 @pytest.mark.parametrize(
