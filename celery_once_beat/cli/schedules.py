@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, tzinfo
@@ -27,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The fields of ``--cron``, in its order.
 _CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+#: Of ``mon#2`` Celery would read ``mon``, and say nothing.
+_CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+", re.ASCII)
 _COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
 _SIGNS = {"add": "+", "change": "~", "delete": "-"}
 
@@ -291,8 +294,12 @@ def _read_when(project: Project, given: dict[str, str | None]) -> Any:
         except ValueError as exc:
             fail(f"--schedule: {exc}")
     fields = text.split()
-    if len(fields) != len(_CRON_FIELDS):
-        fail(f"--cron: found {text!r}, expected five fields: minute, hour, day of month, month, day of week")
+    if len(fields) != len(_CRON_FIELDS) or not all(map(_CRON_FIELD.fullmatch, fields)):
+        fail(
+            f"--cron: found {text!r}, expected five fields: minute, hour, day of month, month, day of week, as "
+            "Celery's crontab reads them; for L, #, @daily and seconds give "
+            """--schedule '{"type": "cron", "line": "…", "tz": "Europe/Berlin"}'"""
+        )
     try:
         return crontab(**dict(zip(_CRON_FIELDS, fields, strict=True)))
     except Exception as exc:  # noqa: BLE001  # Celery's parser has errors of its own

@@ -68,8 +68,14 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
 def _read_step(step: object) -> timedelta:
     found = read_span(step)
     if found is None or not LEAST_STEP <= found <= MOST_STEP:
-        raise SettingError(f"every: found {shown(step)}, expected seconds, a timedelta or {A_SPAN}; 1 ms to 30 years")
+        hint = "; a cron line goes into cron()" if _is_line(step) else ""
+        expected = f"seconds, a timedelta or {A_SPAN}; 1 ms to 30 years{hint}"
+        raise SettingError(f"every: found {shown(step)}, expected {expected}")
     return found
+
+
+def _is_line(step: object) -> bool:
+    return isinstance(step, str) and (step.startswith("@") or len(step.split()) in (5, 6))
 
 
 def step_text(step: timedelta) -> str:

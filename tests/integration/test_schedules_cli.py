@@ -144,6 +144,7 @@ def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules
         (["set", "a", "t", "--every", "soon"], 2, "once: --every: found 'soon', expected a text like '30 s'"),
         (["set", "a", "t", "--every", "0s"], 2, "once: --every: found '0s'"),
         (["set", "a", "t", "--cron", "* * *"], 2, "once: --cron: found '* * *', expected five fields"),
+        (["set", "a", "t", "--cron", "0 0 * * mon#2"], 2, "once: --cron: found '0 0 * * mon#2', expected five fields"),
         (["set", "a", "t", "--cron", "99 * * * *"], 2, "once: --cron: found '99 * * * *'"),
         (["set", "a", "t", "--at", "soon"], 2, "once: --at: found 'soon'"),
         (["set", "a", "t", "--at", "2020-01-01T00:00"], 78, "once: schedule 'a': found 2019-12-31T23:00"),

@@ -214,6 +214,7 @@ class Own(BaseSchedule):
     [
         (union, "union: found no schedule"),
         (lambda: union("soon"), "every: found 'soon'"),
+        (lambda: union("0 2 * * *"), r"every: found '0 2 \* \* \*', expected .*; a cron line goes into cron\(\)"),
         (lambda: union(Own()), "expected cron\\(\\), every\\(\\), at\\(\\), an RRule"),
         (lambda: union(NIGHTLY, None), "schedule: found None, expected cron"),
         (lambda: union(NIGHTLY, tz="Europe/Berlni"), "Europe/Berlni"),
