@@ -192,10 +192,10 @@ class Effects:
             raise RecordError(f"record(…, using={using!r}): found beside a session, expected one of the two")
         try:
             from . import in_sqlalchemy  # noqa: PLC0415  # each needs its package
-        except ModuleNotFoundError as exc:
+        except ModuleNotFoundError:
             raise RecordError(
                 f"record({shown(database)}): expected a Session or Connection of SQLAlchemy, which isn't installed "
-                f"({exc}); in Django record()"
+                "(pip install 'celery-once-beat[sqlalchemy]'); in Django record()"
             ) from None
         return in_sqlalchemy.transaction_of(database, self._settings().effects_schema)
 
