@@ -601,10 +601,15 @@ class _DatabaseServer(_Server):
     def _data(self) -> Path:
         return self.directory / "data"
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        """A folder of its own for temporary files: a MariaDB that starts deletes those of others."""
+        return {**os.environ, "TMPDIR": str(self.directory)}
+
     def _make_data(self) -> None:
         done = subprocess.run(
-            self._data_command(), cwd=self.directory, capture_output=True, text=True, check=False, timeout=120,
-            **self._as_user,
+            self._data_command(), cwd=self.directory, env=self._environment, capture_output=True, text=True,
+            check=False, timeout=120, **self._as_user,
         )  # fmt: skip
         if done.returncode:
             raise ServerError(f"{self.name}: {done.stdout}{done.stderr}")
@@ -639,7 +644,7 @@ class PostgresServer(_DatabaseServer):
     def _launch(self) -> None:
         settings = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", f"port={self.port}")
         options = [word for setting in settings for word in ("-c", setting)]
-        self._spawn([str(self.programs / "postgres"), "-D", str(self._data), *options], dict(os.environ))
+        self._spawn([str(self.programs / "postgres"), "-D", str(self._data), *options], self._environment)
         self._wait_until_answers()
 
     def _answers(self) -> bool:
@@ -702,7 +707,7 @@ class MariaServer(_DatabaseServer):
             f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}",
             "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--character-set-server=utf8mb4",
         )  # fmt: skip
-        self._spawn([str(self.programs), "--no-defaults", *options], dict(os.environ))
+        self._spawn([str(self.programs), "--no-defaults", *options], self._environment)
         self._wait_until_answers()
 
     def _answers(self) -> bool:
