@@ -5,6 +5,7 @@ A message says what was found, what was expected and where to change it; it neve
 
 from __future__ import annotations
 
+import builtins
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +27,9 @@ __all__ = (
     "VersionConflictError",
     "WindowRecorded",
 )
+
+#: The class of what task groups raise; Python 3.10 has none.
+EXCEPTION_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 
 class OnceError(Exception):

@@ -26,7 +26,6 @@ What each failure does
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import json
 import logging
@@ -36,7 +35,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from celery_once_beat.errors import RecordError, WindowRecorded
+from celery_once_beat.errors import EXCEPTION_GROUP, RecordError, WindowRecorded
 from celery_once_beat.logs import about
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Database, Window, format_instant, task_id
@@ -200,13 +199,9 @@ class Effects:
         return in_sqlalchemy.transaction_of(database, self._settings().effects_schema)
 
 
-#: Python 3.10 has none.
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
-
-
 def _members(error: BaseException | None) -> Iterator[BaseException | None]:
     """Yield an exception, or those of a group and of the groups in it."""
-    if not isinstance(error, _GROUP):
+    if not isinstance(error, EXCEPTION_GROUP):
         yield error
         return
     for each in error.exceptions:

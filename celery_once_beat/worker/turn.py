@@ -40,7 +40,6 @@ An exception is raised into it from outside, at any instruction (a soft time lim
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import logging
 import time
@@ -55,7 +54,7 @@ from celery import Celery
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.effects import Effects
-from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.logs import about
 from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Ending, Finished, Renewal, Stale, Store, raised
 from celery_once_beat.windows import Window, format_instant, key_of
@@ -363,10 +362,6 @@ def close_unrun(result: object) -> None:
         result.close()
 
 
-#: Python 3.10 has none.
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
-
-
 def is_death(error: BaseException) -> bool:
     """Whether what a body raised is the end of its process or worker.
 
@@ -392,5 +387,5 @@ def _all_of(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(each))
             yield each
             left += each.__cause__, each.__context__
-            if isinstance(each, _GROUP):  # not whatever else has something of that name
+            if isinstance(each, EXCEPTION_GROUP):  # not whatever else has something of that name
                 left += each.exceptions
