@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -65,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in a shell's background ignores it, and so would all processes that are started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if BARE:
         folder = tempfile.mkdtemp(prefix="once-bare-")
         config.add_cleanup(lambda: shutil.rmtree(folder))
@@ -320,8 +323,8 @@ def worker(new_worker: Callable[..., Worker], redis_url: str) -> Worker:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread leaves ends alone. No slow machine is in the way, nor receivers of other tests."""
-    for signal in (signals.window_succeeded, signals.window_closed):
-        monkeypatch.setattr(signal, "receivers", [])
+    for each in (signals.window_succeeded, signals.window_closed):
+        monkeypatch.setattr(each, "receivers", [])
     monkeypatch.setattr(leases, "WITHIN", 3600.0)
     monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 

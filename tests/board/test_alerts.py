@@ -24,6 +24,8 @@ from system import System
 from celery_once_beat.store.model import BeatReport
 from celery_once_beat.windows import format_instant
 
+pytestmark = pytest.mark.long
+
 RULES = Path(__file__).resolve().parents[2] / "docs" / "alerts.yml"
 WORK = "apps.once_app.work"
 PREFIX = "celery_once_beat_"
@@ -294,8 +296,8 @@ def test_a_window_begins_late(watched: Watched) -> None:
     watched.phase("last_window_lateness_seconds", lambda late: late > 60, entry="hourly")
     late = watched.recording.phases[-1][-1][PREFIX + "last_window_lateness_seconds", frozenset({("entry", "hourly")})]
     assert 240 < late < 420
-    for _ in range(5):
-        filled.execute(system.store, filled.claim(system.store, rows))
+    while owed := filled.claim(system.store, rows):
+        filled.execute(system.store, owed)
     watched.phase("last_window_lateness_seconds", lambda late: late <= 60, entry="hourly")
     minutes, seconds = divmod(int(late), 60)
     fires = [{"entry": "hourly", "summary": f"hourly begins {minutes}m {seconds}s late"}]

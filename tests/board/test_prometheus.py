@@ -16,6 +16,8 @@ from system import System
 
 from celery_once_beat.store.model import BOUNDS
 
+pytestmark = pytest.mark.long
+
 DASHBOARD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "grafana.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]

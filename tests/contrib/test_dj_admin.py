@@ -298,6 +298,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apps", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("mixin", [False, True])
 def test_a_projects_own_admin_stays(
@@ -321,6 +322,7 @@ def test_a_projects_own_admin_stays(
         assert [shop.account(name).paused for name in ("free", "locked")] == [True, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apps", [[OUR_APP, "django_celery_beat"], ["django_celery_beat", OUR_APP]])
 def test_the_order_of_the_apps_is_free(new_admin: Callable[..., Shop], apps: list[str]) -> None:
     """The stock admin is replaced, and what it has stays."""
@@ -384,6 +386,7 @@ def test_an_own_admin_as_the_docs_show_it(new_admin: Callable[..., Shop], tmp_pa
     assert 'value="once_run"' in page
 
 
+@pytest.mark.long
 def test_without_the_app_the_admin_is_as_it_was(new_admin: Callable[..., Shop]) -> None:
     """What a project doesn't ask for doesn't come."""
     shop = new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat"])

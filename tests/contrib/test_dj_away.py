@@ -44,6 +44,7 @@ def check_no_gap(shop: Shop) -> None:
     assert starts == [starts[0] + n * SECOND for n in range(len(starts))]
 
 
+@pytest.mark.long
 def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """Each beat says so once, and once that it is back; no window is lost, and the next edit is seen."""
     shop = new_shop("postgres")
@@ -90,6 +91,7 @@ row('tick', interval=every(1))
     assert shop.orm.value("names()") == ["tick"]
 
 
+@pytest.mark.long
 def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """No query comes back: windows go on in time, and a beat ends when it is told to."""
     shop = new_shop("postgres", more={"CONN_MAX_AGE": None})
@@ -108,6 +110,7 @@ def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresSe
     check_no_gap(shop)
 
 
+@pytest.mark.long
 def test_a_locked_file(new_shop: Callable[..., Shop]) -> None:
     """SQLite under a long exclusive transaction is away for everybody else."""
     shop = new_shop(timeout=5)  # longer than a busy machine holds up who writes

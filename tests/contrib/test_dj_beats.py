@@ -38,6 +38,7 @@ def ran_after(shop: Shop, entry: str, moment: datetime) -> list[datetime]:
     return [start for start in map(parse_instant, shop.ran(entry)) if start > moment]
 
 
+@pytest.mark.long
 def test_rows_that_are_edited(any_shop: Shop) -> None:
     """Both beats see each change; nothing runs early, twice or late for it, and all accounts balance."""
     shop = any_shop
@@ -116,6 +117,7 @@ WRONG = {
 ONE_OFFS = ("soon", "late", "had its run", "one-off", "dies")
 
 
+@pytest.mark.long
 def test_rows_of_all_kinds(any_shop: Shop) -> None:
     """One-offs have one window and are disabled once; bounds bound; wrong rows are named and stop no other."""
     shop = any_shop
@@ -158,6 +160,7 @@ def test_rows_of_all_kinds(any_shop: Shop) -> None:
     shop.wait_ran("wrong once")
 
 
+@pytest.mark.long
 def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
     """Also a one-off, which has one window more; also where no beat ran when it was disabled, or enabled."""
     shop.orm("row('one-off', interval=every(1), one_off=True)")
@@ -198,6 +201,7 @@ def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
     shop.check_each_ran_once("tick", "slept", "one-off")
 
 
+@pytest.mark.long
 def test_edits_between_two_looks(any_shop: Shop) -> None:
     """A row that is renamed right after a window runs each by one name; a one-off that is enabled again runs again.
 
@@ -343,6 +347,7 @@ def test_a_beat_that_stood_still_looks_first(shop: Shop, tmp_path: Path, when: s
     assert "the database" not in beat.log
 
 
+@pytest.mark.long
 def test_a_clocked_row_that_is_moved_to_the_past(shop: Shop) -> None:
     """Before its first sight: what was looked at is over. It is named, and not taken for one that has run."""
     shop.orm("row('late', clocked=at(now(3600)), one_off=True); row('tick', interval=every(1))")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from processes import wait_until
 from shops import ONCE, Shop
 
@@ -27,6 +28,7 @@ result = [list(model.objects.order_by("pk").values_list())
 PATIENT = {"CLAIM_LEASE": 10.0, "PUBLISH_TIMEOUT": 10.0, "START_TIMEOUT": 60.0, "LEASE": 15.0}
 
 
+@pytest.mark.long
 def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> None:
     """Neither to the database nor to Redis, also where rows are wrong."""
     shop = new_shop(**{f"CELERY_ONCE_BEAT_{name}": value for name, value in PATIENT.items()})

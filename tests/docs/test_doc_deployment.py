@@ -203,6 +203,7 @@ def check_memory(objects: dict[tuple[str, str], dict[str, Any]], name: str, proc
     assert memory_of(proc) < int(limit.removesuffix("Mi")) * 1024 * 1024, name
 
 
+@pytest.mark.long
 def test_the_pods_commands_and_probes(
     objects: dict[tuple[str, str], dict[str, Any]], machine: Machine, start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -395,6 +396,7 @@ def test_the_units_are_valid(units: dict[str, configparser.ConfigParser], tmp_pa
         assert verify(name) == "", name
 
 
+@pytest.mark.long
 def test_the_units_commands(
     units: dict[str, configparser.ConfigParser], machine: Machine, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -313,6 +313,7 @@ def entry_of(key: str, app: Celery) -> Any:
     return RedBeatSchedulerEntry.from_key(key, app=app)
 
 
+@pytest.mark.long
 def test_beats_of_both_kinds_in_turn(procs: Processes, redis_url: str, tmp_path: Path) -> None:
     """From RedBeat, back, and again: no window is run by both or by none.
 
@@ -363,11 +364,14 @@ def test_beats_of_both_kinds_in_turn(procs: Processes, redis_url: str, tmp_path:
 
     for name in EVERY:
         sent = len(move.sent_by_redbeat(name))
-        wait_until(lambda name=name, sent=sent: move.ran(name).count(None) == sent, "what RedBeat sent has run", 60)
+        # It logs that it sends before it does: one that is stopped in between, twice at the most, has sent one less.
+        wait_until(lambda name=name, least=sent - 2: move.ran(name).count(None) >= least, "what it sent has run", 60)
+        assert move.ran(name).count(None) <= sent
     minutes = sorted([*move.windows("minute"), *(at // 60 * 60 for at in move.sent_by_redbeat("minute"))])
     assert minutes == [minutes[0] + 60 * number for number in range(len(minutes))]
 
 
+@pytest.mark.long
 def test_an_rrule_goes_on_under_these_beats(procs: Processes, redis_url: str, tmp_path: Path) -> None:
     """After what RedBeat ran last each start of the rule runs once, in a real beat."""
     from redbeat.schedulers import RedBeatSchedulerEntry

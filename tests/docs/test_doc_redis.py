@@ -76,6 +76,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
             server.__exit__()
 
 
+@pytest.mark.long
 def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
     """A beat and a worker of the page's app find the master through its sentinels, and wait for its replica."""
     wait_until(watched.all_is_well, "the sentinels see all well", 90)
@@ -109,6 +110,7 @@ LOOKS = {"status": [], "history": ["tick"], "audit": [], "doctor": [], "ping": [
 NEEDED = {"+zrange": "status", "+lrange": "history", "+info": "doctor", "+hscan": "status", "+hlen": "metrics"}
 
 
+@pytest.mark.long
 def test_commands_that_look_need_some_more(procs: Processes, tmp_path: Path, beat_by_acl: RedisServer) -> None:
     """With the rights of the page each of them works; without any one of those, one of them says what it may not."""
     (rights,) = re.findall(r"<!-- acl-cli --> `([^`]*)`", (ROOT / PAGE).read_text())

@@ -28,6 +28,7 @@ def kill_masters(procs: Processes, directory: Path, kind: str, wait_replicas: in
         assert figures.said_away <= kills * 2 * 6, figures
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_master_dies_under_load(procs: Processes, tmp_path: Path, kind: str) -> None:
     """Beats and workers survive the death of a master: no window is lost, and none is claimed or executed twice."""

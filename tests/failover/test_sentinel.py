@@ -19,6 +19,8 @@ from celery_once_beat.store.model import Claimed, ClaimRequest, Loaded, LoadRequ
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
+pytestmark = pytest.mark.long
+
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 

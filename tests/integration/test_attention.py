@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from processes import wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
@@ -81,6 +82,7 @@ def test_a_hang_without_a_history_is_seen(start_redis: Callable[..., RedisServer
     assert "too few before are done to compare" in seen["attention"]
 
 
+@pytest.mark.long
 def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer], system: System) -> None:
     """A minute after its publish, long before it is overdue; doctor names the queue that nobody consumes."""
     server = start_redis(faketime=0)
@@ -135,6 +137,7 @@ def test_skipped_ones_in_a_row_are_seen(system: System) -> None:
     assert metrics(system)["celery_once_beat_skipped_in_a_row"] >= 3
 
 
+@pytest.mark.long
 def test_a_killed_workers_window(system: System) -> None:
     """It reads as running and not heard of, until its lease is over and a beat publishes it again."""
     system.check_law = False
@@ -156,6 +159,7 @@ def test_a_killed_workers_window(system: System) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_lease_that_beats_dont_know(system: System) -> None:
     """Their app has the task's name alone, and the task a shorter lease: its worker isn't taken for silent."""
     system.check_law = False
@@ -207,6 +211,7 @@ def test_a_task_that_nobody_knows(system: System) -> None:
     assert told(system, "typo")["attention"] == ""
 
 
+@pytest.mark.long
 def test_workers_are_known(system: System) -> None:
     """Those that begin windows are named, with what they run: also by who wasn't there when they began."""
     system.check_law = False

@@ -83,6 +83,7 @@ def test_a_stock_beat_is_warned_of(system: System) -> None:
     assert "this beat runs" not in right.log
 
 
+@pytest.mark.long
 def test_a_stock_beat_alone_is_what_somebody_went_back_to(system: System) -> None:
     """It isn't warned of as doubling, until another that claims windows starts beside it."""
     system.check_law = False

@@ -194,6 +194,7 @@ app.conf.beat_schedule = {"hourly": {"task": "bare_app.work", "schedule": timede
 """
 
 
+@pytest.mark.long
 def test_next_without_a_redis(tmp_path: Path) -> None:
     """On a laptop, with AMQP and no Redis' URL, it says what the schedule says, and that no store was asked."""
     (tmp_path / "bare_app.py").write_text(BARE_APP)
@@ -270,6 +271,7 @@ def test_the_history_of_an_entry(system: System, once: Once) -> None:
     system.settle([beat])
 
 
+@pytest.mark.long
 def test_run_and_backfill(system: System, once: Once) -> None:
     """An order is executed at once and counted apart; what is done or open is skipped; it asks before many."""
     entry, newest = hourly()
@@ -623,6 +625,7 @@ def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once)
         assert "\x1b" not in once("audit").log
 
 
+@pytest.mark.long
 def test_colours_on_a_terminal_alone(system: System) -> None:
     """On a pseudo-terminal the outcome has its colour, with NO_COLOR it hasn't; a long line is cut off, not broken."""
     system.check_law = False

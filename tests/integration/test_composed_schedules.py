@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from celery.schedules import crontab
 from processes import wait_until
 from system import System
@@ -82,6 +83,7 @@ def test_what_leaves_out_everything_is_said_in_one_line(system: System) -> None:
     assert "nothing" in system.once("status")
 
 
+@pytest.mark.long
 def test_a_stock_beat_runs_the_same_instants(system: System) -> None:
     """Given the same beat_schedule: each of its messages is for another start, and none is for an instant between."""
     system.entries = {"tick": {"task": WORK, "stored": write_schedule(STEPS)}}

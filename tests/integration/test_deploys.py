@@ -77,6 +77,7 @@ def test_a_restart_goes_on_from_the_first_window_of_a_new_entry(system: System) 
     assert system.account().born == born
 
 
+@pytest.mark.long
 def test_a_long_outage_of_all_beats(system: System) -> None:
     """Of windows later than the tolerance, catch-up says which run; the others are recorded as missed."""
     options = {"latest": {}, "all": {"once": {"catch_up": "all"}}, "none": {"once": {"catch_up": "none"}}}
@@ -163,6 +164,7 @@ def test_another_key_prefix(system: System) -> None:
     assert ran == [ran[0] + timedelta(seconds=n) for n in range(len(ran))], "what was due meanwhile ran"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_failed_rollout(system: System, end: int) -> None:
     """When the beats with the new definition are gone, the old one takes the entry back and loses no window."""

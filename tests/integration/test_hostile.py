@@ -202,6 +202,7 @@ def test_foreign_values_under_running_beats(system: System) -> None:
     system.entries = EVERY_SECOND
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["open", "history", "beats"])
 def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
     """A key of another type is named; other shards go on meanwhile, and all does once the key is gone."""

@@ -14,6 +14,8 @@ from system import System
 
 from celery_once_beat.settings import BEAT_TTL
 
+pytestmark = pytest.mark.long
+
 CATCH_UPS = ("latest", "all", "none")
 OUTAGE = timedelta(seconds=12)
 #: Seconds: longer than a busy machine lets a beat wait, else that would be an outage of its own.

@@ -271,6 +271,7 @@ def _timestamp(text: str) -> float:
     return parse_instant(text).timestamp()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_worker_serves_others_while_the_store_hangs(start_redis, system: System, pool: str) -> None:
     """Its main process doesn't wait for the store: an expired message of a window holds up no ping and no other task.

@@ -110,6 +110,7 @@ def file(tmp_path: Path) -> HeartbeatFile:
     return HeartbeatFile(tmp_path)
 
 
+@pytest.mark.long
 def test_the_file_says_what_ping_says(
     system: System, start_redis: Callable[..., RedisServer], file: HeartbeatFile
 ) -> None:

@@ -99,6 +99,7 @@ def test_confirms_are_on(rabbit: RabbitServer, proxy: AmqpProxy, system: System)
     system.check_law = False
 
 
+@pytest.mark.long
 def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
     """They aren't taken for published: windows stay open, are published again soon, and are executed once.
 
@@ -122,6 +123,7 @@ def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) 
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
     """RabbitMQ takes no messages: beats claim nothing, are heard of all the time, and end when they are told to.
 
@@ -179,6 +181,7 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
     assert twice <= sum(copies.values()) - len(copies) == len(system.refused()) <= (at == "basic.ack")
 
 
+@pytest.mark.long
 def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     """A worker loses its connection while its body runs: the broker delivers the message again, which is refused."""
     system.settings |= {"task_acks_late": True, "once_beat_lease": 30.0}
@@ -237,6 +240,7 @@ def test_put_back_into_a_quorum_queue(start_redis: Callable, rabbit: RabbitServe
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
     """It takes connections and answers nothing: a beat claims nothing, says so once, and goes on when it is back.
 
@@ -259,6 +263,7 @@ def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
         assert beat.log.count(line) == 1
 
 
+@pytest.mark.long
 def test_rabbitmq_is_killed_under_load(system: System) -> None:
     """Killed and started again under load: no window is lost, none is finished twice, no beat ends."""
     system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 0.5} for n in range(4)}

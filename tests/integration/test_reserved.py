@@ -52,6 +52,7 @@ def wait_told(system: System, number: int = len(RESERVED)) -> None:
 
 
 # A full pool of greenlets lets a worker receive one message and no more.
+@pytest.mark.long
 @pytest.mark.parametrize(("pool", "reserved"), [("prefork", 3), ("threads", 3), ("gevent", 1)])
 def test_a_killed_worker_is_missed_after_a_lease(system: System, pool: str, reserved: int) -> None:
     """What it had reserved runs elsewhere, at once, and not when its message may be waiting for too long."""
@@ -70,6 +71,7 @@ def test_a_killed_worker_is_missed_after_a_lease(system: System, pool: str, rese
     system.procs.end()
 
 
+@pytest.mark.long
 def test_a_worker_that_is_busy_keeps_what_it_has_reserved(system: System) -> None:
     """For longer than two leases nothing of it is published again. What comes at a time of its own isn't touched."""
     system.settings = {"worker_prefetch_multiplier": 8, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 8}

@@ -27,6 +27,7 @@ from celery_once_beat.windows import WindowKey
 DAY = 86_400.0
 
 
+@pytest.mark.long
 def test_clocks_that_jump(system: System) -> None:
     """Clocks of beats and workers jump by an hour in both directions, as they run: each window once, none early."""
     worker = system.worker(pool="solo", faketime=0).wait_ready()

@@ -56,6 +56,7 @@ def package_of(commit: str, tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "old"), str(TESTS)])}
 
 
+@pytest.mark.long
 def test_old_and_new_side_by_side(system: System, old: dict[str, str]) -> None:
     """Each window is done once, whoever claims and executes it, also after a kill of an old beat and a new worker."""
     system.entries = {name: {"task": "apps.once_app.work", "every": 1.0} for name in ("tick", "tock", "tack")}
@@ -94,6 +95,7 @@ def test_old_and_new_side_by_side(system: System, old: dict[str, str]) -> None:
 WITHOUT_SCHEDULES = ("91186af50e", pytest.param("ae3c21f46d", marks=pytest.mark.long))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("commit", WITHOUT_SCHEDULES)
 def test_an_old_beat_leaves_alone_what_was_set_at_run_time(system: System, commit: str, tmp_path: Path) -> None:
     """Beside a new one, and alone for a while: nothing is doubled, what is owed and what is overdue runs."""
@@ -138,6 +140,7 @@ def test_an_old_beat_leaves_alone_what_was_set_at_run_time(system: System, commi
     assert made.changed_at < done[0] <= made.changed_at + timedelta(seconds=0.5)
 
 
+@pytest.mark.long
 def test_old_and_new_readers(system: System, old: dict[str, str]) -> None:
     """A new reader goes by its code for what an old beat runs; an old reader reads what new beats and workers wrote."""
     system.check_law = False

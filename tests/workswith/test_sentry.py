@@ -10,6 +10,8 @@ from observed import Observed, SentryServer
 from processes import wait_until
 from system import System
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def sentry() -> Iterator[SentryServer]:

@@ -11,6 +11,8 @@ from observed import Observed, SentryServer
 from processes import wait_until
 from system import System
 
+pytestmark = pytest.mark.long
+
 TRACERS = ["opentelemetry", "datadog"]
 
 

@@ -15,6 +15,8 @@ from observed import Receiver, SentryServer
 from processes import Proc, Processes, wait_until
 from servers import free_port
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "works-with.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
