@@ -65,7 +65,7 @@ test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests; some of them: make t
 	$(if $(COVERAGE),$(PY) -m coverage erase)
 	$(call TESTED,$(ARGS))
 
-long: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests that take minutes by their nature
+long: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests that take a quarter of a minute or more each
 	$(call TESTED,-m long $(ARGS))
 
 bare: $(VENV)/.test  ## as on a machine with Python and make only: what may be left out there, and a part of the rest
