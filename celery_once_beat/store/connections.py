@@ -36,6 +36,7 @@ class Connections:
         #: All that there are: the pool's ``max_connections`` counts here too.
         self._made: WeakSet[Any] = WeakSet()
         self._process = os.getpid()
+        self._closed = False
 
     def exchange(self, commands: bytes, count: int) -> list[Any]:
         """Send ``count`` commands and return their replies. An error of the server's stands in its reply's place.
@@ -57,10 +58,13 @@ class Connections:
             self._drop(connection)
             raise
         self._free.append((connection, time.monotonic()))
+        if self._closed:
+            self.close()  # meanwhile, by another thread
         return replies
 
     def close(self) -> None:
-        """Close those that aren't lent; the others close when they come back and nobody uses this object any more."""
+        """Close those that aren't lent; the others close when they come back."""
+        self._closed = True
         while self._free:
             with suppress(IndexError):  # another thread has taken the last one
                 self._drop(self._free.pop()[0])

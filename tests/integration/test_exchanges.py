@@ -123,6 +123,23 @@ def test_a_call_may_be_cut_short_at_any_instruction(redis_url: str) -> None:
     assert number > 100
 
 
+def test_what_is_lent_closes_when_it_comes_back(start_redis: Callable[..., RedisServer]) -> None:
+    """Another thread has closed them meanwhile, and nobody but the garbage collector would see to it."""
+    server = start_redis()
+    with server.client(client_name="held") as client:
+        held = Connections(client.connection_pool)
+        held.exchange(pack("ECHO", "once"), 1)
+        server.pause()
+        asking = threading.Thread(target=held.exchange, args=(pack("ECHO", "again"), 1))
+        asking.start()
+        wait_until(lambda: not held._free, "it is lent", 20)
+        held.close()
+        server.resume()
+        asking.join()
+        assert not held._made
+        wait_until(lambda: not connections(server), "it is closed", 20)
+
+
 def interrupt_at(number: int, call: Callable[[], object]) -> int:
     """Call, and raise Interrupted at that instruction; returns how many the call was too short for."""
 

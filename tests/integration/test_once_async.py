@@ -75,7 +75,8 @@ def calling() -> bool:
 
 def ends(raw: redis.Redis) -> dict[str, str]:
     """How each key's window stands."""
-    found = {key.split(":")[4]: raw.get(key).split(":")[:2] for key in raw.keys("once:key:*run:*")}
+    keys = raw.keys("once:key:*run:*")
+    found = {key.split(":")[4]: value.split(":")[:2] for key in keys if (value := raw.get(key))}  # it may have expired
     return {key: state[1] if state[0] == "done" else "runs" for key, state in found.items()}
 
 

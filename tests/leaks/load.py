@@ -112,6 +112,11 @@ class Load:
 
         return wait_until(look, "connections stay as they are", PATIENCE)
 
+    def keys(self) -> set[str]:
+        """What the store has, but for the names of workers: each shard gets these now and then, sooner or later."""
+        with self.server.client() as client:
+            return {key for key in client.scan_iter(count=1000) if not key.endswith(":workers")}
+
     def _markers(self) -> list[str]:
         with self.server.client() as client:
             return [key for key in client.scan_iter(count=1000) if ":claim:" in key or ":run:" in key]

@@ -117,6 +117,7 @@ class World:
         self._lawful: Books | None = None
 
     def close(self) -> None:
+        self.store.close()
         self.client.close()
         self.client.connection_pool.disconnect()
 
