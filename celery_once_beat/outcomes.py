@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ("COUNTED", "LIMITS", "OPEN", "OTHER", "OUTCOMES", "STATES", "Outcome", "State")
+__all__ = ("COUNTED", "FAILED_AS", "LIMITS", "OPEN", "OTHER", "OUTCOMES", "STATES", "Outcome", "State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ OUTCOMES = {
         ),
         Outcome(
             "skipped",
-            "another window of its entry was still running",
+            "another window of its entry was still running, or waited instead",
             "yellow",
             "waiting",
             "--shape: polygon(0 0, 30% 0, 65% 43%, 65% 0, 100% 50%, 65% 100%, 65% 57%, 30% 100%, 0 100%, 40% 50%)",
@@ -142,6 +142,14 @@ OPEN = {
             word="waits again",
         ),
         State(
+            "buffered",
+            "for another window of its entry, or for a place of its limit",
+            "cyan",
+            "waiting",
+            "--shape: polygon(0 0, 100% 0, 100% 30%, 0 30%, 0 70%, 100% 70%, 100% 100%, 0 100%)",
+            word="waits its turn",
+        ),
+        State(
             "overdue",
             "it should have happened, and didn't: a beat publishes it again",
             "red",
@@ -161,5 +169,9 @@ STATES: dict[str, State] = {"done": OUTCOMES["done"], **OPEN, **OUTCOMES, OTHER.
 
 #: The names under which the store counts an entry's windows. Untracked ones are closed when they are claimed.
 COUNTED = (*OUTCOMES, "untracked")
+#: Somebody has to act: at so much urgency an outcome counts as a failure of the entry (``pause_after_failures``).
+_FAILURE = 4
+#: The outcomes that count so. The others say nothing of whether the task works.
+FAILED_AS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.urgency >= _FAILURE)
 #: The outcomes with which a limit ends a window.
 LIMITS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.by_limit)

@@ -38,16 +38,20 @@ __all__ = (
     "check_choice",
     "check_count",
     "check_lease",
+    "check_limit",
+    "check_limit_name",
     "check_seconds",
+    "check_task_name",
     "describe_app",
     "unreadable_url",
 )
 
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
-OVERLAP = ("allow", "skip")
+OVERLAP = ("allow", "skip", "buffer_one", "buffer_first", "buffer_all")
 FAILURE_TEXT = ("message", "type", "none")
 _MILLION = 1_000_000
+_LONGEST_NAME = 500
 _TEN_YEARS = 10 * 366 * 86_400.0
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
@@ -91,12 +95,15 @@ def check_seconds(minimum: float, maximum: float = _TEN_YEARS, *, optional: bool
     return check
 
 
-def check_count(minimum: int) -> Check:
-    """A whole number from ``minimum`` to a million."""
+def check_count(minimum: int, *, optional: bool = False) -> Check:
+    """A whole number from ``minimum`` to a million; with ``optional`` None stays None."""
+    expected = f"a whole number, at least {minimum}" + (", or None" if optional else "")
 
-    def check(name: str, value: Any) -> int:
+    def check(name: str, value: Any) -> int | None:
+        if value is None and optional:
+            return None
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MILLION:
-            raise _wrong(name, value, f"a whole number, at least {minimum}")
+            raise _wrong(name, value, expected)
         return value
 
     return check
@@ -113,6 +120,31 @@ def check_choice(*choices: object) -> Check:
     return check
 
 
+def check_task_name(name: str, value: Any) -> str | None:
+    """Return the name of a task, or None; raises SettingError, which begins with ``name``."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable() or " " in value:
+        raise _wrong(name, value, "the name of a task like 'proj.tell_somebody', or None")
+    return str.__str__(value)
+
+
+def check_limit_name(name: str, value: Any) -> str:
+    """Return the name of a limit, which is part of its keys and of a message header."""
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.-]{1,64}", value, re.ASCII):
+        raise _wrong(name, value, "1 to 64 letters, digits, '_', '.' and '-'")
+    return value
+
+
+def check_limit(name: str, value: Any, known: Mapping[str, int]) -> str:
+    """Return the name of a limit that ``once_beat_limits`` has."""
+    limit = check_limit_name(name, value)
+    if limit not in known:
+        have = ", ".join(map(repr, sorted(known))) or "none"
+        raise _wrong(name, value, f"a name in once_beat_limits, which has {have}{did_you_mean(limit, known, repr)}")
+    return limit
+
+
 def _check_prefix(name: str, value: Any) -> str:
     # A brace would move the hash tag, and with it a script's keys to different slots of a cluster.
     if not isinstance(value, str) or not re.fullmatch(r"[^{}\s]{1,128}", value):
@@ -124,6 +156,15 @@ def _check_mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _wrong(name, type(value).__name__, "a dict of options for the Redis client")
     return dict(value)
+
+
+def _check_limits(name: str, value: Any) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise _wrong(name, value, "a dict of names and numbers of places like {'reports': 3}")
+    return {
+        check_limit_name(f"{name}, a name", limit): check_count(1)(f"{name}[{limit!r}]", number)
+        for limit, number in value.items()
+    }
 
 
 def _check_links(name: str, value: Any) -> dict[str, str]:
@@ -245,8 +286,17 @@ class Settings:
     recover: bool = _setting(True, check_choice(True, False))
     #: Seconds after which a window that failed runs again, up to ``max_attempts``; 0, None: never.
     retry_failed_after: float | None = _setting(None, check_seconds(0, optional=True))
-    #: Whether windows of an entry may run at the same time; "skip": a newer one is skipped.
+    #: Whether windows of an entry may run at the same time. Else a newer one is skipped, or waits: one of them, the
+    #: newest ("buffer_one") or the oldest ("buffer_first"), or all ("buffer_all").
     overlap: str = _setting("allow", check_choice(*OVERLAP))
+    #: Seconds after its start within which a window is to be done; else that is said once. None: no such deadline.
+    deadline: float | None = _setting(None, check_seconds(1, optional=True))
+    #: So many windows of an entry that failed in a row pause it; None: never.
+    pause_after_failures: int | None = _setting(None, check_count(1, optional=True))
+    #: The task that is sent once for each window that ends in anything but done; None: none.
+    on_failure: str | None = _setting(None, check_task_name)
+    #: How many windows may run at once of all entries that name a limit: name → number.
+    limits: Mapping[str, int] = field(default_factory=dict, metadata={"check": _check_limits})
     #: How long the NX markers live after a claim or a finish.
     marker_ttl: float = _setting(600.0, check_seconds(1))
     #: How long a done marker lives where it alone decides.
@@ -316,6 +366,7 @@ _DERIVED = ("redis_url", "redis_options", "key_prefix", "grace", "heartbeat_file
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in fields(Settings)}
 _SHOWN[PREFIX + "board_links"] = {}
+_SHOWN[PREFIX + "limits"] = {}
 DEFAULTS.update(_SHOWN)  # type: ignore[arg-type]  # no namespace of options, as celery-types has it
 _OLD_DEFAULTS.update(_SHOWN)
 

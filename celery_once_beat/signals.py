@@ -9,10 +9,12 @@ from __future__ import annotations
 from celery.utils.dispatch import Signal
 
 __all__ = (
+    "entry_paused",
     "window_abandoned",
     "window_claimed",
     "window_closed",
     "window_failed",
+    "window_late",
     "window_missed",
     "window_overdue",
     "window_published",
@@ -28,7 +30,7 @@ _arguments = ["window"]
 window_claimed = Signal(name="window_claimed", providing_args=_arguments)
 #: In beat: the window's message went to the broker; ``again`` is True if the window was recovered.
 window_published = Signal(name="window_published", providing_args=[*_arguments, "again"])
-#: In beat: the window is past its deadline, and this beat publishes it again.
+#: In beat: the window is overdue, and this beat publishes it again.
 window_overdue = Signal(name="window_overdue", providing_args=_arguments)
 #: In the worker's child: the body starts, with its lease, or without the store (``once_beat_run_without_store``).
 window_started = Signal(name="window_started", providing_args=_arguments)
@@ -62,3 +64,11 @@ window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count
 #: in place of a begin. ``outcome`` says which limit: ``abandoned`` (``max_attempts``), ``dropped`` (``once_recover``),
 #: ``expired`` (``expires``), ``missed`` (``grace``) or ``skipped`` (``once_overlap``; in the child alone).
 window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
+
+#: In beat: the window isn't done ``deadline`` seconds after its start. ``state`` is how it stands: ``published``,
+#: ``running``, ``waiting``, ``overdue``, or its outcome; ``why`` says it in a sentence. Once, unless the beat that says
+#: it dies meanwhile.
+window_late = Signal(name="window_late", providing_args=[*_arguments, "state", "why"])
+#: In beat: so many windows of the entry failed in a row (``pause_after_failures``) that it is paused. ``window`` is the
+#: last of them, ``note`` names them. As often as ``window_late``.
+entry_paused = Signal(name="entry_paused", providing_args=[*_arguments, "note"])

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from .errors import HeaderError, NewerVersionError, RecordError, SettingError
 from .rules import naive_utc, next_start, starts_after
-from .settings import check_lease
+from .settings import check_lease, check_limit_name
 from .wording import shown
 
 __all__ = (
@@ -40,6 +40,7 @@ __all__ = (
     "parse_instant",
     "starts_after",
     "task_id",
+    "told_id",
     "with_window",
     "without_window",
 )
@@ -57,6 +58,8 @@ HEADERS = frozenset(
         "once_tracked",
         "once_keyed",
         "once_lease",
+        "once_limit",
+        "once_waits",
         "once_id",
         "once_v",
     }
@@ -67,6 +70,8 @@ _TELLING = ("once_entry", "once_start", "once_v")
 PUT_BACK = "once_put_back"
 
 _VERSION = 1
+#: Of messages with a limit. Versions that know none put them back, for workers that do.
+_WITH_LIMIT = 2
 _NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
@@ -113,6 +118,7 @@ class Window:
     ``keyed`` is True if ``entry`` is a key of ``once`` or ``apply_once``. ``fence`` grows with every execution of the
     entry's windows (None before one has begun). ``last_done`` is the start of the entry's last window that ended as
     done, in UTC (None if there is none). ``lease`` is the entry's own, in seconds (None: as the task says).
+    ``limit`` is the name of the limit that it shares with other entries (None: none).
 
     ``scheduled`` is False if a task was called without a window, by ``delay()`` for example. The window is then the
     call's own: ``entry`` is its task id, ``start`` is when it first began, the same over its retries. It is always
@@ -129,6 +135,7 @@ class Window:
     keyed: bool = False
     scheduled: bool = True
     lease: float | None = None
+    limit: str | None = None
     _held: Callable[[], bool] = field(default=_not_held, repr=False, compare=False, hash=False)
     _effects: Effects | None = field(default=None, repr=False, compare=False, hash=False)
 
@@ -241,13 +248,19 @@ def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None =
     return str(uuid.uuid5(_NAMESPACE, name if ordered is None else f"{name}\x00{format_instant(ordered)}"))
 
 
+def told_id(prefix: str, entry: str, start: datetime, what: str) -> str:
+    """Return the id of what is said of a window once: the same where it is said again. Else as :func:`task_id`."""
+    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}\x00told\x00{what}"))
+
+
 # -- windows as message headers
 
 
-def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str | int]:
+def encode_headers(window: Window, sent_as: str | None = None, *, waits: bool = False) -> dict[str, str | int]:
     """Return the flat message headers of ``window``, without its fence, its lease and its last success.
 
     ``sent_as`` is the task id of the message that they are for. None: any message, as earlier versions wrote them.
+    ``waits``: its entry's windows may wait for each other.
     """
     headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
     if window.end is not None:
@@ -259,9 +272,13 @@ def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str 
         headers["once_keyed"] = 1
     if window.lease is not None:
         headers["once_lease"] = round(window.lease * 1000)
+    if window.limit is not None:
+        headers["once_limit"] = window.limit
+    if waits:
+        headers["once_waits"] = 1
     if sent_as is not None:
         headers["once_id"] = sent_as
-    headers["once_v"] = _VERSION
+    headers["once_v"] = _VERSION if window.limit is None else _WITH_LIMIT
     return headers
 
 
@@ -285,9 +302,9 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     if headers.keys().isdisjoint(_TELLING):
         return None
     version = _count(headers, "once_v")
-    if version > _VERSION:
+    if version > _WITH_LIMIT:
         raise NewerVersionError(
-            f"message header once_v: found {shown(version)}, expected {_VERSION}; upgrade this process"
+            f"message header once_v: found {shown(version)}, expected at most {_WITH_LIMIT}; upgrade this process"
         )
     if "once_id" in headers:
         sent_as = headers["once_id"]
@@ -305,7 +322,8 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     if tracked and keyed:
         raise HeaderError("message header once_keyed: found beside once_tracked, expected one of the two")
     lease = _lease(headers) if "once_lease" in headers else None
-    return Window(entry, start, end, attempt, tracked, keyed=keyed, lease=lease)
+    limit = _limit(headers) if "once_limit" in headers else None
+    return Window(entry, start, end, attempt, tracked, keyed=keyed, lease=lease, limit=limit)
 
 
 def find_headers(*mappings: object) -> dict[str, object]:
@@ -388,6 +406,13 @@ def _lease(headers: Mapping[str, object]) -> float:
         return lease
     except SettingError:
         raise _wrong(headers, "once_lease", "whole milliseconds, at least 500") from None
+
+
+def _limit(headers: Mapping[str, object]) -> str:
+    try:
+        return check_limit_name("", headers["once_limit"])
+    except SettingError:
+        raise _wrong(headers, "once_limit", "the name of a limit") from None
 
 
 def _count(headers: Mapping[str, object], name: str, most: int | None = None) -> int:

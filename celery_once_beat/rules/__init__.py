@@ -6,7 +6,18 @@ from . import checks
 from .balance import Balance, balance
 from .checks import MOST_APART, Finding, address_findings
 from .cron_times import CronTimes, every_hour
-from .policy import EntryPolicy, Limits, Step, Timing, check_anchor, check_zone, fingerprint, next_steps, spread_offset
+from .policy import (
+    TELLS,
+    EntryPolicy,
+    Limits,
+    Step,
+    Timing,
+    check_anchor,
+    check_zone,
+    fingerprint,
+    next_steps,
+    spread_offset,
+)
 from .pure import PureSchedule, in_zone
 from .starts import (
     count_starts,
@@ -23,6 +34,7 @@ from .zones import find_zone, plain_zone, read_zone, zone_name
 
 __all__ = (
     "MOST_APART",
+    "TELLS",
     "Balance",
     "CronTimes",
     "EntryPolicy",

@@ -21,7 +21,18 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import CATCH_UP, OVERLAP, Settings, check_choice, check_count, check_lease, check_seconds
+from celery_once_beat.settings import (
+    CATCH_UP,
+    OVERLAP,
+    Settings,
+    check_choice,
+    check_count,
+    check_lease,
+    check_limit,
+    check_limit_name,
+    check_seconds,
+    check_task_name,
+)
 from celery_once_beat.wording import did_you_mean, shown
 
 from .pure import PureSchedule
@@ -51,8 +62,14 @@ class Limits:
     grace: float | None
     #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
     retry_failed_after: float | None = None
-    #: ``allow`` or ``skip``; None: as its task says, in the worker.
+    #: One of ``settings.OVERLAP``; None: as its task says, in the worker.
     overlap: str | None = None
+    #: Seconds after its start within which a window is to be done, else that is said; None: none.
+    deadline: float | None = None
+    #: So many windows that failed in a row pause the entry; None: never.
+    pause_after_failures: int | None = None
+    #: The task that is sent for each window that ends and isn't done; None: none.
+    on_failure: str | None = None
 
     @property
     def by_name(self) -> dict[str, Any]:
@@ -78,6 +95,13 @@ class EntryPolicy(Limits):
     lease: float | None = None
     #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
     spread: float = 0.0
+    #: The name of the limit that its windows share with those of other entries; None: none.
+    limit: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its windows may wait for each other, so that workers keep their messages."""
+        return (self.overlap or "").startswith("buffer")
 
     @classmethod
     def of(cls, entry: str, once: object, task: object, settings: Settings) -> EntryPolicy:
@@ -99,6 +123,10 @@ class EntryPolicy(Limits):
         values: dict[str, Any] = {}
         for name in once:
             values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
+        limit = values.get("limit") or getattr(task, "once_limit", None)
+        if limit is not None:
+            where = "once['limit']" if "limit" in values else "once_limit of its task"
+            values["limit"] = check_limit(f"beat entry {entry!r}, {where}", limit, settings.limits)
         for name in _OF_SETTINGS:
             if name not in once:
                 values[name] = settings.of_task(name, task) if name in _OF_TASK else getattr(settings, name)
@@ -107,8 +135,10 @@ class EntryPolicy(Limits):
 
 #: Most entries have one of a few: a policy is kept once for all that have it.
 _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
+#: What is said of windows that aren't done as they should be.
+TELLS = ("deadline", "pause_after_failures", "on_failure")
 #: What the settings say too.
-_OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING]
+_OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING or field.name in TELLS]
 
 
 def _wrong(name: str, value: object, expected: str) -> SettingError:
@@ -234,7 +264,7 @@ def spread_offset(entry: str, spread: float) -> timedelta:
 
 
 #: What a task may say too.
-_OF_TASK = ("max_attempts", "recover")
+_OF_TASK = ("max_attempts", "recover", *TELLS)
 
 _CHECKS = {
     "catch_up": check_choice(*CATCH_UP),
@@ -250,6 +280,10 @@ _CHECKS = {
     "overlap": check_choice(*OVERLAP),
     "lease": check_lease,
     "spread": check_seconds(0),
+    "deadline": check_seconds(1, optional=True),
+    "pause_after_failures": check_count(1, optional=True),
+    "on_failure": check_task_name,
+    "limit": check_limit_name,
 }
 
 

@@ -28,6 +28,8 @@ States of a window; beside each arrow stands the verb::
     closed    ◀── a limit, at take or at begin; close: its message expired or was revoked, or it has a result from a
                   worker that doesn't know windows; confirm, where no worker will know the window
     closed    ◀── abandon, by order
+    waits     ◀── begin: it isn't the window's turn, or there is no place of its limit; park keeps its message
+    published ◀── call: whatever ended the one before it named it, or a place is free; or take, as above
     claimed   ◀── backfill, of a closed one, by order
 
 claimed and published differ in the deadline only: ``claim_lease``, which a beat renews while it publishes, and
@@ -36,6 +38,9 @@ Whoever finds a deadline passed takes the window; the deadline that the take mov
 
 What each failure does
 ----------------------
+- Who ends a window that others wait for dies before it has called the next: the next one's deadline was moved in the
+  same script, and a beat takes it. A window that waits is called by name, so nothing is asked for meanwhile.
+- Who has a place of a limit dies: the place is a lease. Whoever enters or leaves later, or a beat's look, gives it on.
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again: every verb is idempotent for its owner and answers as it
@@ -51,6 +56,8 @@ What each failure does
   moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
 - The server's clock goes back: nothing that was claimed is claimed again. Entries stand still until the old time is
   reached, and beats say so. A time in the future is no sign that a beat lives.
+- A beat dies while it says that a window is late, or how it ended: another says it after ``publish_timeout``. So it is
+  said at least once, and twice only then.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
   go on to their outcomes. Windows of the time without it never count, whoever loads it again.
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
@@ -78,7 +85,9 @@ from .model import (
     Again,
     BeatReport,
     Begun,
+    Buffered,
     Busy,
+    Called,
     Changed,
     ChangeRecord,
     Claimed,
@@ -89,19 +98,25 @@ from .model import (
     ConfirmReply,
     Conflict,
     Elsewhen,
+    Ended,
     Ending,
+    Entered,
     EntryAccount,
     Finished,
+    Forgotten,
+    Full,
     Heartbeat,
     Histogram,
     Loaded,
     LoadRequest,
     Moved,
+    Notice,
     Open,
     OpenWindow,
     Order,
     OrderRecord,
     Overdue,
+    Parked,
     Past,
     Paused,
     Published,
@@ -112,12 +127,13 @@ from .model import (
     StoredDefinition,
     Superseded,
     Taken,
+    Tell,
     Unchanged,
     Unknown,
 )
 from .redbeat import RedBeat, RedBeatHash
 from .roundtrip import raised
-from .verbs import Store, store_of, stores_made_by
+from .verbs import Store, place_length, store_of, stores_made_by
 
 __all__ = (
     "BOUNDS",
@@ -128,7 +144,9 @@ __all__ = (
     "BeatReport",
     "BeatSeen",
     "Begun",
+    "Buffered",
     "Busy",
+    "Called",
     "ChangeRecord",
     "Changed",
     "ClaimRequest",
@@ -139,22 +157,28 @@ __all__ = (
     "Confirmed",
     "Conflict",
     "Elsewhen",
+    "Ended",
     "Ending",
+    "Entered",
     "EntryAccount",
     "EntrySeen",
     "Finished",
+    "Forgotten",
+    "Full",
     "Heartbeat",
     "Histogram",
     "LoadRequest",
     "Loaded",
     "Lookup",
     "Moved",
+    "Notice",
     "Open",
     "OpenWindow",
     "Order",
     "OrderRecord",
     "Overdue",
     "Overview",
+    "Parked",
     "Past",
     "Paused",
     "Published",
@@ -169,10 +193,12 @@ __all__ = (
     "StoredDefinition",
     "Superseded",
     "Taken",
+    "Tell",
     "Unchanged",
     "Unknown",
     "WindowSeen",
     "check_client",
+    "place_length",
     "raised",
     "read_app",
     "store_of",

@@ -245,16 +245,47 @@ def read_abandon(reply: list[Any]) -> model.Finished | model.Busy | model.Unchan
 
 
 def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
-    return model.Elsewhen(instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+    found = model.Elsewhen(instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
+    if isinstance(found, model.Buffered):
+        raise ValueError("a key waits for nothing")  # noqa: TRY004  # as for any other reply that isn't one
+    return found
 
 
-def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed:
+def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Buffered:
     if isinstance(reply, str):
         _begun, fence, attempt, last_done, overlap = reply.split(" ", 4)
         return model.Begun(int(fence), int(attempt), parse_instant(last_done) if last_done else None, overlap)
     if reply[0] == "closed":
-        return model.Closed(reply[1])
+        return model.Closed(reply[1], _called(reply), "".join(reply[3:4]))
+    if reply[0] == "buffered":
+        waits_for = parse_instant(reply[1]) if reply[1] else None
+        return model.Buffered(waits_for, _called(reply), tuple(map(parse_instant, reply[3:])))
     return model.Busy(reply[1])
+
+
+def _called(reply: list[Any]) -> datetime | None:
+    """Return the window whose turn it is, as a reply names it in its third place."""
+    return parse_instant(reply[2]) if len(reply) > 2 and reply[2] else None  # noqa: PLR2004
+
+
+def read_park(reply: list[Any]) -> model.Parked | model.Unchanged:
+    return model.Unchanged() if reply[0] == "unchanged" else model.Parked(called=reply[0] == "called")
+
+
+def read_call(reply: list[Any]) -> model.Called | model.Unchanged:
+    if reply[0] == "call":
+        return model.Called(int(reply[1]), reply[2])
+    return model.Unchanged("out" if reply[0] == "out" else "")
+
+
+def read_enter(reply: list[Any]) -> model.Entered | model.Full:
+    called = read_leave(reply)
+    return model.Full(called) if reply[0] == "waits" else model.Entered(called, shared=reply[0] == "shared")
+
+
+def read_leave(reply: list[Any]) -> tuple[WindowKey, ...]:
+    windows = map(_read_window, reply[1:])
+    return tuple(window for window in windows if window is not None)
 
 
 def read_key_claim(reply: list[Any]) -> model.Claimed | model.Unchanged | model.Elsewhen:
@@ -275,13 +306,15 @@ def read_hand_over(reply: list[Any]) -> model.HandedOver | model.Stale:
 
 
 def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.Stale:
+    if isinstance(reply, list) and reply[0] == "finished":
+        return model.Finished(parse_instant(reply[1]))
     if isinstance(reply, list):
-        return model.Again(int(reply[1]) / 1000)
+        return model.Again(int(reply[1]) / 1000, _called(reply))
     return model.Finished() if reply == "finished" else model.Stale()
 
 
 def read_close(reply: list[Any]) -> model.Closed | model.Unchanged:
-    return model.Closed(reply[1]) if reply[0] == "closed" else model.Unchanged()
+    return model.Closed(reply[1], _called(reply)) if reply[0] == "closed" else model.Unchanged()
 
 
 def read_discarded(reply: list[Any]) -> model.Confirmed | model.Unchanged:
@@ -304,6 +337,41 @@ def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
         case "again":
             return model.Spent(parse_instant(reply[1]))
     return model.Unknown()
+
+
+def read_tell(reply: list[Any]) -> model.TellReply:
+    match reply[0]:
+        case "no":
+            return model.Unchanged()
+        case "forgotten":
+            return model.Forgotten()
+    _, turn, account, run, deadline, ended, failure, words, trying, waits = reply
+    by, note = _read_words(words) if words else ("", "")
+    kind, _, rest = run.partition(":")
+    number = rest.partition(":")[0]
+    window = _read_open(account) if account else None
+    of_turn = window is not None and window.waits == "turn"
+    return model.Tell(
+        turn=int(turn),
+        ended=_read_ended(ended) if ended else None,
+        open=window,
+        run={"run": "running", "wait": "waiting"}.get(kind, ""),
+        retry=int(number) if kind == "wait" else None,
+        deadline=instant(float(deadline)) if deadline else None,
+        unconsumed=trying == "1",
+        failure=failure,
+        paused=bool(words),
+        paused_by=by,
+        paused_for=note,
+        waits_for=parse_instant(waits) if of_turn and waits else None,
+        limit="" if of_turn else waits[:_LONGEST_WORDS],
+    )
+
+
+def _read_ended(text: str) -> model.Ended:
+    """Read how a window ended; see ``e:<start>`` in ``lua/pieces/notices.lua``."""
+    outcome, at, attempts, failure = text.split(" ", 3)
+    return model.Ended(_word(outcome), instant(at), int(attempts), failure)
 
 
 def read_word(reply: list[Any]) -> str:
@@ -352,6 +420,12 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         loaders=tuple(values.get("loaders", "").split(" ")[::3]),
         discarded=_read_discarded(values.get("discarded", "")),
         times=_read_times(key, values.get("times", "0 0 0")),
+        late=int(values.get("late", 0)),
+        deadline=int(values.get("tells", "0").partition(" ")[0]) / 1000 or None,
+        unconsumed="trying" in values,
+        turn=parse_instant(values["running"]) if values.get("running") else None,
+        called=parse_instant(values["waiting"].partition(" ")[0]) if values.get("waiting") else None,
+        limit=values.get("limit", "")[:_LONGEST_WORDS],
     )
 
 
@@ -386,6 +460,7 @@ def _read_open(text: str) -> model.OpenWindow:
         given_back=released in ("1", "2", "3") or (fence != "0" and taken != "0"),
         beat=beat,
         owner="" if owner == "-" else owner,
+        waits={"4": "turn", "5": "place"}.get(released, ""),
     )
 
 
@@ -469,12 +544,20 @@ def read_app(text: str | None) -> str | None:
     return repr(name) + (f" ({apart!r})" if apart else "")
 
 
-def read_members(reply: list[str] | OnceError) -> list[WindowKey | None] | OnceError:
+def read_members(reply: list[str] | OnceError) -> list[WindowKey | model.Notice | None] | OnceError:
     """Read members of an open zset; None stands for a foreign one."""
     return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
 
 
-def _read_member(member: str) -> WindowKey | None:
+def _read_member(member: str) -> WindowKey | model.Notice | None:
+    if not member.endswith("Z"):
+        of, _, kind = member.rpartition("!")
+        window = _read_window(of)
+        return model.Notice(window, kind) if window is not None and kind in model.NOTICES else None
+    return _read_window(member)
+
+
+def _read_window(member: str) -> WindowKey | None:
     entry, at, start = (
         member[: -INSTANT_WIDTH - 1],
         member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],

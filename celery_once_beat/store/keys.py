@@ -6,18 +6,26 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 30 days or three intervals from a beat's last contact
     {7}:entries                 <name> → what a beat says of an entry that it has loaded, for people
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
-    {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
+    {7}:open                    <name>@<start> → deadline, server ms; <name>@<start>!<kind> → when that is to be said
+                                + 1e15 (``lua/pieces/notices.lua``); as its longest-lived entry
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
-                                done:<outcome>:<owner>, marker_ttl, or the retention where it alone decides
+                                done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,
+                                or the retention
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
     {7}:workers                 workers that began windows of the shard → when, server ms, for people; a day
+    {7}:message:<name>:<start>  the message of a window that waits for its turn or for a place, JSON; until it begins or
+                                ends, else as the entry
     {7}:failures:<name>         start → what its last failure said, of the last ten, for people; as the entry
     {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days
     {7}:changes:<name>          its last 50 changes; as that
     {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
     {7}:gone                    deleted <name> → number of the deletion; an hour
+    limit:{<limit>}:places      <owner> <entry>@<start> → end of its lease, server ms (``lua/pieces/limit.lua``); a day
+    limit:{<limit>}:waiting     <entry>@<start> that waits for a place → when it came, server us; a day
+    limit:{<limit>}:called      … that was called → until when a place is kept for it, server ms; a day
+    limit:{<limit>}:calls       … that was called → which call was told so, and when; a day
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
@@ -54,6 +62,11 @@ _TYPES = {
     "refused": "hash",
     "workers": "zset",
     "failures": "hash",
+    "message": "string",
+    "places": "zset",
+    "waiting": "zset",
+    "called": "zset",
+    "calls": "hash",
     "def": "hash",
     "changes": "list",
     "defs": "zset",
@@ -130,9 +143,14 @@ class Keys:
             "run": f"{shard}run:{entry}:{start}",
             "history": f"{shard}history:{entry}",
             "refused": f"{shard}refused:{entry}",
+            "message": f"{shard}message:{entry}:{start}",
         }
+
+    def of_limit(self, name: str) -> dict[str, str]:
+        """Name the keys of a limit of ``once_beat_limits``."""
+        return {what: f"{self._prefix}limit:{{{name}}}:{what}" for what in ("places", "waiting", "called", "calls")}
 
     def type_of(self, key: str) -> str:
         """Return the type that a key of this name has."""
-        what = re.sub(r"^(key:)?\{[^}]*\}:", "", key.removeprefix(self._prefix)).partition(":")[0]
+        what = re.sub(r"^(key:|limit:)?\{[^}]*\}:", "", key.removeprefix(self._prefix)).partition(":")[0]
         return _TYPES.get(what, "string")

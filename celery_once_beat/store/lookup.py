@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import WindowKey, format_instant
 
 from . import codec, scripts
 from .keys import SHARDS, shard_of
@@ -53,7 +53,7 @@ class WindowSeen:
 
     start: datetime
     #: Its outcome, or how it stands: ``overdue``, ``running``, ``waiting`` (for a retry, or to run again),
-    #: ``published``.
+    #: ``buffered`` (for its turn, or for a place of a limit), ``published``.
     state: str
     past: Past | None = None
     open: OpenWindow | None = None
@@ -61,6 +61,11 @@ class WindowSeen:
     refused: int = 0
     #: When it becomes overdue, aware UTC; known of windows that run, if that was asked for. Each renewal moves it.
     deadline: datetime | None = None
+    #: For which window of its entry it waits, or for a place of which limit; both None: for neither.
+    waits_for: datetime | None = None
+    limit: str | None = None
+    #: By when it is to be done, as its entry's ``deadline`` is now, aware UTC. None: there is none, or it was ordered.
+    done_by: datetime | None = None
     #: What its last failure said, as it was recorded; '' where nothing is known.
     failure: str = ""
 
@@ -340,7 +345,7 @@ class Lookup:
             windows = codec.read_members([member for member, _ in pairs])
             assert not isinstance(windows, OnceError)
             for window, (_, deadline) in zip(windows, pairs, strict=True):
-                if window is not None:
+                if isinstance(window, WindowKey):
                     late = found.setdefault(window.entry, {})
                     late[window.start] = codec.instant(deadline)
         return found, trouble
@@ -422,6 +427,8 @@ class Lookup:
             WindowSeen(start, _state(window, overdue=start in overdue), open=window)
             for start, window in (account.open if account else {}).items()
         ]
+        if account is not None:
+            windows = _with_deadlines(_with_reasons(windows, account), account)
         windows.sort(key=lambda window: window.start, reverse=True)
         counted = [replace(window, refused=refused.get(format_instant(window.start), 0)) for window in windows]
         return EntrySeen(name, account, counted, overdue, trouble)
@@ -437,9 +444,58 @@ def _may_have_failed(window: WindowSeen) -> bool:
     return window.state in ("failed", "abandoned") or (window.open is not None and window.open.begun is not None)
 
 
+def _with_reasons(windows: list[WindowSeen], account: EntryAccount) -> list[WindowSeen]:
+    """Say for what each waits: for a place of a limit, or for another window of its entry.
+
+    It is found as by ``waits_for`` in ``lua/pieces/overlap.lua``. One that was called waits for nothing but a worker.
+    """
+    waiting = {start: each for start, each in account.open.items() if each.waits}
+    if not waiting:
+        return windows
+    holder, called = account.open.get(account.turn) if account.turn else None, account.called
+    turn = account.turn if holder is not None and not holder.waits else None
+    first = min(
+        waiting,
+        key=lambda start: (
+            waiting[start].waits != "place",
+            waiting[start].begun is None and not waiting[start].backfill,
+            start,
+        ),
+    )
+    goes_next = called if called in account.open else first
+
+    def with_reason(window: WindowSeen) -> WindowSeen:
+        if window.start not in waiting:
+            return window
+        if waiting[window.start].waits == "place":
+            return replace(window, limit=account.limit)
+        before = turn if turn not in (None, window.start) else goes_next
+        return window if before == window.start else replace(window, waits_for=before)
+
+    return [with_reason(window) for window in windows]
+
+
+def _with_deadlines(windows: list[WindowSeen], account: EntryAccount) -> list[WindowSeen]:
+    """Say by when windows are to be done; what somebody orders has no such time."""
+    if account.deadline is None:
+        return windows
+    span = timedelta(seconds=account.deadline)
+
+    def with_deadline(window: WindowSeen) -> WindowSeen:
+        ordered = window.open.backfill if window.open else window.past is not None and window.past.ordered
+        try:
+            return window if ordered else replace(window, done_by=window.start + span)
+        except OverflowError:  # at the calendar's end; a foreign record may say anything
+            return window
+
+    return [with_deadline(window) for window in windows]
+
+
 def _state(window: OpenWindow, *, overdue: bool) -> str:
     if overdue:
         return "overdue"
+    if window.waits:
+        return "buffered"
     if window.given_back:
         return "waiting"
     return "published" if window.begun is None else "running"

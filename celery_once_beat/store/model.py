@@ -80,13 +80,14 @@ class Confirmation(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """One lease to be renewed for ``lease`` seconds."""
+    """One lease to be renewed for ``lease`` seconds; ``limit``: it has a place of that one."""
 
     window: WindowKey
     owner: str
     fence: int
     lease: float
     tracked: bool
+    limit: str | None = None
 
 
 class Ending(NamedTuple):
@@ -215,6 +216,10 @@ class Closed:
     """The window has its outcome. ``outcome`` is empty where it was closed before."""
 
     outcome: str = ""
+    #: The start of the entry's window whose turn it is now, aware UTC: its message is the caller's to publish.
+    called: datetime | None = None
+    #: Why, where the outcome alone doesn't say it.
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,53 @@ class Busy:
     reason: str
 
 
+#: So many windows of an entry wait at most, of those that haven't begun: further ones are skipped. As Temporal has it.
+MOST_WAITING = 1000
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """The window waits, and this copy of its message is to be parked. Instants are aware UTC."""
+
+    #: For which window of its entry; None: for a place of its limit.
+    waits_for: datetime | None
+    #: As for :class:`Closed`.
+    called: datetime | None = None
+    #: Starts of windows that are passed over now: they ended as skipped.
+    skipped: tuple[datetime, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parked:
+    """The message is kept until its window is called. ``called``: that has happened, and this copy may begin."""
+
+    called: bool = False
+
+
+@dataclass(frozen=True)
+class Called:
+    """It is the window's turn: publish ``message``, then confirm with ``turn``. '': a beat publishes it."""
+
+    turn: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Entered:
+    """There is a place of the limit. ``called`` windows have waited longest, and there are places for them."""
+
+    called: tuple[WindowKey, ...] = ()
+    #: It is another execution's of the same window, alive or dead.
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Full:
+    """There is no place: the window is called once there is. ``called`` as for :class:`Entered`."""
+
+    called: tuple[WindowKey, ...] = ()
+
+
 @dataclass(frozen=True)
 class Elsewhen:
     """The server's time, ``now`` (aware UTC), lies in another window of the key; nothing was changed."""
@@ -249,6 +301,9 @@ class Elsewhen:
 @dataclass(frozen=True)
 class Renewed:
     """The lease was renewed."""
+
+    #: Its place of a limit had run out before that, and may be another's.
+    place_lost: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -263,7 +318,9 @@ class HandedOver:
 
 @dataclass(frozen=True)
 class Finished:
-    """The outcome is recorded."""
+    """The outcome is recorded. ``called`` is as for :class:`Closed`."""
+
+    called: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -271,6 +328,8 @@ class Again:
     """The same window will be published again, ``after`` seconds from now."""
 
     after: float = field(default=0.0, compare=False)
+    #: As for :class:`Closed`.
+    called: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -349,6 +408,64 @@ class OrderRecord:
     order: Order
 
 
+#: What a notice says of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
+NOTICES = ("late", "ended", "paused")
+#: In an open zset a notice's score is so much more than the server ms at which it is due. No deadline is as large.
+FIRST_NOTICE = 10**15
+
+
+class Notice(NamedTuple):
+    """Something that is to be said once of a window."""
+
+    window: WindowKey
+    #: One of NOTICES.
+    kind: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a window ended that isn't done."""
+
+    outcome: str
+    #: When, aware UTC.
+    at: datetime
+    attempts: int
+    #: What its failure said, '' where nothing was recorded.
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """The notice is this beat's to say. Its fields are what there is to say of the window."""
+
+    #: How it ended, if it has. A window may be open again since, by order: what is late is None then.
+    ended: Ended | None = None
+    #: Given back with ``told``.
+    turn: int = 0
+    #: Its account, while it is open.
+    open: OpenWindow | None = None
+    #: While it is open: ``running``, ``waiting`` for the retry of that number, or to run again (None); '' for neither.
+    run: str = ""
+    retry: int | None = None
+    #: When it becomes overdue, aware UTC; None where it isn't open.
+    deadline: datetime | None = None
+    #: Windows of the entry are published, and nobody begins them.
+    unconsumed: bool = False
+    #: What its last failure said.
+    failure: str = ""
+    paused: bool = False
+    paused_by: str = ""
+    paused_for: str = ""
+    #: For which window of its entry it waits, aware UTC; or of which limit for a place.
+    waits_for: datetime | None = None
+    limit: str = ""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """No beat has had the entry for long: nobody says it."""
+
+
 @dataclass(frozen=True)
 class Open:
     """The window still owes its outcome."""
@@ -382,14 +499,18 @@ class BeatReport:
 
 @dataclass(frozen=True)
 class Overdue:
-    """The windows past their deadline that one look found: for each shard a list, or its error."""
+    """What one look found: for each shard the windows past their deadline, or its error."""
 
-    shards: list[list[WindowKey | None] | OnceError]
+    shards: list[list[WindowKey | Notice | None] | OnceError]
+    #: For each shard what is to be said.
+    notices: list[list[WindowKey | Notice | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
     #: For each shard that was asked the names of definitions that changed, each with the number of its change, and ''
     #: with the last one; or its error.
     changed: list[dict[str, int] | OnceError] = field(default_factory=list)
+    #: For each limit that was asked for the windows for which there are places now; or its error.
+    called: list[tuple[WindowKey, ...] | OnceError] = field(default_factory=list)
 
     @property
     def away(self) -> StoreUnavailableError | None:
@@ -442,6 +563,18 @@ class EntryAccount:
     #: Of the windows that ended. ``late``: from the start to the begin of the last execution; ``queued``: from the
     #: claim to the only begin; ``ran``: from the last begin to the end. An error where that can't be read.
     times: Mapping[str, Histogram] | StoreDataError = field(default_factory=dict)
+    #: Windows that were said to be late.
+    late: int = 0
+    #: Seconds after its start within which a window is to be done, as the definition in force says; None: none.
+    deadline: float | None = None
+    #: Windows are published that nobody begins; see ``lua/pieces/unconsumed.lua``.
+    unconsumed: bool = False
+    #: The start of the window that began last; known where its windows don't overlap.
+    turn: datetime | None = None
+    #: The start of the window that goes next: it was called, say, and hasn't begun; it may have ended.
+    called: datetime | None = None
+    #: The limit of which a window waited for a place last; '' where none did.
+    limit: str = ""
 
     @property
     def owed(self) -> int:
@@ -467,6 +600,8 @@ class OpenWindow:
     beat: str
     #: The delivery that began last; '' before the first.
     owner: str
+    #: For what it waits: ``turn`` or ``place``; '': for neither.
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -504,3 +639,4 @@ ChangeReply = Changed | Conflict | Unknown
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
 ConfirmReply = Confirmed | Closed | Unchanged
 TakeReply = Taken | Closed | Unchanged
+TellReply = Tell | Forgotten | Unchanged

@@ -51,6 +51,7 @@ _ACTED_ON = (
     model.Claimed,
     model.Taken,
     model.Begun,
+    model.Entered,
     model.Renewed,
     model.HandedOver,
     model.Finished,
@@ -164,7 +165,7 @@ class RoundTrip:
             return self._error(value, call.keys)
         try:
             result = call.read(value)
-        except (ValueError, IndexError, TypeError) as exc:
+        except (ValueError, IndexError, TypeError, OverflowError) as exc:
             return StoreDataError(f"{call.keys[0]!r}: {call.verb.name} answered {value!r:.120}: {exc}")
         if reply.last is None:  # no replica was waited for
             return result

@@ -18,13 +18,13 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from celery_once_beat.outcomes import LIMITS
+from celery_once_beat.outcomes import FAILED_AS, LIMITS
 from celery_once_beat.windows import format_instant
 
 from . import codec
 from .codec import encode, pack_word
 from .keys import VERSION
-from .model import BOUNDS
+from .model import BOUNDS, FIRST_NOTICE, MOST_WAITING
 from .nodes import Command
 
 T = TypeVar("T")
@@ -193,6 +193,9 @@ def _read_pieces() -> dict[str, str]:
     pieces = {
         "VERSION": f"local VERSION = '{VERSION}'",
         "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
+        "FIRST_NOTICE": f"local FIRST_NOTICE = {FIRST_NOTICE}",
+        "MOST_WAITING": f"local MOST_WAITING = {MOST_WAITING}",
+        "FAILED_AS": f"local FAILED_AS = {{{', '.join(f'{outcome} = true' for outcome in sorted(FAILED_AS))}}}",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
     }
     for file in (files(__package__) / "lua" / "pieces").iterdir():
@@ -236,9 +239,8 @@ def _with_pieces(block: str, pieces: Mapping[str, str], above: Iterable[str] = (
 
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
 _WINDOW = "start member"
-#: How many records of windows that ended an entry has, and for how long a window's markers live.
-_KEPT = "marker_ttl:life history_size:number"
-_ENDING = f"{_WINDOW} {_KEPT} retention:life starts_at:time"
+#: For how long a window's markers live, and how many records of windows that ended an entry has.
+_ENDING = f"{_WINDOW} marker_ttl:life history_size:number retention:life starts_at:time"
 #: Which beats were alive and which gone at ``asked_at`` (None: now), of those that may matter.
 _WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
@@ -255,7 +257,8 @@ LOAD = Verb(
     "load",
     "entry entries",
     "beat fingerprint defined loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
-    f"retry_failed_after:span overlap known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
+    f"retry_failed_after:span overlap deadline:span pause_after_failures:number on_failure "
+    f"known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
     more_keys="definition",
 )
@@ -263,7 +266,7 @@ UNLOAD = Verb("unload", "entry entries", f"beat fingerprint {_WHO_LIVES}", codec
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 #: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
 _CHANGE = "name call words"
-PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag", codec.read_pause, waits=True)
+PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag only_still:flag", codec.read_pause, waits=True)
 SET = Verb(
     "set",
     "def entry changes defs gone",
@@ -276,7 +279,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 CLAIM = Verb(
     "claim",
     "entry entries open history run claim",
-    f"{_WINDOW} {_KEPT} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
+    f"{_ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,
     waits=True,
@@ -309,6 +312,15 @@ BACKFILL = Verb(
     waits=True,
 )
 ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
+#: ``kind`` of the notice, see ``lua/pieces/notices.lua``; the beat says it within ``length``.
+TELL = Verb(
+    "tell",
+    "entry open history run",
+    f"{_ENDING} kind beat known:flag length:span",
+    codec.read_tell,
+    more_keys="failures",
+)
+TOLD = Verb("told", "entry open", f"{_WINDOW} kind turn:number", codec.read_word)
 NOTE = Verb("note", "orders", "call words", codec.read_word)
 #: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
@@ -320,12 +332,19 @@ HEARTBEAT = Verb(
 BEGIN = Verb(
     "begin",
     "entry open history run refused",
-    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap marks:flag {_NOW_ONLY}",
+    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap no_place marks:flag {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
     more_keys="workers",
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
+PARK = Verb("park", "entry open run message", f"{_WINDOW} retry:number text", codec.read_park)
+CALL = Verb("call", "entry open run message", f"{_WINDOW} of_limit:flag by_beat:flag", codec.read_call)
+#: ``window`` is a member of the open zset; ``most``: how many places there are. ``call`` is this call's own.
+_OF_LIMIT = "places waiting called calls"
+ENTER = Verb("enter", _OF_LIMIT, "window owner call most:number length:span", codec.read_enter, waits=True)
+STAY = Verb("stay", _OF_LIMIT, "window owner length:span takes_over:flag", codec.read_word, waits=True)
+LEAVE = Verb("leave", _OF_LIMIT, "window owner call most:number forget:flag only_late:flag", codec.read_leave)
 RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive)
 RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(

@@ -198,6 +198,31 @@ class Store:
 
         return self._ask_with_beats([partial(postpone, *each) for each in windows], others, asked_at)
 
+    def tell_many(self, beat: str, notices: Iterable[tuple[model.Notice, bool]]) -> list[model.TellReply | OnceError]:
+        """Take notices that are due, to say them; each comes with whether the beat's schedule has its entry.
+
+        What this beat hasn't :meth:`told` within ``publish_timeout``, any beat says again.
+        """
+        return self._trip.run(
+            [
+                self._of_window(
+                    scripts.TELL,
+                    notice.window,
+                    [self.keys.of_entry("failures", notice.window.entry)],
+                    kind=notice.kind,
+                    beat=beat,
+                    known=known,
+                    length=self.settings.publish_timeout,
+                )
+                for notice, known in notices
+            ]
+        )
+
+    def told(self, notice: model.Notice, turn: int) -> bool:
+        """Say that this beat has said what it took; returns False where the window has ended anew since."""
+        call = self._of_window(scripts.TOLD, notice.window, kind=notice.kind, turn=turn)
+        return self._trip.one(call) == "told"
+
     def _ask_with_beats(self, calls: Sequence[_Unsent], alive: Collection[str], asked_at: datetime | None) -> list[Any]:
         """Send calls whose answers depend on which beats live: ``alive`` are those that lived at ``asked_at``.
 
@@ -226,7 +251,7 @@ class Store:
             answers[number] = StoreDataError(f"{sent[number].keys[0]!r}, field loaders: found beats without a name")
         return [answers[number] for number in range(len(calls))]
 
-    def overdue(
+    def overdue(  # noqa: PLR0913  # all that travels in the pipeline of one look
         self,
         beat: str,
         now: datetime,
@@ -236,31 +261,42 @@ class Store:
         app: str = "",
         *,
         changed_since: Sequence[int] = (),
+        limits: Mapping[str, int] = MappingProxyType({}),
     ) -> model.Overdue:
-        """Say that ``beat`` lives, and find overdue windows: ``most`` a shard, all in one pipeline.
+        """Say that ``beat`` lives, and find overdue windows and notices: ``most`` a shard of each, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
-        shards how many of their longest overdue are passed over. ``report`` is what the beat says of itself, ``app``
-        of which app it is. ``changed_since`` asks for definitions that have changed: for each shard the number of the
-        last change that the beat knows, which is among the answers as long as the store knows it.
+        shards how many of their longest overdue windows are passed over, for ``SHARDS`` + shard how many notices.
+        ``report`` is what the beat says of itself, ``app`` of which app it is. ``changed_since`` asks for definitions
+        that have changed: for each shard the number of the last change that the beat knows, which is among the answers
+        as long as the store knows it. ``limits`` are the numbers of places by name: where the dead had some, those who
+        wait are called.
         """
         words, text = ("", "") if report is None else codec.write_report(report, app)
-        calls = [self._heartbeat(beat, words=words, report=text)]
+        calls: list[Call[Any]] = [self._heartbeat(beat, words=words, report=text)]
+        calls += [self._leave_limit(name, most_places, None) for name, most_places in limits.items()]
         until = codec.epoch_ms(now)
         commands: list[Words] = [
-            ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", until, "LIMIT", skip.get(shard, 0), most)
-            for shard in range(SHARDS)
+            ("ZRANGEBYSCORE", self.keys.open(part % SHARDS), first, last, "LIMIT", skip.get(part, 0), most)
+            for parts, first, last in (
+                (range(SHARDS), "-inf", until),
+                (range(SHARDS, 2 * SHARDS), model.FIRST_NOTICE, model.FIRST_NOTICE + until),
+            )
+            for part in parts
         ]
         commands += self._changed_since(changed_since)
-        (heartbeat,), found = self._trip.run_with(calls, commands)
-        shards, changed = found[:SHARDS], found[SHARDS:]
+        (heartbeat, *called), found = self._trip.run_with(calls, commands)
+        members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
+        changed = found[2 * SHARDS :]
         # Of a cluster one node may be away: what lives on the others is looked at all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
         return model.Overdue(
-            [codec.read_members(members) for members in shards],
+            members[:SHARDS],
+            members[SHARDS:],
             heartbeat,
             self._read_changed(changed),
+            called,
         )
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
@@ -350,19 +386,23 @@ class Store:
         return not isinstance(self.set_paused(entry, words, paused=False), model.Unknown)
 
     def set_paused(
-        self, entry: str, words: str = "{}", *, paused: bool
+        self, entry: str, words: str = "{}", *, paused: bool, only_still: bool = False
     ) -> model.StoredDefinition | model.Confirmed | model.Unknown:
         """Pause or resume; returns the definition as it is from then on.
 
-        Returns Confirmed where the entry has none that can be read.
+        Returns Confirmed where the entry has none that can be read. With ``only_still`` nothing changes where the entry
+        isn't paused, and the answer is Unknown: somebody has resumed it since.
         """
-        reply = self._change(scripts.PAUSE, entry, words, paused=paused)
+        reply = self._change(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
 
-    def note(self, order: model.Order) -> None:
-        """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down."""
+    def note(self, order: model.Order, call: str | None = None) -> None:
+        """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down.
+
+        With the same ``call`` it is written once.
+        """
         keys = {"orders": self.keys.orders}
-        self._trip.one(scripts.NOTE.call(keys, call=self._new_call(), words=codec.write_order(order)))
+        self._trip.one(scripts.NOTE.call(keys, call=call or self._new_call(), words=codec.write_order(order)))
 
     def orders(self) -> list[model.OrderRecord]:
         """Return who ordered what of late, newest first."""
@@ -463,11 +503,12 @@ class Store:
         *,
         tracked: bool = True,
         overlap: str = "allow",
-    ) -> model.Begun | model.Busy | model.Closed:
+        no_place: str = "",
+    ) -> model.Begun | model.Busy | model.Closed | model.Buffered:
         """Take the right to execute ``window`` for ``lease`` seconds.
 
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
-        has one of its own.
+        has one of its own. ``no_place`` is the name of its limit if that has none: so it can only wait, or end.
         """
         marks = self._marks_worker(window)
         return self._trip.one(
@@ -481,6 +522,7 @@ class Store:
                 retry=retry,
                 tracked=tracked and not isinstance(window, KeyedWindow),
                 overlap=overlap,
+                no_place=no_place,
                 now_only=False,
             )
         )
@@ -507,18 +549,95 @@ class Store:
                 retry=0,
                 tracked=False,
                 overlap="allow",
+                no_place="",
                 now_only=True,
             )
         )
 
-    def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
-        """Renew leases, each for its own ``lease`` seconds from now."""
+    # -- windows that wait ------------------------------------------------------------------------------------
+
+    def park(self, window: WindowKey, retry: int, text: str) -> model.Parked | model.Unchanged:
+        """Keep the message of a window that waits, with its retry number, until it is called."""
+        return self._trip.one(self._of_window(scripts.PARK, window, retry=retry, text=text))
+
+    def call_many(
+        self, windows: Iterable[WindowKey], *, of_limit: bool, by_beat: bool = False
+    ) -> list[model.Called | model.Unchanged | OnceError]:
+        """Say that it is these windows' turn, or that there is a place for them; returns what to publish.
+
+        Returns :class:`Unchanged` for one that doesn't wait for that; "out": its message is out, and nobody has
+        consumed it. ``by_beat``: they are overdue now.
+        """
         return self._trip.run(
-            [
-                self._of_window(scripts.RENEW, window, owner=owner, fence=fence, lease=lease, tracked=tracked)
-                for window, owner, fence, lease, tracked in renewals
-            ]
+            [self._of_window(scripts.CALL, window, of_limit=of_limit, by_beat=by_beat) for window in windows]
         )
+
+    def enter_limit(
+        self, limit: str, most: int, window: WindowKey, owner: str, length: float
+    ) -> model.Entered | model.Full:
+        """Take a place of ``limit``, of which there are ``most``, for ``length`` seconds."""
+        call = self._new_call()
+        return self._trip.one(
+            self._of_limit(scripts.ENTER, limit, window, owner=owner, call=call, most=most, length=length)
+        )
+
+    def stay_in_limit(
+        self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
+    ) -> bool:
+        """Keep the place of ``owner`` for ``length`` seconds from now; False where that has none any more.
+
+        ``takes_over``: it has begun the window, and has the place that another execution took.
+        """
+        return self._trip.one(self._stay(limit, window, owner, length, takes_over=takes_over)) == "kept"
+
+    def _stay(self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False) -> Call[str]:
+        return self._of_limit(scripts.STAY, limit, window, owner=owner, length=length, takes_over=takes_over)
+
+    def leave_limit(
+        self, limit: str, most: int, window: WindowKey, owner: str = "-", *, forget: bool, only_late: bool = False
+    ) -> tuple[WindowKey, ...]:
+        """Give the place of ``owner`` back, an execution or a delivery; returns the windows for which there are places.
+
+        ``forget``: the window doesn't wait for a place any more; with ``only_late`` it does while one is kept for it.
+        """
+        return self._trip.one(self._leave_limit(limit, most, window, owner, forget=forget, only_late=only_late))
+
+    def _leave_limit(
+        self,
+        limit: str,
+        most: int,
+        window: WindowKey | None,
+        owner: str = "-",
+        *,
+        forget: bool = False,
+        only_late: bool = False,
+    ) -> Call[tuple[WindowKey, ...]]:
+        call = self._new_call()
+        return self._of_limit(
+            scripts.LEAVE, limit, window, owner=owner, call=call, most=most, forget=forget, only_late=only_late
+        )
+
+    def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey | None, **arguments: Any) -> Call[T]:
+        member = "" if window is None else f"{window.entry}@{format_instant(window.start)}"
+        return verb.call(self.keys.of_limit(limit), window=member, **arguments)
+
+    def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
+        """Renew leases, each for its own ``lease`` seconds from now, and with them places of limits."""
+        asked = [Renewal(*renewal) for renewal in renewals]
+        calls: list[Call[Any]] = [
+            self._of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
+            for q in asked
+        ]
+        placed = [place for place, q in enumerate(asked) if q.limit is not None]
+        for q in (asked[place] for place in placed):
+            assert q.limit is not None
+            calls.append(self._stay(q.limit, q.window, q.owner, place_length(q.lease)))
+        replies = self._trip.run(calls)
+        renewed, stayed = replies[: len(asked)], replies[len(asked) :]
+        for place, reply in zip(placed, stayed, strict=True):
+            if reply == "lost" and renewed[place] == model.Renewed():
+                renewed[place] = model.Renewed(place_lost=True)
+        return renewed
 
     def hand_over(
         self,
@@ -680,6 +799,11 @@ class Store:
                 }
             )
         return found
+
+
+def place_length(lease: float) -> float:
+    """Seconds for which a place of a limit is held with a lease: it is taken before that, and must outlast it."""
+    return lease * 1.5 + 1.0
 
 
 def _named(reply: R, name: str) -> R:

@@ -13,7 +13,7 @@ from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
-from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest
+from celery_once_beat.store.model import BeatReport, Begun, Buffered, Busy, Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -107,6 +107,21 @@ def test_windows_that_never_ran(teller: Teller) -> None:
     assert (revoked.state, revoked.past.begun, revoked.past.late, revoked.past.took) == ("revoked", None, None, None)
     assert revoked.past.attempts == 0
     assert (passed.state, passed.start, passed.past.missed, passed.past.worker) == ("missed", missed[-1], 7, "")
+
+
+def test_for_what_windows_wait(teller: Teller) -> None:
+    """For the one that runs; once that has ended, for the first in line, which itself waits for nothing more."""
+
+    def waits_for() -> list[datetime | None]:
+        return [story.waits_for for story in teller.seen().windows if story.state == "buffered"]
+
+    running, *waiting = windows = [teller.claim() for _ in range(4)]
+    begun, *others = (teller.store.begin(window, "w@far:1:2", 30.0, overlap="buffer_all") for window in windows)
+    assert isinstance(begun, Begun)
+    assert all(isinstance(other, Buffered) for other in others)
+    assert waits_for() == [running.start] * 3
+    assert teller.store.finish(Ending(running, "w@far:1:2", begun.fence, "done")).called == waiting[0].start
+    assert waits_for() == [waiting[0].start, waiting[0].start, None]
 
 
 def test_a_start_with_a_fraction(teller: Teller) -> None:

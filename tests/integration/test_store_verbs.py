@@ -437,6 +437,114 @@ TABLE = """
   met done    | receive, n=0     | Unchanged                   | open, done | same
   met done    | abandon          | Unchanged                   | closed     | -
   met done    | abandon running  | Unchanged                   | closed     | -
+
+  buffered    | claim            | Moved                       | open       | same
+  buffered    | claim, beat-2    | Moved                       | open       | same
+  buffered    | confirm          | Unchanged                   | open       | same
+  buffered    | unconfirm        | Unchanged                   | open       | same
+  buffered    | not yet          | Unchanged                   | open       | same
+  buffered    | astray           | Unchanged                   | open       | same
+  buffered    | take             | Unchanged                   | open       | same
+  buffered    | take overdue     | Unchanged                   | open       | 600
+  buffered    | park, n=0        | Parked                      | open       | same
+  buffered    | park, n=1        | Parked                      | open       | same
+  buffered    | call             | Unchanged                   | open       | same
+  buffered    | call, place      | Unchanged                   | open       | same
+  buffered    | receive, n=0     | Unchanged                   | open       | same
+  buffered    | receive, n=1     | Unchanged                   | open       | same
+  buffered    | begin A          | Buffered                    | open       | 600
+  buffered    | begin B          | Buffered                    | open       | 600
+  buffered    | begin B, n=1     | Buffered                    | open       | 600
+  buffered    | begin B, n=2     | Buffered                    | open       | 600
+  buffered    | renew A          | Stale                       | open       | same
+  buffered    | renew B          | Stale                       | open       | same
+  buffered    | hand over A      | Stale                       | open       | same
+  buffered    | hand over A, n=2 | Stale                       | open       | same
+  buffered    | hand over B      | Stale                       | open       | same
+  buffered    | finish A         | Stale                       | open       | same
+  buffered    | finish B         | Stale                       | open       | same
+  buffered    | finish A, again  | Stale                       | open       | same
+  buffered    | revoke A         | Stale                       | open       | same
+  buffered    | expired, n=0     | Closed outcome=expired      | closed     | -
+  buffered    | expired, n=1     | Unchanged                   | open       | same
+  buffered    | unknown, n=0     | Confirmed                   | open       | 1
+  buffered    | unknown, n=1     | Unchanged                   | open       | same
+  buffered    | done by result   | Closed outcome=done         | closed     | -
+  buffered    | backfill         | Open                        | open       | same
+  buffered    | abandon          | Finished                    | closed     | -
+  buffered    | abandon running  | Finished                    | closed     | -
+
+  called      | claim            | Moved                       | open       | same
+  called      | claim, beat-2    | Moved                       | open       | same
+  called      | confirm          | Unchanged                   | open       | same
+  called      | unconfirm        | Unchanged                   | open       | same
+  called      | not yet          | Unchanged                   | open       | same
+  called      | astray           | Unchanged                   | open       | same
+  called      | take             | Unchanged                   | open       | same
+  called      | take overdue     | Taken retry=0 attempts=0    | open       | 5
+  called      | park, n=0        | Parked                      | open       | same
+  called      | park, n=1        | Parked                      | open       | same
+  called      | call             | Called                      | open       | 1
+  called      | call, place      | Unchanged                   | open       | same
+  called      | receive, n=0     | Confirmed                   | open       | 31
+  called      | receive, n=1     | Confirmed                   | open       | 31
+  called      | begin A          | Begun attempt=1             | running A  | 31
+  called      | begin B          | Begun attempt=1             | running B  | 31
+  called      | begin B, n=1     | Begun attempt=1             | running B  | 31
+  called      | begin B, n=2     | Begun attempt=1             | running B  | 31
+  called      | renew A          | Stale                       | open       | same
+  called      | renew B          | Stale                       | open       | same
+  called      | hand over A      | Stale                       | open       | same
+  called      | hand over A, n=2 | Stale                       | open       | same
+  called      | hand over B      | Stale                       | open       | same
+  called      | finish A         | Stale                       | open       | same
+  called      | finish B         | Stale                       | open       | same
+  called      | finish A, again  | Stale                       | open       | same
+  called      | revoke A         | Stale                       | open       | same
+  called      | expired, n=0     | Closed outcome=expired      | closed     | -
+  called      | expired, n=1     | Unchanged                   | open       | same
+  called      | unknown, n=0     | Confirmed                   | open       | 1
+  called      | unknown, n=1     | Unchanged                   | open       | same
+  called      | done by result   | Closed outcome=done         | closed     | -
+  called      | backfill         | Open                        | open       | same
+  called      | abandon          | Finished                    | closed     | -
+  called      | abandon running  | Finished                    | closed     | -
+
+  no place    | claim            | Moved                       | open       | same
+  no place    | claim, beat-2    | Moved                       | open       | same
+  no place    | confirm          | Unchanged                   | open       | same
+  no place    | unconfirm        | Unchanged                   | open       | same
+  no place    | not yet          | Unchanged                   | open       | same
+  no place    | astray           | Unchanged                   | open       | same
+  no place    | take             | Unchanged                   | open       | same
+  no place    | take overdue     | Taken retry=0 attempts=0    | open       | 5
+  no place    | park, n=0        | Parked                      | open       | same
+  no place    | park, n=1        | Parked                      | open       | same
+  no place    | call             | Unchanged                   | open       | same
+  no place    | call, place      | Called                      | open       | 1
+  no place    | receive, n=0     | Confirmed                   | open       | 31
+  no place    | receive, n=1     | Confirmed                   | open       | 31
+  no place    | begin A          | Begun attempt=1             | running A  | 31
+  no place    | begin B          | Begun attempt=1             | running B  | 31
+  no place    | begin B, n=1     | Begun attempt=1             | running B  | 31
+  no place    | begin B, n=2     | Begun attempt=1             | running B  | 31
+  no place    | renew A          | Stale                       | open       | same
+  no place    | renew B          | Stale                       | open       | same
+  no place    | hand over A      | Stale                       | open       | same
+  no place    | hand over A, n=2 | Stale                       | open       | same
+  no place    | hand over B      | Stale                       | open       | same
+  no place    | finish A         | Stale                       | open       | same
+  no place    | finish B         | Stale                       | open       | same
+  no place    | finish A, again  | Stale                       | open       | same
+  no place    | revoke A         | Stale                       | open       | same
+  no place    | expired, n=0     | Closed outcome=expired      | closed     | -
+  no place    | expired, n=1     | Unchanged                   | open       | same
+  no place    | unknown, n=0     | Confirmed                   | open       | 1
+  no place    | unknown, n=1     | Unchanged                   | open       | same
+  no place    | done by result   | Closed outcome=done         | closed     | -
+  no place    | backfill         | Open                        | open       | same
+  no place    | abandon          | Finished                    | closed     | -
+  no place    | abandon running  | Finished                    | closed     | -
 """
 ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
 
@@ -1402,6 +1510,23 @@ def test_a_taken_over_execution_that_dies_is_recovered(stage: Stage) -> None:
     assert stage.begin("B").attempt == 2
 
 
+@pytest.mark.parametrize("delay", [0.0, 40.0])
+def test_a_taken_over_retry_whose_message_is_lost_is_recovered_soon(stage: Stage, delay: float) -> None:
+    """A retry of a window that the store forgot is due when it was, not a retention later, and nothing older begins."""
+    stage.reach("ahead")
+    assert stage.hand_over("A", 1, delay) == HandedOver()
+    asked = stage.now()
+    assert stage.claim() == Moved(nth(1))
+    due = stage.deadline()
+    assert due is not None
+    assert delay - 1 <= (due - asked) / 1000 <= delay + 5
+    assert stage.begin("B", 0) == Busy("waiting for retry 1")
+    stage.lapse()
+    stage.overdue()
+    assert stage.take().retry == 1
+    assert isinstance(stage.begin("C", 1), Begun)
+
+
 def test_a_claim_from_a_cursor_that_moved_passes_over_nothing(stage: Stage) -> None:
     """A beat that was asleep learns where the cursor is, and nobody's windows are counted as missed."""
     assert isinstance(stage.claim(), Claimed)
@@ -1866,6 +1991,21 @@ def test_owners_may_have_odd_names(stage: Stage) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- a bad network
+
+
+def test_handing_over_answers_the_same_when_its_reply_was_lost_for_long(stage: Stage) -> None:
+    """Sent again when nothing says any more that the window waits, and nobody began since, it isn't stale."""
+    stage.reach("running")
+    assert stage.hand_over("A", 1, 0.0) == HandedOver()
+    stage.lapse()
+    before = stage.deadline()
+    assert stage.hand_over("A", 1, 0.0) == HandedOver()
+    assert stage.deadline() == before, "it is the retry's by now: nothing is put off"
+    assert stage.hand_over("A", 2, 0.0) == Stale()
+    assert stage.hand_over("B", 1, 0.0) == Stale()
+    assert isinstance(stage.begin("C", 1), Begun)
+    stage.lapse()
+    assert stage.hand_over("A", 1, 0.0) == Stale(), "another has begun since"
 
 
 def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
@@ -2580,3 +2720,27 @@ def test_missed_windows_are_told_as_they_are_counted(stage: Stage) -> None:
     assert stage.counts() == {"missed": 2}
     again = stage.claim(start=nth(4), missed=starts, missed_count=3)
     assert again == replace(reply, missed=0), "they were told"
+
+
+def test_claims_keep_the_list_of_entries_once_a_day(stage):
+    """The list lives on with its entries, and a claim of the same day spares itself the write."""
+    listed = stage.store.keys.of_shard("entries", stage.store.shard_of(ENTRY))
+    stage.raw.zadd(listed, {"nightly": 1})
+    short = 3_600_000
+    stage.raw.pexpire(listed, short)
+    stage.claim(start=nth(1))
+    stage.claim(start=nth(1439), since=nth(1))
+    assert stage.raw.pttl(listed) <= short, "23:59 is on the same day"
+    assert isinstance(stage.claim(start=nth(1440), since=nth(1439)), Claimed)
+    assert stage.raw.pttl(listed) > short
+
+
+def test_a_keys_window_that_runs_again_is_told_so_twice(stage):
+    """Its finish answers as the first time, also where it is sent again: the reply may have been lost."""
+    _keyed_runs(stage)
+    ending = Ending(_keyed(stage), "A", stage.fences["A"], "failed", again_after=60.0)
+    first, second = stage.store.finish(ending), stage.store.finish(ending)
+    assert isinstance(first, Again)
+    assert isinstance(second, Again)
+    assert 0 < second.after <= first.after == 60
+    assert stage.store.begin(_keyed(stage), "B", LEASE) == Busy("waiting to run again")

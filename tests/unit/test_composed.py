@@ -9,6 +9,7 @@ import sys
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -379,6 +380,22 @@ def test_sixteen_levels_are_read() -> None:
     assert starts(read_schedule(nested(15))) == starts(cron("0 2 * * *", tz="UTC"))
 
 
+def test_an_instant_is_a_part() -> None:
+    """A datetime starts once: in the zone of what it is a part of where it names none."""
+    one = NOON + timedelta(hours=1)
+    assert [*starts_after(union(one), NOON, NOON + timedelta(days=1))] == [one]
+    local = one.astimezone(ZoneInfo("Asia/Tokyo")).replace(tzinfo=None)
+    assert [*starts_after(union(local, tz="Asia/Tokyo"), NOON, NOON + timedelta(days=1))] == [one]
+
+
+def test_two_hundred_schedules_are_read() -> None:
+    """However they are spread: those that a part is made of count too."""
+    noon, midnight = [every("1 d")] * 99, [every("1 d")] * 100
+    assert union(union(*noon), union(*noon)).size == 200
+    with pytest.raises(SettingError, match="found 201 schedules on 2 levels, expected up to 200 on"):
+        union(union(*noon), union(*midnight))
+
+
 # -- a stock beat
 
 COMPOSED = [
@@ -499,6 +516,21 @@ def test_a_file_of_holidays_is_left_out(holidays: str) -> None:
     assert starts(read_schedule(written), span=9 * DAY) == starts(when, span=9 * DAY)
     assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
     assert when.rule() != excluding(NIGHTLY, "other.ics", tz="Europe/Berlin")
+
+
+def test_an_event_that_repeats_and_has_further_dates(holidays: str) -> None:
+    """Both are left out: what the rule says, and each RDATE, as long as the first."""
+    event = "UID:5\nSUMMARY:Audit\nDTSTART;VALUE=DATE:20261224\nDTEND;VALUE=DATE:20261225\nRRULE:FREQ=YEARLY\n"
+    further = "RDATE;VALUE=DATE:20261226,20261228\n"
+    text = f"BEGIN:VCALENDAR\nBEGIN:VEVENT\n{event}{further}END:VEVENT\nEND:VCALENDAR\n"
+    Path(holidays).write_text(text.replace("\n", "\r\n"))
+    assert starts(excluding(NIGHTLY, holidays), span=6 * DAY) == ["25 02:00", "27 02:00", "29 02:00"]
+
+
+def test_what_leaves_a_start_out_is_named_by_its_own_day() -> None:
+    """The day is that of the schedule's zone, where its night is another day's evening elsewhere."""
+    when = excluding(cron("0 2 * * *", tz="Asia/Tokyo"), ["2026-12-25"], tz="Asia/Tokyo")
+    assert [why for _, why in when.left_out(NOON, NOON + 4 * DAY)] == ["25 December"]
 
 
 def test_a_file_that_cannot_be_read_is_one_entrys_trouble(tmp_path: Any, holidays: str) -> None:

@@ -66,6 +66,9 @@ def test_an_entry_that_says_nothing_gets_the_settings() -> None:
         ("retry_failed_after", 60.0),
         ("retry_failed_after", 0.0),
         ("overlap", "skip"),
+        ("overlap", "buffer_one"),
+        ("overlap", "buffer_first"),
+        ("overlap", "buffer_all"),
         ("spread", 90.0),
     ],
 )
@@ -73,6 +76,26 @@ def test_what_an_entry_sets_counts_for_it(key: str, value: Any) -> None:
     """The option wins over the setting, and touches nothing else."""
     assert getattr(of({key: value}), key) == value
     assert replace(of({key: value}), **{key: getattr(of(), key)}) == of()
+
+
+def test_a_limit() -> None:
+    """The entry's goes before its task's; either is one that the app has, and the error says what there is."""
+    known = replace(SETTINGS, limits={"reports": 3, "mails": 1})
+    limited = SimpleNamespace(once_limit="mails")
+    assert EntryPolicy.of("nightly", {"limit": "reports"}, limited, known).limit == "reports"
+    assert EntryPolicy.of("nightly", {}, limited, known).limit == "mails"
+    assert EntryPolicy.of("nightly", {}, None, known).limit is None
+    with pytest.raises(
+        SettingError,
+        match=r"beat entry 'nightly', once\['limit'\]: found 'report', expected a name in once_beat_limits, which has "
+        r"'mails', 'reports'.*did you mean 'reports'",
+    ):
+        EntryPolicy.of("nightly", {"limit": "report"}, None, known)
+    with pytest.raises(SettingError, match=r"'nightly', once_limit of its task: found 'mails', .* which has none"):
+        EntryPolicy.of("nightly", {}, limited, SETTINGS)
+    for wrong in (3, "a b", "", None, ["reports"]):
+        with pytest.raises(SettingError, match=r"beat entry 'nightly', once\['limit'\]: found"):
+            EntryPolicy.of("nightly", {"limit": wrong}, None, known)
 
 
 def test_an_entry_may_lift_the_settings_grace() -> None:

@@ -78,6 +78,7 @@ def of_dateutil(after: datetime, until: datetime, **rule: Any) -> list[datetime]
 @given(rules(), st.integers(0, 300), st.integers(0, 86399))
 @example((2, datetime(2026, 11, 18, 9), {"bysetpos": [1], "byweekday": [0, 4]}), 3, 0)
 @example((2, datetime(2026, 11, 18, 9), {"interval": 3, "wkst": 6, "byweekday": [6, 0, 2]}), 9, 7)
+@example((0, datetime(2026, 1, 22, 9), {"bymonth": [3, 11]}), 0, 0)
 def test_the_starts_are_dateutils(drawn: tuple[int, datetime, dict[str, Any]], periods: int, seconds: int) -> None:
     """Each of them, in order, and no other: with any interval, week start and position, from any instant on."""
     freq, first, rule = drawn

@@ -29,7 +29,10 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("max_attempts", 3, [1, 2, 1_000_000], [0, -1, 1.0, "3", None, True, 1_000_001]),
     ("recover", True, [False], [None, 0, 1, "yes", "False"]),
     ("retry_failed_after", None, [0, 1.5, 3600, None], [each for each in _SECONDS if each is not None]),
-    ("overlap", "allow", ["skip"], ["", "never", None, True, 1, ["skip"]]),
+    ("deadline", None, [1, 1.5, 900, None], [*(each for each in _SECONDS if each is not None), 0, 0.9]),
+    ("pause_after_failures", None, [1, 5, 1_000_000, None], [0, -1, 1.0, "3", True, 1_000_001]),
+    ("on_failure", None, ["proj.tell_somebody", "tell", None], ["", "a b", "a\nb", 1, True, ["t"], "x" * 501]),
+    ("overlap", "allow", ["skip", "buffer_one", "buffer_first", "buffer_all"], ["", "never", None, True, 1, ["skip"]]),
     ("marker_ttl", 600.0, [1, 2.5], [*_SECONDS, 0, 0.9]),
     ("retention", 86_400.0, [1, 2.5], [*_SECONDS, 0, 0.9]),
     ("catch_up", "latest", ["all", "none"], ["", "newest", None, True, 1, ["all"]]),
@@ -76,7 +79,34 @@ def test_a_setting_has_its_documented_default(name: str, default: Any) -> None:
 def test_the_table_names_every_setting() -> None:
     """No setting is without a test; the two about Redis, the board's links and what holds a password have their own."""
     names = {f.name for f in dataclasses.fields(Settings)}
-    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options", "board_links", "effects_url"}
+    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options", "board_links", "limits", "effects_url"}
+
+
+def test_limits() -> None:
+    """Names with numbers of places; app.conf shows an empty dict where none are set."""
+    assert read(once_beat_limits={"reports": 3, "a.b-c_9": 1}).limits == {"reports": 3, "a.b-c_9": 1}
+    assert read().limits == {}
+    assert app_with().conf.once_beat_limits == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ([("reports", 3)], "once_beat_limits: found .*, expected a dict of names and numbers of places"),
+        ({"reports": 0}, r"once_beat_limits\['reports'\]: found 0, expected a whole number, at least 1"),
+        ({"reports": True}, r"once_beat_limits\['reports'\]: found True"),
+        ({"reports": "3"}, r"once_beat_limits\['reports'\]: found '3'"),
+        ({"a b": 1}, "once_beat_limits, a name: found 'a b', expected 1 to 64 letters"),
+        ({"{a}": 1}, "once_beat_limits, a name"),
+        ({"": 1}, "once_beat_limits, a name"),
+        ({"x" * 65: 1}, "once_beat_limits, a name"),
+        ({3: 1}, "once_beat_limits, a name: found 3"),
+    ],
+)
+def test_wrong_limits(limits: Any, expected: str) -> None:
+    """The error names the setting, the limit, and what was expected."""
+    with pytest.raises(SettingError, match=expected):
+        read(once_beat_limits=limits)
 
 
 def test_the_url_of_effects() -> None:

@@ -21,6 +21,7 @@ from celery_once_beat.windows import (
     HEADERS,
     INSTANT_WIDTH,
     Window,
+    check_retry,
     decode_headers,
     encode_headers,
     find_headers,
@@ -161,6 +162,22 @@ def test_headers_carry_a_window(window: Window) -> None:
     assert ("once_lease" in headers) == (window.lease is not None)
 
 
+WINDOWS_OF_LIMIT = Window("e", datetime(2026, 1, 1, tzinfo=timezone.utc), None)
+
+
+def test_a_limit_is_for_versions_that_know_it() -> None:
+    """Its messages say a later version, so that workers which would run them without a place put them back."""
+    limited = replace(WINDOWS_OF_LIMIT, limit="reports")
+    headers = encode_headers(limited)
+    assert (headers["once_limit"], headers["once_v"]) == ("reports", 2)
+    assert decode_headers(headers) == limited
+    assert encode_headers(WINDOWS_OF_LIMIT)["once_v"] == 1
+    assert decode_headers(encode_headers(WINDOWS_OF_LIMIT, waits=True)) == WINDOWS_OF_LIMIT
+    for wrong in ("", "a b", "{a}", 3, None, "x" * 65):
+        with pytest.raises(HeaderError, match=r"message header once_limit: found .*, expected the name of a limit"):
+            decode_headers({**headers, "once_limit": wrong})
+
+
 def test_headers_look_like_this() -> None:
     """The names and forms on the wire stay as other languages' workers read them."""
     assert encode_headers(WINDOW) == GOOD
@@ -225,7 +242,7 @@ def test_a_missing_header_is_named(name: str) -> None:
         decode_headers({key: value for key, value in GOOD.items() if key != name})
 
 
-@pytest.mark.parametrize("version", [2, 10**6, 10**5000], ids=["2", "million", "endless"])
+@pytest.mark.parametrize("version", [3, 10**6, 10**5000], ids=["3", "million", "endless"])
 def test_a_newer_version_is_not_guessed_at(version: int) -> None:
     """Whatever else a newer message holds, it is an error of its own, so that it can be put back."""
     with pytest.raises(NewerVersionError, match="once_v"):
@@ -661,3 +678,13 @@ def test_the_clock_is_never_read() -> None:
         Noon(nowfun=clock, app=APP),
     ):
         assert next_start(kind, START) is not None
+
+
+def test_a_retry_number_that_the_store_can_keep() -> None:
+    """None is the first try; what is no whole number up to a milliard is refused with what was found."""
+    assert [check_retry(number) for number in (None, 0, 10**9)] == [0, 0, 10**9]
+    for wrong in (-1, 10**9 + 1, True, 1.0, "1"):
+        with pytest.raises(
+            HeaderError, match=r"^message header retries: found .*, expected a whole number from 0 to 10{9}$"
+        ):
+            check_retry(wrong)

@@ -22,6 +22,7 @@ if kind == 'run' and not RUNNING then
   return {'busy', 'running'}
 end
 local window = read_window()
+window.given_up = true
 close_window(window, 'abandoned', window.owner)
 mark_done(OWNER, 'abandoned', not passed()) -- the history says who ran it last, the marker who gave it up
 return {'finished'}

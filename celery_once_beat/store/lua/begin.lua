@@ -4,6 +4,10 @@
 -- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
 -- retry, is to be recovered, or waits itself.
 --
+-- With a buffer it waits then, and this copy is to be parked: buffer_one keeps the newest of the new ones that wait,
+-- buffer_first the oldest, and the others are skipped; buffer_all keeps MOST_WAITING. So does one for which there is no place
+-- of its limit, NO_PLACE.
+--
 -- MARKS says that WORKERS is given, and that its worker's name goes there: for people, now and then.
 --
 -- returns 'begun <fence> <attempt> <last_done> <overlap>'   run it; last_done is '' where there is none, overlap the
@@ -14,8 +18,11 @@
 --                               is an older one
 --         {'busy', 'runs alone'}   it runs, and nobody recovers it: its run key alone decides. This copy comes again,
 --                               since the other may be dead; it isn't counted
---         {'closed', outcome}   this begin closed it: a limit was reached, or it is skipped
+--         {'closed', outcome, called, why}   this begin closed it: a limit was reached, or it is skipped. called is '', or the
+--                               start of the window whose turn it is now; why is there if the outcome alone doesn't say it
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
+--         {'buffered', start, called, skipped...}   it waits for that window, '' for a place. called is '', or the start of the
+--                               window whose turn it is; skipped are those that are passed over now
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
 local NOW = server_time()
@@ -27,6 +34,9 @@ end
 
 local entry = read_entry()
 check_entry()
+if entry.tells then
+  check_tells()
+end
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()
@@ -57,12 +67,13 @@ local function refuse(...)
 end
 
 if kind == 'done' and owner == OWNER and LIMITS[number] then
-  return {'closed', number} -- the reply to the begin that closed it was lost
+  return {'closed', number, entry.buffered and called_window() or ''} -- the reply to the begin that closed it was lost
 end
 if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
-local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
+local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.buffer and 'buffer_' .. entry.buffer or entry.overlap
+local buffers = string.sub(overlap, 1, 7) == 'buffer_'
 local function answer(fence, attempt)
   if MARKS then
     mark_worker()
@@ -97,6 +108,9 @@ end
 -- the clock alone keeps it growing.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
+  if NO_PLACE ~= '' then
+    return {'busy', 'runs alone'} -- nobody would call it
+  end
   -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
   fence = int(fence)
   redis.call('HSET', ENTRY, 'fence', fence)
@@ -121,7 +135,7 @@ if overlap == 'skip' and not outcome then
   waits = last_that_waits() == START
   local another_runs_now = another_runs()
   if window.fence == 0 and window.backfill == 0 then
-    outcome = (another_runs_now or another_goes_first()) and 'skipped'
+    outcome = (another_runs_now or another_goes_first() or another_waits_for_place()) and 'skipped'
   elseif another_runs_now then
     -- It has begun before, or was ordered, so it waits. It is overdue: a beat publishes it again once the other has ended.
     touch_entry()
@@ -131,13 +145,41 @@ if overlap == 'skip' and not outcome then
     write_window(window, NOW)
     return refuse('busy', 'another window of its entry runs')
   end
+elseif buffers and not outcome then
+  waits = last_that_waits() == START
+  local before, to_call = waits_for(window)
+  if before then
+    local over, itself = {}, false
+    if overlap ~= 'buffer_all' and window.fence == 0 and window.backfill == 0 then
+      over, itself = passed_over(overlap, to_call and before)
+    elseif window.fence == 0 and window.backfill == 0 and window.released == HELD then
+      itself = #all_that_wait() >= MOST_WAITING
+      window.failure = itself and MOST_WAITING .. ' windows of its entry wait already'
+    end
+    if itself then
+      outcome = 'skipped'
+    else
+      pass_over(over, OWNER)
+      start_waiting(window)
+      local reply = {'buffered', before, to_call and call_window(before) or ''}
+      for _, each in ipairs(over) do
+        reply[#reply + 1] = each.start
+      end
+      return reply
+    end
+  end
+end
+if NO_PLACE ~= '' and not outcome then
+  start_waiting(window, NO_PLACE)
+  return {'buffered', '', ''}
 end
 local note_consumed
 if entry.trying and window.fence == 0 then
   note_consumed = see_consumed(window)
 end
+local next_called
 if outcome then
-  close_window(window, outcome, OWNER)
+  next_called = close_window(window, outcome, OWNER)
 else
   redis.call('DEL', RUN) -- needs no memory, for a full server
 end
@@ -145,14 +187,17 @@ if note_consumed then
   note_consumed()
 end
 if outcome then
-  return {'closed', outcome}
+  return {'closed', outcome, next_called or '', window.failure or nil}
+end
+if window.released >= WAITS_FOR_TURN then
+  forget_message(START, window)
 end
 window.attempts, window.turn = window.attempts + 1, window.turn + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
 window.released, window.taken, window.publishes = HELD, 0, 0
 fence = int(fence)
 set_running(fence)
-if overlap == 'skip' then
+if overlap == 'skip' or buffers then
   redis.call('HSET', ENTRY, 'running', START)
   if waits then
     redis.call('HDEL', ENTRY, 'waiting')

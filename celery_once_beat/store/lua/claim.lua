@@ -63,13 +63,16 @@ local function look_at(run_key, start, member)
     local window = new_window(BEAT, 0)
     -- Not this beat's to publish: a claim that is repeated must not find turn 1.
     window.owner, window.publishes, window.turn = owner, 0, 2
+    local left, waits = math.max(redis.call('PTTL', run_key), 0), nil
     if kind == 'run' then
       window.attempts, window.fence = 1, number
     else
       window.retry, window.released = number, TO_RETRY
+      -- It was to outlive the wait for a worker. From now on the account does, and the retry's message may be lost.
+      left = math.max(left - RETENTION, MARGIN)
+      waits = run_key
     end
-    deadline = NOW + math.max(redis.call('PTTL', run_key), 0) + MARGIN
-    return {window = window, deadline = deadline, start = start, member = member}
+    return {window = window, deadline = NOW + left + MARGIN, start = start, member = member, left = left, waits = waits}
   end
   return nil
 end
@@ -80,19 +83,24 @@ end
 
 local function take_over(found)
   if found.window then
+    if found.waits then
+      redis.call('PEXPIRE', found.waits, int(found.left))
+    end
     write_window_at(found.start, found.member, found.window, found.deadline)
   else
     count(found.outcome, 1)
   end
 end
 
-local place, missed, newest_missed, known = 0, MISSED_COUNT, START, {}
+local place, missed, newest_missed, known, passed_over = 0, MISSED_COUNT, START, {}, {}
 for start in string.gmatch(MISSED, '%S+') do
   place, newest_missed = place + 1, start
   local found = look_at(MISSED_RUNS[place], start, member_of(start))
   if found then
     known[#known + 1] = found
     missed = missed - 1
+  else
+    passed_over[#passed_over + 1] = start
   end
 end
 local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
@@ -102,6 +110,9 @@ end
 if missed > 0 then
   look_at_count('c:missed')
 end
+if entry.tells then
+  check_tells()
+end
 if MODE == 'untracked' then
   look_at_count('c:untracked')
 end
@@ -109,6 +120,9 @@ if missed > 0 then
   make_room()
   remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
   count('missed', missed)
+end
+if entry.tells and passed_over[1] and entry.paused ~= '1' then -- while it is paused, somebody orders them to be passed over
+  tell_missed(passed_over)
 end
 if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
   keep(ENTRIES) -- it is written by loads alone, and once a day is enough
@@ -120,6 +134,12 @@ end
 if MODE == 'run' and not itself then
   local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
   write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
+  if entry.tells then
+    local deadline = read_tells()
+    if deadline > 0 then
+      add_notice('late', START, STARTS_AT + deadline)
+    end
+  end
   if not mine then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
     return {'moved', START, missed}

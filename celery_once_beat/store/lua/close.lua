@@ -3,7 +3,8 @@
 --
 -- OUTCOME is expired or revoked; of a result done, failed or revoked; 'unknown' if the worker doesn't know the task.
 --
--- returns {'closed', outcome}   recorded, now or when this was sent before
+-- returns {'closed', outcome, called}   recorded, now or when this was sent before; called is '', or the start of the window
+--                         whose turn it is now
 --         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
 --                         it died, which is for recovery; or it is closed already, and perhaps ordered since
 --         {'sooner'}      the task is unknown: it stays open, and is overdue soon, in doubling steps up to
@@ -18,7 +19,10 @@ if not is_open() then
     touch_entry()
     redis.call('HSET', ENTRY, 'discarded', int(NOW) .. ' ' .. OWNER)
   end
-  return kind == 'done' and owner == OWNER and {'closed', OUTCOME} or {'unchanged'}
+  if kind ~= 'done' or owner ~= OWNER then
+    return {'unchanged'}
+  end
+  return {'closed', OUTCOME, entry.buffered and called_window() or ''}
 end
 local window = read_window()
 if BY_SCHEDULE and window.backfill == 1 then
@@ -49,7 +53,6 @@ end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
 local idle = not kind and (window.fence == 0 or window.released == TO_RETRY or OUTCOME == 'revoked')
 if (idle or kind == 'wait') and window.retry == RETRY then
-  close_window(window, OUTCOME, OWNER)
-  return {'closed', OUTCOME}
+  return {'closed', OUTCOME, close_window(window, OUTCOME, OWNER) or ''}
 end
 return {'unchanged'}

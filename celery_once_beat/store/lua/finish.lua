@@ -7,7 +7,8 @@
 -- FAILURE is what a failure says, for people, '' for nothing; then FAILURES is given.
 --
 -- returns 'finished'     the outcome is recorded
---         {'again', ms}  it stays open, to run again so much later
+--         {'finished', called}   the same; called is the start of the window whose turn it is now
+--         {'again', ms, called}  it stays open, to run again so much later; called as above, '' for none
 --         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
@@ -20,20 +21,22 @@ if kind == 'done' then
     return 'stale'
   end
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
-  return 'finished'
+  local again_called = entry.buffered and called_window()
+  return again_called and {'finished', again_called} or 'finished'
 end
 local verdict = hold(kind, owner)
 if not verdict and open and not kind then
   local window = read_window()
   if (window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE) and is_owner(window.owner) then
     touch_entry()
-    return {'again', int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))} -- the reply to its finish was lost
+    local left = int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))
+    return {'again', left, entry.buffered and called_window() or ''} -- the reply to its finish was lost
   end
 end
 if verdict == 'wait' and number == NO_RETRY then
   local left = math.max(redis.call('PTTL', RUN), 1)
   redis.call('PEXPIRE', RUN, left)
-  return {'again', int(left)} -- the reply to this one's finish was lost
+  return {'again', int(left), ''} -- the reply to this one's finish was lost
 end
 if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
   return 'stale'
@@ -42,7 +45,7 @@ if not open then
   if AGAIN > 0 and KEYED then
     redis.call('DEL', RUN) -- frees memory first
     redis.call('SET', RUN, 'wait:' .. int(NO_RETRY) .. ':' .. OWNER, 'PX', AGAIN)
-    return {'again', int(AGAIN)}
+    return {'again', int(AGAIN), ''}
   end
   redis.call('DEL', RUN) -- frees memory first
   mark_done(OWNER, OUTCOME, true)
@@ -61,10 +64,11 @@ if again > 0 and window.attempts < most_attempts() then
   if FAILURE ~= '' then
     remember_failure()
   end
-  return {'again', int(again)}
+  return {'again', int(again), give_turn() or ''}
 end
-close_window(window, OUTCOME, OWNER, NOW - window.fence)
+window.failure = FAILURE
+local next_called = close_window(window, OUTCOME, OWNER, NOW - window.fence)
 if FAILURE ~= '' then
   remember_failure()
 end
-return 'finished'
+return next_called and {'finished', next_called} or 'finished'

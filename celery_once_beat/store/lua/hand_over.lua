@@ -12,14 +12,21 @@ if verdict == 'wait' and number == RETRY then
   redis.call('PEXPIRE', RUN, redis.call('PTTL', RUN)) -- a write, for WAIT to wait for
   return {'handed over'}
 end
+local open = is_open()
+local window = open and read_window()
+if open and not kind and window.released == TO_RETRY and window.retry == RETRY and is_owner(window.owner)
+  and (FENCE == '0' or int(window.fence) == FENCE) then
+  touch_entry()
+  return {'handed over'} -- the reply to this one was lost, and what says who waits has expired since
+end
 if verdict ~= 'run' then
   return {'stale'}
 end
-local open = is_open()
-local window = open and read_window()
 local hold_for = DELAY + MARGIN
 if not open then
-  hold_for = math.max(hold_for, tonumber(RETENTION)) -- the run key alone decides, so it must outlive the wait for a worker too
+  -- The run key alone decides, so it must outlive the wait for a worker too. From what is left of it beyond that a claim
+  -- knows when the retry is due.
+  hold_for = hold_for + RETENTION
 end
 redis.call('DEL', RUN) -- frees memory first
 redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))

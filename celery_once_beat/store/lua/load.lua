@@ -19,7 +19,7 @@
 --         {'who', beat...}   see loaders.lua
 
 local NOW, TIME = server_time()
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'buffer')
 local cursor, since = fields[2], instant_field('since', fields[6])
 
 local others, latest = read_loaders(fields[4])
@@ -86,9 +86,22 @@ else
     forget_counts()
   end
 end
+if DEADLINE or PAUSE_AFTER_FAILURES or ON_FAILURE ~= '' then
+  of_news[#of_news + 1] = 'tells'
+  of_news[#of_news + 1] = string.format('%.0f %.0f %d', DEADLINE or 0, PAUSE_AFTER_FAILURES or 0, ON_FAILURE ~= '' and 1 or 0)
+elseif fields[7] then
+  redis.call('HDEL', ENTRY, 'tells', 'streak')
+end
+-- Earlier versions don't know buffers. They read skip: so nothing overlaps beside them.
+local buffer = string.match(OVERLAP, '^buffer_(%a+)$')
+if buffer then
+  of_news[#of_news + 1], of_news[#of_news + 2] = 'buffer', buffer
+elseif fields[8] then
+  redis.call('HDEL', ENTRY, 'buffer')
+end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
   'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,
-  'again', RETRY_FAILED_AFTER or -1, 'overlap', OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
+  'again', RETRY_FAILED_AFTER or -1, 'overlap', buffer and 'skip' or OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
 if DEFINED ~= '' then
   list_entry(TTL)

@@ -3,6 +3,8 @@
 -- Of a definition that was set at run time it is a change: counted, remembered, and kept with the definition, also where no
 -- beat has loaded the entry yet. The entry's own field is what claims look at.
 --
+-- ONLY_STILL: it was paused before, and is to be so in its definition too, unless somebody has resumed it since.
+--
 -- returns {'done', field, value...}   it is as asked, now or before: what there is from then on
 --         {'paused'}    the same, of an entry that wasn't set at run time
 --         {'unknown'}   there is no such entry
@@ -10,6 +12,9 @@
 local NOW, TIME = server_time()
 local cursor, before = read_fields()[2], read_definition()
 local set = before and not before.deleted
+if ONLY_STILL and redis.call('HGET', ENTRY, 'paused') ~= '1' then
+  return {'unknown'}
+end
 if not cursor and not set then
   return {'unknown'}
 end

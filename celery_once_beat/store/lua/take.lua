@@ -6,6 +6,7 @@
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, this beat's definition isn't in force, or 'another
 --                                 window of its entry runs': without overlap, one that has begun before waits
+--         {'no', 'waits'}         it waits for its turn; it is called then
 --         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
 local NOW = server_time()
@@ -63,7 +64,17 @@ if outcome then
   return {'closed', outcome}
 end
 local is_new = window.fence == 0 and window.backfill == 0
-if not is_new and entry.overlap ~= 'allow' and last_that_began() then
+if window.released == WAITS_FOR_TURN then
+  local before, to_call = waits_for(window)
+  if before and entry.overlap ~= 'allow' then
+    if to_call then
+      call_window(before)
+    end
+    set_deadline(end_of_wait(window))
+    return {'no', 'waits'}
+  end
+  call_window(START)
+elseif not is_new and window.released ~= WAITS_FOR_PLACE and entry.overlap ~= 'allow' and last_that_began() then
   wait_for_turn()
   if another_runs() then
     return {'no', 'another window of its entry runs'} -- it stays overdue, and is published once the other has ended

@@ -29,13 +29,18 @@ local function remember(start, outcome, claimed, begun, closed, number, beat, ow
   end
 end
 
--- `ran`: for how long, ms; nil where its execution didn't say that it ended.
+-- `ran`: for how long, ms; nil where its execution didn't say that it ended. Returns the start of the window that is called
+-- next, or nil; see give_turn.
 local function close_window(window, outcome, owner, ran)
   check_instants()
   local alone = not passed()
   local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
   local counted = int(look_at_count(name) + 1)
+  local say
+  if entry.tells then
+    say = see_end(window, outcome)
+  end
   make_room()
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
@@ -49,6 +54,13 @@ local function close_window(window, outcome, owner, ran)
   local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
     owner)
+  if say then
+    say()
+  end
+  if entry.buffered then
+    forget_message(START, window)
+    return give_turn()
+  end
 end
 
 -- The run key may say done for a window that is open; any verb that meets it closes it. Returns the run state.

@@ -12,13 +12,20 @@
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
+--   buffer        one, first or all, where overlap says skip: windows are to be buffered. Earlier versions skip them
+--   buffered      1: windows wait for their turn or for a place; absent: none does
+--   limit         of which limit a window waited for a place last; for people
 --   refused       how many copies begin refused
---   running       start of the last window that began, or that was taken after it had begun; only with overlap skip
---   waiting       '<start> <server ms>': the oldest window that found another running and is to run after it, and when it
---                 was last seen to wait; see overlap.lua
+--   running       start of the last window that began, or that was taken after it had begun; unless overlap says allow
+--   waiting       '<start> <server ms>': the window that is to run next, and since when: the oldest that has begun before
+--                 and found another running, or one that waited and was called; see overlap.lua
 --   trying        '<start> <number> <server ms>'; see unconsumed.lua
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
 --   times         histograms; see times.lua
+--   tells         '<deadline, ms> <failures> <0 or 1>': what is to be said of its windows; see notices.lua
+--   streak        '<number> <start>...': the windows that failed in a row; only where so many pause it
+--   late          how many windows were said to be late   tellings: how often a beat took something to say
+--   e:<start>, n:<start>!<kind>   of windows of which something is yet to be said
 --   w:<start>     the account of an open window; see window.lua
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
@@ -42,7 +49,7 @@ end
 local function write_paused(key, paused, words)
   redis.call('HDEL', key, 'paused')
   if not paused then
-    redis.call('HDEL', key, 'paused_words')
+    redis.call('HDEL', key, 'paused_words', 'streak')
   elseif words then
     redis.call('HSET', key, 'paused', '1', 'paused_words', words)
   else
@@ -63,13 +70,15 @@ end
 -- hash lives after this, ms.
 local function read_entry()
   local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
-    'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START)
+    'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START,
+    'tells', 'streak', 'buffer', 'buffered')
   return {
     cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
     ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8],
     refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11], paused = hash[12], fingerprint = hash[13],
     recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18],
-    times = hash[19], account = hash[20],
+    times = hash[19], account = hash[20], tells = hash[21], streak = hash[22],
+    buffer = hash[17] == 'skip' and hash[23], buffered = hash[24],
   }
 end
 

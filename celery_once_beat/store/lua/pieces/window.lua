@@ -14,6 +14,8 @@ local SENT = 2
 local HELD, TO_RETRY, TO_RUN_AGAIN = 0, 1, 2
 -- A beat has taken the window that is to run again; any copy may begin.
 local RUN_AGAIN_DUE = 3
+-- A copy of its message was met, and it wasn't its turn, or there was no place; until it begins. See overlap.lua.
+local WAITS_FOR_TURN, WAITS_FOR_PLACE = 4, 5
 
 local function new_window(beat, expires)
   return {

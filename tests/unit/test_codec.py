@@ -1,0 +1,481 @@
+"""The wire: what each reply, hash and record is read as, and what arguments are written as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from celery_once_beat.errors import NewerVersionError, StoreDataError
+from celery_once_beat.store import codec
+from celery_once_beat.store import model as m
+from celery_once_beat.windows import WindowKey
+
+A, B, C = (f"2026-01-01T0{hour}:00:00.000000Z" for hour in (1, 2, 3))
+AT = datetime(2026, 1, 1, 1, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+#: AT, as a server counts.
+MS = "1767229200000"
+LONG = "x" * 1200
+WINDOW = WindowKey("a@b", AT)
+
+
+def same(found: Any, expected: Any) -> None:
+    """Also what a comparison leaves out, and whether a number is whole."""
+    assert type(found) is type(expected)
+    assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("read", "reply", "expected"),
+    [
+        (codec.read_load, ["superseded", "b", "12"], m.Superseded("b", 12)),
+        (codec.read_load, ["loaded", A, "12", "new", 1, A], m.Loaded(AT, 12, "new", True, AT)),
+        (codec.read_load, ["loaded", B, "12", "same", 0, A], m.Loaded(AT + HOUR, 12, "same", False, AT)),
+        (codec.read_or_who(codec.read_load), ["who", "b", "c"], m.Who(["b", "c"])),
+        (codec.read_or_who(codec.read_word), ["unloaded"], "unloaded"),
+        (codec.read_change, ["done", "3", A, "1"], m.Changed(3, AT, True, False)),
+        (codec.read_change, ["done", "3", A], m.Changed(3, AT, False, False)),
+        (codec.read_change, ["same", "3", A, "0"], m.Changed(3, AT, False, True)),
+        (codec.read_change, ["conflict"], m.Conflict(None)),
+        (codec.read_change, ["unknown"], m.Unknown()),
+        (codec.read_pause, ["unknown"], m.Unknown()),
+        (codec.read_pause, ["done"], m.Confirmed()),
+        (codec.read_pause, ["done", "text"], m.Confirmed()),
+        (codec.read_claim, ["claimed", 1, MS, 2], m.Claimed(1, AT, 2)),
+        (codec.read_claim, ["claimed", 0, "0", 0], m.Claimed(0, None, 0)),
+        (codec.read_claim, ["moved", A, 2], m.Moved(AT, 2)),
+        (codec.read_claim, ["paused"], m.Paused()),
+        (codec.read_claim, ["superseded", "b"], m.Superseded("b")),
+        (codec.read_claim, ["unknown"], m.Unknown()),
+        (codec.read_confirm, ["confirmed"], m.Confirmed()),
+        (codec.read_confirm, ["failed"], m.Closed("failed")),
+        (codec.read_confirm, ["untracked"], m.Closed("untracked")),
+        (codec.read_confirm, ["unchanged"], m.Unchanged()),
+        (codec.read_take, ["taken", 2, 3, 1, MS, 4, "0"], m.Taken(2, 3, 1, AT, 4, None)),
+        (codec.read_take, ["taken", 2, 3, 1, "0", 4, MS], m.Taken(2, 3, 1, None, 4, AT)),
+        (codec.read_take, ["closed", "expired"], m.Closed("expired")),
+        (codec.read_take, ["no", "held"], m.Unchanged("held")),
+        (codec.read_backfill, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
+        (codec.read_backfill, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
+        (codec.read_backfill, ["open"], m.Open()),
+        (codec.read_backfill, ["unknown"], m.Unknown()),
+        (codec.read_abandon, ["finished"], m.Finished()),
+        (codec.read_abandon, ["busy", "running"], m.Busy("running")),
+        (codec.read_abandon, ["unchanged"], m.Unchanged()),
+        (codec.read_begin, f"begun 12 2 {A} buffer one", m.Begun(12, 2, AT, "buffer one")),
+        (codec.read_begin, "begun 12 2  skip", m.Begun(12, 2, None, "skip")),
+        (codec.read_begin, ["closed", "done"], m.Closed("done", None)),
+        (codec.read_begin, ["closed", "skipped", A], m.Closed("skipped", AT)),
+        (codec.read_begin, ["closed", "skipped", ""], m.Closed("skipped", None)),
+        (codec.read_begin, ["buffered", A, B, C, A], m.Buffered(AT, AT + HOUR, (AT + 2 * HOUR, AT))),
+        (codec.read_begin, ["buffered", "", ""], m.Buffered(None, None, ())),
+        (codec.read_begin, ["busy", "running"], m.Busy("running")),
+        (codec.read_begin_now, ["elsewhen", MS], m.Elsewhen(AT)),
+        (codec.read_begin_now, "begun 12 1  -", m.Begun(12, 1, None, "-")),
+        (codec.read_park, ["unchanged"], m.Unchanged()),
+        (codec.read_park, ["parked"], m.Parked(called=False)),
+        (codec.read_park, ["called"], m.Parked(called=True)),
+        (codec.read_call, ["call", "3", "text"], m.Called(3, "text")),
+        (codec.read_call, ["unchanged"], m.Unchanged()),
+        (codec.read_enter, ["entered", f"a@b@{A}", "foreign"], m.Entered((WINDOW,), shared=False)),
+        (codec.read_enter, ["shared"], m.Entered((), shared=True)),
+        (codec.read_enter, ["waits", f"a@b@{A}"], m.Full((WINDOW,))),
+        (codec.read_key_claim, ["claimed"], m.Claimed(0, None)),
+        (codec.read_key_claim, ["elsewhen", MS], m.Elsewhen(AT)),
+        (codec.read_key_claim, ["taken"], m.Unchanged("taken")),
+        (codec.read_renew, ["renewed"], m.Renewed()),
+        (codec.read_renew, ["stale"], m.Stale()),
+        (codec.read_hand_over, ["handed over"], m.HandedOver()),
+        (codec.read_hand_over, ["stale"], m.Stale()),
+        (codec.read_finish, "finished", m.Finished()),
+        (codec.read_finish, "stale", m.Stale()),
+        (codec.read_finish, ["finished", A], m.Finished(AT)),
+        (codec.read_finish, ["again", "1500", A], m.Again(1.5, AT)),
+        (codec.read_finish, ["again", 0, ""], m.Again(0.0, None)),
+        (codec.read_close, ["closed", "revoked", A], m.Closed("revoked", AT)),
+        (codec.read_close, ["closed", "revoked"], m.Closed("revoked", None)),
+        (codec.read_close, ["unchanged"], m.Unchanged()),
+        (codec.read_discarded, ["sooner"], m.Confirmed()),
+        (codec.read_discarded, ["unchanged"], m.Unchanged()),
+        (codec.read_receive, ["received"], m.Confirmed()),
+        (codec.read_receive, ["unchanged"], m.Unchanged()),
+        (codec.read_heartbeat, ["1767229200", "250", "1", "b", "c"],
+         m.Heartbeat(AT + timedelta(microseconds=250), ("b", "c"), True)),
+        (codec.read_heartbeat, ["1767229200", "0", "0"], m.Heartbeat(AT, (), False)),
+        (codec.read_spent, ["spent"], m.Spent()),
+        (codec.read_spent, ["again", A], m.Spent(AT)),
+        (codec.read_spent, ["unknown"], m.Unknown()),
+        (codec.read_tell, ["no"], m.Unchanged()),
+        (codec.read_tell, ["forgotten"], m.Forgotten()),
+    ],
+)  # fmt: skip
+def test_each_reply(read: Callable[[Any], Any], reply: Any, expected: Any) -> None:
+    """What a script's header says is read as that, each value in its place."""
+    same(read(reply), expected)
+
+
+def test_a_key_waits_for_nothing() -> None:
+    """A reply that a verb can't give is none."""
+    with pytest.raises(ValueError, match=r"^a key waits for nothing$"):
+        codec.read_begin_now(["buffered", "", ""])
+    with pytest.raises(TypeError, match=r"^found 7, expected a word$"):
+        codec.read_word([7])
+
+
+# ------------------------------------------------------------------------------------------------- windows
+
+
+def an_account(fence: str = "0", released: int = 0, taken: int = 0, owner: str = "-", backfill: int = 0) -> str:
+    return f"3 {fence} 2 7 5 {MS} 9 {backfill} {released} {taken} {owner} host:1:b"
+
+
+@pytest.mark.parametrize(
+    ("account", "expected"),
+    [
+        (an_account(), {}),
+        (an_account("1767232800000", owner="w:1"), {"begun": AT + HOUR, "owner": "w:1"}),
+        (an_account("1767232800000", taken=2), {"begun": AT + HOUR, "given_back": True}),
+        (an_account(taken=2), {}),
+        (an_account(released=1), {"given_back": True}),
+        (an_account(released=2), {"given_back": True}),
+        (an_account(released=3), {"given_back": True}),
+        (an_account(released=4), {"waits": "turn"}),
+        (an_account(released=5), {"waits": "place"}),
+        (an_account(backfill=1), {"backfill": True}),
+    ],
+)
+def test_an_open_window(account: str, expected: dict[str, Any]) -> None:
+    """An account says how its window stands."""
+    said = {"begun": None, "backfill": False, "given_back": False, "owner": "", "waits": "", **expected}
+    same(codec._read_open(account), m.OpenWindow(AT, attempts=3, retry=2, beat="host:1:b", **said))
+
+
+TELL = ["tell", 4, "", "", "", "", "", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "expected"),
+    [
+        (2, an_account(), {"open": codec._read_open(an_account())}),
+        (3, "run:w:1:12", {"run": "running"}),
+        (3, "wait:2:w:1", {"run": "waiting", "retry": 2}),
+        (3, "done:failed:w", {}),
+        (4, f"{MS}.5", {"deadline": AT}),
+        (5, f"failed {MS} 2 Boom: a b", {"ended": m.Ended("failed", AT, 2, "Boom: a b")}),
+        (6, "Boom", {"failure": "Boom"}),
+        (7, '{"by": "ann", "note": "why"}', {"paused": True, "paused_by": "ann", "paused_for": "why"}),
+        (7, "{}", {"paused": True}),
+        (8, "1", {"unconsumed": True}),
+        (8, "0", {}),
+        (9, "reports", {"limit": "reports"}),
+    ],
+)
+def test_what_is_to_be_told(place: int, text: str, expected: dict[str, Any]) -> None:
+    """Each word of tell's reply says one thing."""
+    same(
+        codec.read_tell([text if each == place else word for each, word in enumerate(TELL)]), m.Tell(turn=4, **expected)
+    )
+
+
+def test_for_what_a_window_waits() -> None:
+    """For its turn it waits for another window, else for a place of a limit."""
+    turn = an_account(released=4)
+    said = codec.read_tell([*TELL[:2], turn, *TELL[3:9], A])
+    same(said, m.Tell(turn=4, open=codec._read_open(turn), waits_for=AT))
+
+
+def test_an_end_is_told_of_a_window_that_is_open_again() -> None:
+    """Somebody has ordered it since."""
+    reply = [*TELL[:4], MS, f"failed {MS} 2 Boom", *TELL[6:]]
+    same(codec.read_tell(reply), m.Tell(turn=4, deadline=AT, ended=m.Ended("failed", AT, 2, "Boom")))
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (f"2026-01-01T01:00:00 done {MS} 500 1500 2 host:1 @w",
+         m.Past(AT, "done", AT, AT + HOUR / 7200, AT + 3 * HOUR / 7200, 2, 0, "host:1", "celery@w", False)),
+        (f"2026-01-01T01:00:00.25 failed {MS} 0 0 1 host:order w",
+         m.Past(AT + timedelta(seconds=0.25), "failed", AT, AT, AT, 1, 0, "host:order", "w", True)),
+        (f"2026-01-01T01:00:00 expired {MS} 0 1000 0 host:1 -",
+         m.Past(AT, "expired", AT, None, AT + HOUR / 3600, 0, 0, "host:1", "", False)),
+        (f"2026-01-01T01:00:00 missed {MS} 0 0 5 host:1 -",
+         m.Past(AT, "missed", AT, None, AT, 0, 5, "host:1", "", False)),
+        (f"2026-01-01T01:00:00 missed {MS} 0 0 0 host:1 -",
+         m.Past(AT, "missed", AT, None, AT, 0, 1, "host:1", "", False)),
+    ],
+)  # fmt: skip
+def test_a_record_of_a_history(record: str, expected: m.Past) -> None:
+    """A record says when, how and by whom a window ended."""
+    same(codec.read_past(record), expected)
+
+
+@pytest.mark.parametrize("word", ["", "do ne", "done1", "dóne", "\x1bdone"])
+def test_an_outcome_is_a_word(word: str) -> None:
+    """What could move a terminal's cursor is no outcome."""
+    with pytest.raises(ValueError, match=r"^found '.*', expected a word$"):
+        codec._word(word)
+
+
+@pytest.mark.parametrize(
+    ("member", "expected"),
+    [
+        (f"a@b@{A}", WINDOW),
+        (f"a@b@{A}!late", m.Notice(WINDOW, "late")),
+        (f"a!b@{A}!ended", m.Notice(WindowKey("a!b", AT), "ended")),
+        (f"a@b@{A}!other", None),
+        (f"a@b#{A}", None),
+        (f"@{A}", None),
+        (f"a@{A[:-2]}xZ", None),
+        ("", None),
+        ("foreign!late", None),
+    ],
+)
+def test_members_of_the_open_windows(member: str, expected: Any) -> None:
+    """A member is a window, or a notice of one; what is foreign stands for nothing."""
+    assert codec.read_members([member]) == [expected]
+
+
+def test_what_could_not_be_read_stays_an_error() -> None:
+    """An answer that is an error is handed on."""
+    error = StoreDataError("broken")
+    assert codec.read_definition("key", "name", error) is error
+    for read in (codec.read_changes, codec.read_orders, codec.read_numbers, codec.read_account):
+        assert read("key", error) is error  # type: ignore[operator]
+    assert codec.read_members(error) is error
+
+
+# ------------------------------------------------------------------------------------------------- definitions
+
+VALUES = {"v": "2", "version": "3", "text": "{}", "mark": "def:3:abc", "since": A, "at": B}
+
+
+def definition(**given: str | None) -> Any:
+    values = {**VALUES, **given}
+    return codec.read_definition("key", "name", [values.get(name) for name in codec.DEFINITION])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"words": '{"by": "ann", "note": "why"}'}, {"by": "ann", "note": "why"}),
+        ({"words": json.dumps({"by": LONG, "note": LONG})}, {"by": LONG[:1000], "note": LONG[:1000]}),
+        ({"words": '{"by": 7}'}, {"by": "7"}),
+        ({"words": "[]"}, {}),
+        ({"words": "{"}, {}),
+        ({"paused": "1"}, {"paused": True}),
+        ({"paused": "0"}, {}),
+        ({"deleted": "1"}, {"deleted": True}),
+    ],
+)
+def test_a_definition(given: dict[str, str], expected: dict[str, Any]) -> None:
+    """A hash is read as what somebody set; who and why are for people, so that a foreign text is none."""
+    same(
+        definition(v=str(codec.VERSION), **given),
+        m.StoredDefinition("name", "{}", 3, "def:3:abc", AT, AT + HOUR, **expected),
+    )
+
+
+def test_no_definition() -> None:
+    """There is none, it is a newer version's, or it can't be read: each is something else."""
+    assert codec.read_definition("key", "name", [None] * len(codec.DEFINITION)) is None
+    newer = definition(v="99")
+    assert isinstance(newer, NewerVersionError)
+    assert "key" in str(newer)
+    assert "99" in str(newer)
+    for given in (
+        {"mark": "def:3:a b"},
+        {"mark": "def:x:a"},
+        {"mark": f"def:3:{'a' * 41}"},
+        {"text": None},
+        {"at": "soon"},
+    ):
+        wrong = definition(v=str(codec.VERSION), **given)
+        assert isinstance(wrong, StoreDataError), given
+        assert str(wrong).startswith("the key 'key' is no definition of a schedule: ")
+
+
+def test_a_definition_that_another_has_changed() -> None:
+    """A change that comes too late, and a pause, say what is there now."""
+    flat = [word for pair in VALUES.items() for word in pair]
+    there = m.StoredDefinition("", "{}", 3, "def:3:abc", AT, AT + HOUR)
+    same(codec.read_change(["conflict", *flat]), m.Conflict(there))
+    same(codec.read_pause(["done", *flat]), there)
+    with pytest.raises(ValueError, match=r"^found the mark 'other'$"):
+        codec.read_change(["conflict", *flat, "mark", "other"])
+
+
+def test_changes() -> None:
+    """Each change of a definition says when, what, who and why."""
+    text = f'3\n{A}\nx\nset\n{{"by": "ann", "note": "why"}}\nbefore'
+    same(codec.read_changes("key", [text]), [m.ChangeRecord(3, AT, "set", "ann", "why", "before")])
+    for wrong in ("3", text.replace("set", "s t")):
+        error = codec.read_changes("key", [text, wrong])
+        assert str(error).startswith("the key 'key' holds what is no change of a schedule: ")
+
+
+def test_orders() -> None:
+    """What somebody ordered is read as it was written, the newest first; a long text is cut."""
+    first, second = m.Order("run", "a", "ann"), m.Order("edit", "b", "bob", "n" * 1200, "these")
+    cut = m.Order("edit", "b", "bob", "n" * 1000, "these")
+    assert json.loads(codec.write_order(second)) == asdict(cut)
+    reply = [f"call-1 {codec.write_order(first)}", MS, f"call-2 {json.dumps(asdict(second))}", f"{float(MS) + 1}"]
+    later = AT + timedelta(milliseconds=1)
+    same(codec.read_orders("key", reply), [m.OrderRecord(later, cut), m.OrderRecord(AT, first)])
+    for wrong in ("call", "call {}", 'call {"what": 7}', "call []"):
+        error = codec.read_orders("key", [wrong, MS])
+        assert str(error).startswith("the key 'key' holds what is no order: ")
+        assert str(error).endswith("; delete it")
+    said = codec.read_orders("key", [f"call {json.dumps({**asdict(first), 'by': 7})}", MS])
+    assert "found 7, expected a text" in str(said)
+
+
+def test_numbers() -> None:
+    """Names with numbers, whichever protocol the server speaks."""
+    same(codec.read_numbers("key", ["a", "1", "b", "2"]), {"a": 1, "b": 2})
+    same(codec.read_numbers("key", [["a", 1.0], ["b", 2.0]]), {"a": 1, "b": 2})
+    same(codec.read_numbers("key", []), {})
+    for wrong in (["a"], ["a", "soon"], ["a", "inf"]):
+        assert str(codec.read_numbers("key", wrong)).startswith("the key 'key' has no numbers of changes: ")
+
+
+# ------------------------------------------------------------------------------------------------- entries
+
+ENTRY = {"v": str(codec.VERSION), "cursor": C, "born": A, "since": B}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"last_done": A}, {"last_done": AT}),
+        ({"paused": "1"}, {"paused": True}),
+        ({"paused": "1", "paused_words": '{"by": "ann", "note": "why"}'},
+         {"paused": True, "paused_by": "ann", "paused_for": "why"}),
+        ({"paused": "0", "paused_words": '{"by": "ann"}'}, {}),
+        ({"fence": MS}, {"last_begun": AT}),
+        ({"refused": "3"}, {"refused": 3}),
+        ({"c:done": "3", "c:failed": "1", "x:done": "2"}, {"counts": {"done": 3, "failed": 1}, "apart": {"done": 2}}),
+        ({f"w:{A}": an_account()}, {"open": {AT: codec._read_open(an_account())}}),
+        ({"fingerprint": "f"}, {"fingerprint": "f"}),
+        ({"loaders": "b f 1 c g 2"}, {"loaders": ("b", "c")}),
+        ({"discarded": f"{MS} celery@w 1"}, {"discarded": ("celery@w 1", AT)}),
+        ({"discarded": MS}, {}),
+        ({"late": "4"}, {"late": 4}),
+        ({"tells": "2500 3 1"}, {"deadline": 2.5}),
+        ({"tells": "0 3 1"}, {}),
+        ({"trying": "x 1 1"}, {"unconsumed": True}),
+        ({"running": A}, {"turn": AT}),
+        ({"limit": LONG}, {"limit": LONG[:1000]}),
+        ({"times": "10 20 30 l50:1 linf:2 q250:3 r5000:4"},
+         {"times": {"late": m.Histogram({50.0: 1, float("inf"): 2}, 10), "queued": m.Histogram({250.0: 3}, 20),
+                    "ran": m.Histogram({5000.0: 4}, 30)}}),
+    ],
+)  # fmt: skip
+def test_an_entry(given: dict[str, str], expected: dict[str, Any]) -> None:
+    """Each field of an entry's hash is read as what it says; one that isn't there is nothing."""
+    nothing = {name: m.Histogram({}, 0) for name in ("late", "queued", "ran")}
+    said = {"last_done": None, "paused": False, "last_begun": None, "refused": 0, "counts": {}, "apart": {},
+            "loaders": ("",), "times": nothing, **expected}  # fmt: skip
+    account = m.EntryAccount(AT + 2 * HOUR, AT, AT + HOUR, **said)
+    flat = [word for pair in {**ENTRY, **given}.items() for word in pair]
+    same(codec.read_account("key", flat), account)
+    same(codec.read_account("key", {**ENTRY, **given}), account)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"v": "x"}, "the key 'key' has no version"),
+        ({"born": "soon"}, "the key 'key' is no account of an entry: "),
+        ({"c:d ne": "1"}, "the key 'key' is no account of an entry: found 'd ne', expected a word"),
+        ({f"w:{A}": "1"}, "the key 'key' is no account of an entry: "),
+        ({"fence": "9" * 40}, "the key 'key' is no account of an entry: "),
+    ],
+)
+def test_no_entry(given: dict[str, str], words: str) -> None:
+    """A hash that can't be read is named."""
+    found = codec.read_account("key", {**ENTRY, **given})
+    assert isinstance(found, StoreDataError)
+    assert str(found).startswith(words)
+
+
+def test_an_entry_of_another_version() -> None:
+    """A newer version's is said to be that; a hash without a cursor, or without a version, is none of this one's."""
+    newer = codec.read_account("key", {**ENTRY, "v": "99"})
+    assert isinstance(newer, NewerVersionError)
+    assert "99" in str(newer)
+    assert "key" in str(newer)
+    assert codec.read_account("key", {"v": str(codec.VERSION), "refused": "1"}) is None
+    assert codec.read_account("key", []) is None
+
+
+@pytest.mark.parametrize("text", ["1 2", "1 2 x", "1 2 3 l50", "1 2 3 z50:1", "1 2 3 l50:1 ", "1 2 ٣"])
+def test_histograms_that_cannot_be_read(text: str) -> None:
+    """They are for people: the entry is read all the same, and the command that mends them is named."""
+    account = codec.read_account("once:key", {**ENTRY, "times": text})
+    assert isinstance(account, m.EntryAccount)
+    assert isinstance(account.times, StoreDataError)
+    assert repr(text) in str(account.times)
+    assert str(account.times).endswith("; with HDEL once:key times they begin anew")
+
+
+# ------------------------------------------------------------------------------------------------- the rest
+
+
+def test_commands() -> None:
+    """A command's words are bytes with their lengths; a foreign key's bytes stay what they were."""
+    assert codec.pack("GET", "é", 7) == "*3\r\n$3\r\nGET\r\n$2\r\né\r\n$1\r\n7\r\n".encode()
+    assert codec.pack_word("\udcff") == "$1\r\n\udcff\r\n"
+    assert codec.encode("\udcff") == b"\xff"
+
+
+def test_times() -> None:
+    """Spans and instants are whole milliseconds; what is longer than scripts count is cut."""
+    assert [codec.ms(seconds) for seconds in (0, 0.0006, 1.5, 1e11, 1e12)] == [0, 1, 1500, 10**14, 10**14]
+    assert codec.ms(float("nan")) == codec.ms(float("inf")) == 10**14
+    assert codec.epoch_ms(AT) == int(MS)
+    assert codec.epoch_ms(AT + timedelta(microseconds=1999)) == int(MS) + 1
+
+
+def test_info() -> None:
+    """INFO's lines are names and values."""
+    assert codec.as_info("# Server\r\nversion:7\r\nrole:a:b\r\nblank\r\n") == {"version": "7", "role": "a:b"}
+
+
+REPORT = m.BeatReport(0.25, 1.5, 3, 1, "1.0", 2)
+
+
+def test_a_report() -> None:
+    """A beat's report is read from the JSON, else from the words of an earlier version."""
+    words, text = codec.write_report(REPORT, '{"app": "proj"}')
+    assert json.loads(text)["app"] == "proj"
+    same(codec.read_report("9 9 9 9 9", text), REPORT)
+    same(codec.read_report(words, "x"), m.BeatReport(0.25, 1.5, 3, 1, "1.0"))
+    same(codec.read_report(None, json.dumps({**asdict(REPORT), "version": "v" * 99, "entries": 3.0, "lag": 1})),
+         m.BeatReport(0.25, 1.0, 3, 1, "v" * 64, 2))  # fmt: skip
+    assert codec.write_report(REPORT, "") == (words, json.dumps(asdict(REPORT)))
+
+
+@pytest.mark.parametrize(
+    ("text", "app"),
+    [
+        ('{"app": "proj"}', "'proj'"),
+        ('{"app": "proj", "apart": "redis"}', "'proj' ('redis')"),
+        (json.dumps({"app": "a" * 99, "apart": "b" * 199}), f"'{'a' * 64}' ('{'b' * 128}')"),
+        ("{}", None),
+        ("[]", None),
+        ('"text"', None),
+        ("x", None),
+        (None, None),
+    ],
+)
+def test_an_app(text: str | None, app: str | None) -> None:
+    """Which app a beat is of is cut; what a stranger wrote is nothing."""
+    assert codec.read_app(text) == app
