@@ -5,6 +5,7 @@ from __future__ import annotations
 from .broker import broadcast_entries
 from .defined import Defined, make_defined
 from .entries import BeatEntry, Entries
+from .reasons import why_late
 from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
@@ -23,4 +24,5 @@ __all__ = (
     "broadcast_entries",
     "load_schedule",
     "make_defined",
+    "why_late",
 )

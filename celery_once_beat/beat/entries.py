@@ -43,6 +43,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, ScheduleError, SettingError, UndecidedError
 from celery_once_beat.logs import about
 from celery_once_beat.rules import (
+    TELLS,
     EntryPolicy,
     PureSchedule,
     Step,
@@ -329,7 +330,7 @@ class BeatEntry:
         except ScheduleError:
             end = None  # the entry will rest for it; this window is claimed and has to run
         tracked = self.tracked if tracked is None else tracked
-        return Window(self.name, start, end, attempt, tracked, lease=self.policy.lease)
+        return Window(self.name, start, end, attempt, tracked, lease=self.policy.lease, limit=self.policy.limit)
 
     def move(self, cursor: datetime) -> None:
         """Go on from ``cursor``; raises ScheduleError."""
@@ -474,6 +475,21 @@ class BeatEntry:
         return max(_THIRTY_DAYS, 3 * interval.total_seconds())
 
 
+def _refuse_untracked(name: str, source: Any, policy: EntryPolicy) -> None:
+    """Raise SettingError where an untracked entry sets what takes the ends of its windows, which nobody learns."""
+    once = (source.options or {}).get("once") or {}
+    asked = {f"once[{key!r}]": once.get(key) for key in TELLS}
+    asked["once['overlap']"] = policy.overlap if policy.waits else None
+    asked["once['limit']" if "limit" in once else "once_limit of its task"] = policy.limit
+    for where, found in asked.items():
+        if found is not None:
+            raise SettingError(
+                f"beat entry {name!r}, {where}: found {shown(found)} on an untracked entry, expected one whose windows "
+                f"workers close: make its task {source.task!r} an OnceTask, let this beat's app know it, and don't set "
+                "once['tracked'] to False"
+            )
+
+
 def _when(source: Any, policy: EntryPolicy) -> Any:
     return source.schedule if policy.tz is None else in_zone(source.schedule, policy.tz)
 
@@ -524,6 +540,8 @@ class Entries:
         self._newest = _BEGINNING
         #: How many are untracked.
         self.untracked = 0
+        #: Tasks of on_failure that this app doesn't know, as it was logged.
+        self._logged_told: set[str] = set()
         self._logged_untracked: set[str] = set()
         #: Those that were set at run time; one of the schedule with the same name hides them.
         self._stored: dict[str, BeatEntry] = {}
@@ -578,6 +596,10 @@ class Entries:
             )
             self._told[said] = definition.text()
         return self._told[said]
+
+    def queue(self, entry: BeatEntry) -> str | None:
+        """Return the queue into which an entry's messages go; None where that isn't known."""
+        return self._queue_name(entry.source)
 
     def _queue_name(self, source: Any) -> str | None:
         options = source.options or {}
@@ -687,6 +709,7 @@ class Entries:
             self.untracked += not entry.tracked
             self._unloaded.add(entry)
         self._name_untracked(entries)
+        self._name_unknown_told(entries)
 
     def take_out(self, name: str) -> None:
         """Drop an entry that was set at run time."""
@@ -739,6 +762,8 @@ class Entries:
         tracked = policy.tracked
         if tracked is None:
             tracked = getattr(task, "once_closes_windows", False) and not self._eager
+        if not tracked and (self._beat or task is not None or policy.tracked is False):
+            _refuse_untracked(name, source, policy)
         return BeatEntry(
             name,
             source,
@@ -765,6 +790,7 @@ class Entries:
     def _warn_of_untracked(self) -> None:
         self.untracked = sum(not entry.tracked for entry in self)
         self._name_untracked(self)
+        self._name_unknown_told(self)
 
     def _name_untracked(self, entries: Iterable[BeatEntry]) -> None:
         # Why an entry went astray was logged then.
@@ -779,6 +805,20 @@ class Entries:
                 ", ".join(sorted(map(repr, new))),
                 extra=about("entries_untracked", entries=sorted(new)),
             )
+
+    def _name_unknown_told(self, entries: Iterable[BeatEntry]) -> None:
+        """Warn of tasks that are to be told of ends, and that this app doesn't know: a worker has to."""
+        for entry in entries:
+            task = entry.policy.on_failure
+            if task is not None and task not in self._tasks and task not in self._logged_told:
+                self._logged_told.add(task)
+                logger.warning(
+                    "once: entry %r, on_failure: this app doesn't know the task %r; it is sent all the same, by the "
+                    "app's routes, so a worker has to know it",
+                    entry.name,
+                    task,
+                    extra=about("on_failure_unknown", entry=entry.name, task=task),
+                )
 
     def adopt(self, entry: BeatEntry, source: Any) -> bool:
         """Take ``source``, since a base may make a new one at each access; False if its definition is another."""

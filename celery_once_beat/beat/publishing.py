@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from celery.beat import Scheduler
@@ -226,6 +226,29 @@ class Publishing(Scheduler):
         self._finish([sent])
         return sent.published
 
+    def send_beside(self, name: str, kwargs: Mapping[str, Any], sent_as: str) -> tuple[Published, str]:
+        """Send a task that belongs to no window, by the app's routes, as ``sent_as``.
+
+        Returns what became of it, and why it isn't sent; '' where the broker is away, which was said.
+        """
+        producer, task = self._producer(), self.app.tasks.get(name)
+        if producer is None:
+            return Published.UNSURE, ""
+        send: Any = partial(self.app.send_task, name) if task is None else task.apply_async
+        wait = max(self.store.settings.publish_timeout / 2, 1.0)
+        try:
+            with self._alarm.during_publish():
+                send(kwargs=dict(kwargs), task_id=sent_as, producer=producer, retry=False, confirm_timeout=wait)
+        except Exception as exc:  # noqa: BLE001  # every transport and serializer has errors of its own
+            logger.debug("once: %s wasn't sent: %s", name, exc)
+            self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
+            if not broker.is_to_blame(exc, producer):
+                return Published.IMPOSSIBLE, shown(exc)
+            if broker.hangs(exc):
+                self._drop_broker()
+            return Published.UNSURE, shown(exc) if self.broker_ready() else ""
+        return Published.SENT, ""
+
     def _finish(self, sent: list[Sent]) -> None:
         """Tell what was published, and confirm it."""
         confirmations = []
@@ -275,7 +298,7 @@ class Publishing(Scheduler):
         if self._broker_down:
             return Published.UNSURE
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
-        outgoing = OutgoingMessage(sent_as, encode_headers(window, sent_as))
+        outgoing = OutgoingMessage(sent_as, encode_headers(window, sent_as, waits=job.entry.policy.waits))
         to_send = self._entry_to_send(source, window, job, outgoing)
         self._published, self._hung = Published.UNSURE, False
         producer = self._producer()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from celery.utils.log import get_logger
 
@@ -17,7 +17,18 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, read_app
+from celery_once_beat.store import (
+    SHARDS,
+    BeatReport,
+    Closed,
+    Heartbeat,
+    Notice,
+    Overdue,
+    Store,
+    Taken,
+    Unchanged,
+    read_app,
+)
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 from .defined import Defined
@@ -63,13 +74,16 @@ class Recovery:
         self.forgotten = False
         #: Why the last look didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
+        #: What the last look found to be said.
+        self.notices: list[Notice] = []
         #: The last look told the store that this beat lives, and learned who else does; else ``alive`` is older.
         self.heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
-        #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
+        #: How many of each shard's longest overdue windows are passed over, since nobody could move them; for SHARDS +
+        #: shard how many of its notices.
         self._skip: dict[int, int] = {}
-        #: Shards of which the last look may not have read all, and shards with a window that was moved since.
+        #: Shards of which the last look may not have read all, and those with a window or notice that was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._logged: dict[str, str] = {}
@@ -94,8 +108,9 @@ class Recovery:
         self._full, self._moved = set(), set()
         sent = steady()
         asked = self.defined.asks() if self.defined is not None else []
+        limits = self._store.settings.limits
         found = self._store.overdue(
-            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, changed_since=asked
+            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, changed_since=asked, limits=limits
         )
         self._changed = asked, found.changed
         self.away, heartbeat = found.away, found.heartbeat
@@ -110,7 +125,30 @@ class Recovery:
             raise heartbeat  # it never knew who lives, and would take over entries of beats that do
         self._next = sent + self._store.settings.recovery_interval
         self._warn_of_other_apps()
+        self._call_waiting(dict(zip(limits, found.called, strict=True)))
         return self._read(found)
+
+    def _call_waiting(self, called: Mapping[str, tuple[WindowKey, ...] | OnceError]) -> None:
+        """Let windows be overdue that waited for a place of a limit which the dead have left; take publishes them."""
+        for limit, windows in called.items():
+            if isinstance(windows, OnceError):
+                if not isinstance(windows, StoreUnavailableError):
+                    self._log_once(f"limit {limit}", windows, about("limit_unreadable"))
+                continue
+            self._logged.pop(f"limit {limit}", None)
+            if not windows:
+                continue
+            try:
+                left = list(windows)
+                while left:
+                    window = left.pop()
+                    (reply,) = self._store.call_many([window], of_limit=True, by_beat=True)
+                    if isinstance(reply, Unchanged):  # it ended, or waits for its turn: its place is the next one's
+                        most, out = self._store.settings.limits[limit], reply.reason == "out"
+                        left += self._store.leave_limit(limit, most, window, forget=True, only_late=out)
+            except OnceError as exc:
+                logger.debug("once: limit %s: %s", limit, exc)
+            self.hurry()
 
     def see_changes(self) -> None:
         """Put in force what the last look found to be set anew; raises StoreUnavailableError."""
@@ -141,15 +179,17 @@ class Recovery:
                 )  # fmt: skip
 
     def _read(self, found: Overdue) -> list[WindowKey]:
-        windows = []
-        for shard, members in enumerate(found.shards):
+        windows: list[WindowKey] = []
+        self.notices = []
+        for shard, members in enumerate([*found.shards, *found.notices]):
             if isinstance(members, StoreUnavailableError):
                 continue  # see ``away``
             if isinstance(members, OnceError):
-                self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
+                self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard % SHARDS))
                 continue
             self._logged.pop(f"shard {shard}", None)
-            windows += [window for window in members if window is not None]
+            windows += [each for each in members if isinstance(each, WindowKey)]
+            self.notices += [each for each in members if isinstance(each, Notice)]
             if len(members) == _MOST:
                 self._full.add(shard)
         return windows
@@ -174,7 +214,7 @@ class Recovery:
 
         Returns what to publish, and why Redis didn't answer for all of them.
         """
-        entries = self._find(windows)
+        entries = self.find(windows)
         # Also where messages lose their headers: the window is published once more, and ends with that.
         ours = {window: entry for window, entry in entries.items() if entry and (entry.tracked or entry.astray)}
         known = [(window, entry.fingerprint) for window, entry in ours.items()]
@@ -194,7 +234,7 @@ class Recovery:
             self._logged.pop(str(window), None)
             if isinstance(reply, Taken):
                 jobs.append(self._overdue(entry, window, reply))
-            elif reply == Unchanged("put off"):
+            elif reply in (Unchanged("put off"), Unchanged("waits")):
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
@@ -206,7 +246,7 @@ class Recovery:
             away = exc  # what was taken is to be published all the same
         return jobs, away
 
-    def _find(self, windows: Sequence[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
+    def find(self, windows: Iterable[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
         """Return the entry of each window, None where this beat has none; without those that it is yet to read."""
         unknown = {window.entry for window in windows if self._entries.get(window.entry) is None}
         deleted: dict[str, BeatEntry] = {}
@@ -250,6 +290,13 @@ class Recovery:
         )
         signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
         return job
+
+    def moved(self, window: WindowKey) -> None:
+        """A notice was moved. If it may have hid others in its shard, those are looked at next."""
+        shard = SHARDS + self._store.shard_of(window.entry)
+        self._moved.add(shard)
+        if shard in self._full:
+            self.hurry()
 
     def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:
         others = [beat for beat in self.alive if beat != self._beat]

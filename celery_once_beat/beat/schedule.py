@@ -71,24 +71,22 @@ def load_schedule(
         raise
     except Exception as exc:  # its text may hold a password
         raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
-    entries = _entries_of(app, settings) if known is None else known
-    return _as_loaded(entries, cls, found, disabled)
+    return as_loaded(app, settings, cls, found, disabled, known)
 
 
 def as_loaded(
-    app: Celery, settings: Settings, cls: type[Scheduler], found: dict[str, Any], disabled: frozenset[str]
+    app: Celery,
+    settings: Settings,
+    cls: type[Scheduler],
+    found: dict[str, Any],
+    disabled: frozenset[str],
+    known: Entries | None = None,
 ) -> LoadedSchedule:
-    """Return ``found``, entries of Celery's own by name, as a beat with the scheduler ``cls`` would load them."""
-    return _as_loaded(_entries_of(app, settings), cls, found, disabled)
+    """Return ``found``, entries of Celery's own by name, as a beat with the scheduler ``cls`` would load them.
 
-
-def _entries_of(app: Celery, settings: Settings) -> Entries:
-    return Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager))
-
-
-def _as_loaded(
-    entries: Entries, cls: type[Scheduler], found: dict[str, Any], disabled: frozenset[str]
-) -> LoadedSchedule:
+    ``known``: see :func:`load_schedule`.
+    """
+    entries = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager)) if known is None else known
     with _silence():  # the caller shows what a beat would log
         entries.refresh(found)
     claims_windows = bool(getattr(cls, "claims_windows", False))

@@ -34,6 +34,7 @@ from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
 from .heartbeat_file import HeartbeatFile
+from .notices import Notices
 from .publishing import SLICE, Job, Publishing, Sent
 from .recovery import Recovery
 from .results import Results
@@ -122,6 +123,7 @@ class OnceSchedulerMixin(Publishing):
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
         self._recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
+        self._notices = Notices(self.store, self.beat_id, self.clock, self.entries, self, self.send_beside)
 
     @classmethod
     def _unfit(cls) -> str:
@@ -278,6 +280,7 @@ class OnceSchedulerMixin(Publishing):
             load,
             self._close_by_result,
             partial(self._recover, overdue),
+            self._say,
         ):
             try:
                 step()
@@ -406,6 +409,15 @@ class OnceSchedulerMixin(Publishing):
             away = silent or away
         if away is not None:
             raise away
+
+    def _say(self) -> None:
+        """Say what the last look found to be said. Raises StoreUnavailableError."""
+        found = self._recovery.notices
+        if found:
+            entries = self._recovery.find({notice.window for notice in found})
+            with held_back():
+                for window in self._notices.say(found, entries, broker=self.broker_ready):
+                    self._recovery.moved(window)
 
     # -- Redis is away ----------------------------------------------------------------------------------------
 

@@ -22,16 +22,38 @@ _HANGS = 60.0
     metavar="PATH",
     help="Look at the file that this beat writes (once_beat_heartbeat_file), instead of asking Redis.",
 )
+@click.option("--entries", is_flag=True, help="Ask whether windows are late, by their entries' deadlines.")
+@click.option(
+    "-S", "--scheduler", metavar="CLASS", help="With --entries: the scheduler whose schedule is read, as beat's -S."
+)
 @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
 @click.pass_context
-def ping(ctx: click.Context, beat: str | None, file: str | None, json_: bool) -> None:  # noqa: FBT001
+def ping(
+    ctx: click.Context,
+    *,
+    beat: str | None,
+    file: str | None,
+    entries: bool,
+    scheduler: str | None,
+    json_: bool,
+) -> None:
     """Exit with 0 where a beat lives, else with 1.
 
     For probes. A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
     --beat $HOSTNAME, or --file, which needs no app (-A) and costs less. Exits with 69 where Redis doesn't answer; with
     --file, where it doesn't answer the beat.
+
+    With --entries it asks of each entry that has a deadline whether its windows are done in time, also where no beat
+    lives. It prints a line for each entry that is late, and exits with 1 where one is. Entries that are paused, or
+    disabled in their database, aren't late for what nobody claims.
     """
-    if file is None:
+    if entries and (file is not None or beat is not None):
+        raise click.UsageError("--entries asks of no beat: give it without --beat and --file")
+    if scheduler is not None and not entries:
+        raise click.UsageError("--scheduler is for --entries")
+    if entries:
+        _ask_of_entries(ctx, scheduler, json_=json_)
+    elif file is None:
         _ask_redis(ctx, beat, json_=json_)
     elif beat is None:
         _look_at(ctx, file, json_=json_)
@@ -83,4 +105,33 @@ def _ask_redis(ctx: click.Context, beat: str | None, *, json_: bool) -> None:
         whose = "no beat lives" if beat is None else f"no beat {beat} lives"
         click.echo(f"{whose}; alive: {', '.join(map(plain, alive)) or 'none'}", err=True)
     if not found:
+        ctx.exit(1)
+
+
+def _ask_of_entries(ctx: click.Context, scheduler: str | None, *, json_: bool) -> None:
+    from celery_once_beat.status import as_json, deadline_of, late_last, late_now, line_up
+    from celery_once_beat.windows import format_instant
+
+    from .context import fail, open_project
+    from .output import plain, print_json
+
+    with open_project(ctx, scheduler) as project:
+        overview = project.overview()
+        disabled = project.schedule.disabled
+        listed = [each for each in line_up(project.schedule, overview)[0] if each.name not in disabled]
+    judged = [each for each in listed if deadline_of(each) is not None]
+    if not judged:
+        fail("no entry has a deadline: set once_beat_deadline, or an entry's options={'once': {'deadline': 900}}")
+    late = []
+    for each in judged:
+        ended = late_last(each, overview.now)
+        late += [*late_now(each, overview.now), *([ended] if ended else [])][:1]
+    if json_:
+        print_json({"entries": len(judged), "late": as_json(late)})
+    elif late:
+        lines = [f"{plain(each.entry)}: {format_instant(each.start)} is late: {plain(each.why)}" for each in late]
+        click.echo("\n".join(lines))
+    else:
+        click.echo(f"entries with a deadline: {len(judged)}, late: none")
+    if late:
         ctx.exit(1)

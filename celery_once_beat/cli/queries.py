@@ -6,7 +6,7 @@ import contextlib
 import heapq
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby, islice
 from operator import itemgetter
@@ -16,6 +16,7 @@ import click
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
+from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import span
 
@@ -134,12 +135,19 @@ def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
         plain(last.worker or None) if last else "-",
         seconds(last.late if last else None),
         "disabled" if entry.kind == "disabled" else local(entry.next, zone, now),
-        str(entry.open),
+        str(entry.open) + (f", {_waiting_words(entry, zone, now)}" if entry.buffered else ""),
         str(entry.running),
         click.style(str(entry.overdue), fg="red") if entry.overdue else "0",
         str(entry.refused),
         click.style(plain(attention), fg="yellow") if attention else "",
     ]
+
+
+def _waiting_words(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
+    """Say how many windows wait, and for what the first of them does: ``2 wait for 02:00:00's``."""
+    first = entry.first_waiting
+    reason = "" if first is None else _waits_for(first, zone, now)
+    return f"{entry.buffered} {'waits' if entry.buffered == 1 else 'wait'}" + (f" {reason}" if reason else "")
 
 
 # -- next -------------------------------------------------------------------------------------------------------
@@ -164,7 +172,8 @@ def next(  # noqa: A001  # the command's name
 
     In local time and UTC. Asks neither beats nor the broker.
 
-    Days on which the clocks change are marked. What a schedule leaves out before the last of them is shown, with why.
+    Windows that are due and wait come first, with what they wait for. Days on which the clocks change are marked.
+    What a schedule leaves out before the last of them is shown, with why.
     """
     with open_project(ctx, scheduler, needs_store=False) as project:
         after = project.instant(since, "--from")
@@ -177,6 +186,7 @@ def next(  # noqa: A001  # the command's name
             (name, start, start.astimezone(_zone(project.entry(name), project)))
             for start, name in islice(heapq.merge(*(_coming(each, after) for each in entries)), number)
         ]
+        waiting = {} if json_ else _waiting(project, entries)
         left_out = [] if json_ or not windows else _left_out(entries, after, windows[-1][1])
         if not project.settings.redis_url:
             click.echo(
@@ -195,11 +205,13 @@ def next(  # noqa: A001  # the command's name
                 for name, start, there in windows
             ]
         )
-    elif not windows:
+    elif not windows and not any(waiting.values()):
         click.echo("No window will start.")
     else:
         zones = {each.name: _zone(each, project) for each in entries}
         lines = [(start, name, "the clocks change" if _clocks_change(there) else "") for name, start, there in windows]
+        for name, waits in waiting.items():
+            lines += _joined(name, ((each.start, f"waits {_waits_for(each, zones[name])}") for each in waits))
         print_table(
             ["ENTRY", "LOCAL TIME", "UTC", ""],
             [
@@ -215,16 +227,23 @@ def _next_line(name: str, start: datetime, there: datetime, note: str) -> list[s
 
 
 def _left_out(entries: Sequence[BeatEntry], after: datetime, until: datetime) -> list[tuple[datetime, str, str]]:
-    """Return what schedules leave out: start, entry and why. Several in a row for the same reason are one line."""
-    lines = []
+    """Return what schedules leave out: start, entry and why."""
+    lines: list[tuple[datetime, str, str]] = []
     for entry in entries:
         starts = islice(entry.left_out(after, until), _MOST_LEFT_OUT)
-        for why, group in groupby(starts, key=itemgetter(1)):
-            (first, _), *more = group
-            number = f"{1 + len(more)} windows" + (" or more" if 1 + len(more) == _MOST_LEFT_OUT else "")
-            words = f"excluded: {why}" + (f" ({number})" if more else "")
-            lines.append((first, entry.name, words))
+        lines += _joined(entry.name, ((start, f"excluded: {why}") for start, why in starts), _MOST_LEFT_OUT)
     return lines
+
+
+def _joined(name: str, starts: Iterable[tuple[datetime, str]], most: int = 0) -> Iterator[tuple[datetime, str, str]]:
+    """Yield start, entry and why of an entry's windows. Several in a row for the same reason are one line.
+
+    Of ``most`` there may be more.
+    """
+    for why, group in groupby(starts, key=itemgetter(1)):
+        (first, _), *more = group
+        number = f"{1 + len(more)} windows" + (" or more" if 1 + len(more) == most else "")
+        yield first, name, why + (f" ({number})" if more else "")
 
 
 def _coming(entry: BeatEntry, after: datetime) -> Iterator[tuple[datetime, str]]:
@@ -244,6 +263,35 @@ def _clocks_change(there: datetime) -> bool:
     """Whether its zone's clocks change on its local day."""
     midnight = datetime(there.year, there.month, there.day, tzinfo=there.tzinfo)
     return midnight.utcoffset() != (midnight + timedelta(days=1)).utcoffset()  # both are wall clock's: no 24 hours
+
+
+def _waits_for(window: WindowStatus | WindowSeen, zone: tzinfo, now: datetime | None = None) -> str:
+    """Say for what a window waits: ``for 02:00:00's``; '' for nothing, or where it is next."""
+    if window.waits_for is not None:
+        return f"for {local(window.waits_for, zone, now or window.start)}'s"
+    return f"for a place of {plain(window.limit)}" if window.limit else ""
+
+
+def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[WindowSeen]]:
+    """Return by entry the windows that wait for others, or for a place of a limit; the oldest come first.
+
+    Nothing where no store can be asked.
+    """
+
+    def may_wait(entry: BeatEntry) -> bool:
+        overlap = project.settings.of_task("overlap", project.app.tasks.get(entry.source.task))
+        return entry.policy.waits or entry.policy.limit is not None or overlap.startswith("buffer")
+
+    names = [entry.name for entry in entries if may_wait(entry)]
+    if not names or not project.settings.redis_url:
+        return {}
+    try:
+        seen = project.lookup.overview(names).entries
+    except StoreUnavailableError:
+        return {}
+    return {
+        name: [each for each in reversed(entry.windows) if each.waits_for or each.limit] for name, entry in seen.items()
+    }
 
 
 # -- history ----------------------------------------------------------------------------------------------------
@@ -281,7 +329,10 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
         [
             [
                 local(window.start, zone),
-                painted(window.state) + (f", {window.missed} windows" if window.missed > 1 else ""),
+                painted(window.state)
+                + (f", {window.missed} windows" if window.missed > 1 else "")
+                + (f", waits {reason}" if (reason := _waits_for(window, zone)) else "")
+                + (f", {span(past)} past its deadline" if (past := window.past_deadline()) is not None else ""),
                 plain(window.beat),
                 plain(window.worker or None),
                 str(window.attempts),

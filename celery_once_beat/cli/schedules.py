@@ -93,10 +93,11 @@ def _whole(instant: datetime) -> datetime:
     return instant.replace(microsecond=0)
 
 
-def _name_unknown_tasks(desk: _Desk, names: Iterable[str]) -> None:
-    """Say which tasks this app doesn't know: they may be a worker's, or misspelt."""
+def _name_unknown_tasks(desk: _Desk, definitions: Iterable[Definition | None]) -> None:
+    """Say which tasks this app doesn't know, those of on_failure too: they may be a worker's, or misspelt."""
     known = desk.project.app.tasks
-    for name in sorted(set(names) - known.keys()):
+    names = {name for each in definitions if each is not None for name in (each.task, each.once.get("on_failure"))}
+    for name in sorted(name for name in names if name is not None and name not in known):
         click.echo(f"once: this app doesn't know the task {shown(name)}{did_you_mean(name, known, repr)}", err=True)
 
 
@@ -264,7 +265,7 @@ def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any)
             timezone=given["tz"],
             **{key: given[key] for key in ("paused", "by", "note", "if_version")},
         )
-        _name_unknown_tasks(desk, [task])
+        _name_unknown_tasks(desk, [found])
         coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
         zone = desk.project.zone
     if json_:
@@ -426,7 +427,7 @@ def apply_(ctx: click.Context, /, source: Any, json_: bool, **given: Any) -> Non
         edits = compare(desk.schedules, read_file(_read(source)), given["prune"])
         if not json_:
             _print_edits(edits)
-        _name_unknown_tasks(desk, (edit.after.definition.task for edit in edits if edit.after is not None))
+        _name_unknown_tasks(desk, (edit.after.definition for edit in edits if edit.after is not None))
         applied = bool(edits) and not given["dry_run"]
         if applied:
             if not given["yes"]:
@@ -533,7 +534,7 @@ def import_(
         click.echo(f"{len(moves) - left_out} {'to import' if dry_run else 'imported'}, {left_out} left out.")
         if not dry_run and redbeat.lock:
             click.echo(f"Beats of RedBeat's wait until {redbeat.lock} is deleted.")
-    _name_unknown_tasks(desk, (move.definition.task for move in moves if move.definition is not None))
+    _name_unknown_tasks(desk, (move.definition for move in moves))
     if redbeat.lock is None:
         click.echo("once: RedBeat has no lock (redbeat_lock_key): see to it that none of its beats runs", err=True)
     if any(move.what == LEFT_OUT for move in moves):

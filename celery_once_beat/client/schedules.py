@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from typing import Any
@@ -151,7 +151,10 @@ class Schedules:
             raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
         # Naive times in options are in the time zone of the beats' app.
         zone = self._app.timezone if self._knows_app else None
-        definition.check(name, self._settings, self._app.tasks.get(definition.task), zone)
+        settings, limit = self._settings, definition.once.get("limit")
+        if not self._knows_app and isinstance(limit, str):  # beats know which there are
+            settings = replace(settings, limits={limit: 1})
+        definition.check(name, settings, self._app.tasks.get(definition.task), zone)
         self._refuse_the_past(name, definition)
 
     def put(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .coming import coming_starts, newest_start
+from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
 from .poll import MOST_WINDOWS, WINDOWS, Sight, View, each_window, look
 from .report import (
@@ -23,6 +24,7 @@ __all__ = (
     "BeatStatus",
     "EntryStatus",
     "IdleQueue",
+    "LateWindow",
     "Listed",
     "Report",
     "Sight",
@@ -31,7 +33,10 @@ __all__ = (
     "WorkerStatus",
     "as_json",
     "coming_starts",
+    "deadline_of",
     "each_window",
+    "late_last",
+    "late_now",
     "line_up",
     "look",
     "make_report",

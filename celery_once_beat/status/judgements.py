@@ -58,7 +58,9 @@ UNKNOWN_TASK = Judgement(
     "a worker didn't know the task of a window that is still open, or of the newest one if it is untracked",
     setup=True,
 )
-OVERDUE = Judgement("overdue", 5, "windows are past their deadline: a beat publishes them again")
+OVERDUE = Judgement(
+    "overdue", 5, "something should have happened to windows by now, and didn't: a beat publishes them again"
+)
 HUNG = Judgement(
     "hung",
     5,
@@ -66,6 +68,7 @@ HUNG = Judgement(
     f"of its entry's history that is done. If fewer than {_LEAST_RUNS} are: for longer than its entry's interval, 1 h "
     "at least and 1 d at most",
 )
+LATE = Judgement("late", 5, "a window isn't done by its entry's deadline")
 STUCK = Judgement(
     "stuck", 5, f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (and countdown)"
 )
@@ -85,7 +88,7 @@ PAUSED = Judgement("paused", 1, "somebody has paused it")
 
 #: All of them, the most urgent first.
 JUDGEMENTS = (
-    BEHIND, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK, OVERDUE, HUNG, STUCK, SILENT, SKIPPING, FAILED,
+    BEHIND, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK, OVERDUE, HUNG, LATE, STUCK, SILENT, SKIPPING, FAILED,
     NOT_LOADED, LOADED_OTHERWISE, STRANGER, PAUSED,
 )  # fmt: skip
 

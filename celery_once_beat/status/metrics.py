@@ -46,6 +46,7 @@ _Counts = dict[str, dict[str, float]]
 _COUNTERS = (
     ("windows", "Windows that ended so, under the entry's present definition.", "outcome"),
     ("windows_apart", "Backfills that ended so, and windows of the entry's earlier definitions.", "outcome"),
+    ("late_notices", "Windows that weren't done by their deadline, and were said to be late.", ""),
     ("refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", ""),
 )
 
@@ -59,10 +60,16 @@ _HISTOGRAMS = (
 #: Name, help, what it is of one entry, and what of several.
 _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[Iterable[float]], float]], ...] = (
     ("open_windows", "Windows that still owe their outcome.", lambda e: e.open, sum),
+    (
+        "buffered_windows",
+        "Open windows that wait for another one of their entry, or for a place of a limit.",
+        lambda e: e.buffered,
+        sum,
+    ),
     ("running_windows", "Windows that a worker executes.", lambda e: e.running, sum),
     (
         "overdue_windows",
-        "Windows past their deadline: something that should have happened didn't.",
+        "Open windows to which something should have happened by now, and didn't.",
         lambda e: e.overdue,
         sum,
     ),
@@ -70,6 +77,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
     ("hung_windows", "Running windows that take far longer than their entry's history.", lambda e: e.hung, sum),
     ("silent_windows", "Running windows whose worker hasn't renewed the lease in time.", lambda e: e.silent, sum),
     ("stuck_windows", "Windows that no worker began within a minute of their publish.", lambda e: e.stuck, sum),
+    (
+        "late_windows",
+        "Open windows that aren't done by their entry's deadline; the oldest unclaimed one counts too.",
+        lambda e: e.late,
+        sum,
+    ),
     ("skipped_in_a_row", "Skipped windows in a row, from three on; of others the most.", lambda e: e.skipped, max),
     (
         "oldest_open_window_age_seconds",
@@ -280,7 +293,7 @@ class _Seen:
     @classmethod
     def of(cls, entry: EntryStatus, before: _Seen | None) -> _Seen:
         """Make it of what the report says; most entries say what they said before."""
-        told = (entry.outcomes, entry.backfilled, entry.refused, entry.times)
+        told = (entry.outcomes, entry.backfilled, entry.refused, entry.said_late, entry.times)
         if before is not None and before.told == told:
             return before
         counts = _counts(entry)
@@ -294,7 +307,12 @@ class _Seen:
 
 def _nothing() -> _Counts:
     """Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1."""
-    return {"windows": dict.fromkeys(COUNTED, 0.0), "windows_apart": {}, "refused_copies": {"": 0.0}}
+    return {
+        "windows": dict.fromkeys(COUNTED, 0.0),
+        "windows_apart": {},
+        "refused_copies": {"": 0.0},
+        "late_notices": {"": 0.0},
+    }
 
 
 def _counts(entry: EntryStatus) -> _Counts:
@@ -305,6 +323,7 @@ def _counts(entry: EntryStatus) -> _Counts:
     found["windows"] |= _by_outcome(entry.outcomes)
     found["windows_apart"] = _by_outcome(entry.backfilled)
     found["refused_copies"] = {"": entry.refused}
+    found["late_notices"] = {"": entry.said_late}
     if not isinstance(entry.times, StoreDataError):
         for name, _, stored in _HISTOGRAMS:
             if stored in entry.times:

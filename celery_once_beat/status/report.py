@@ -31,6 +31,7 @@ from celery_once_beat.wording import printable, shown, span
 
 from . import judgements
 from .judgements import Judgement
+from .lateness import LateWindow, late_from, late_now
 from .lineup import Lines, Listed, line_up
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
@@ -122,6 +123,21 @@ class WindowStatus:
     ordered: datetime | None = field(metadata={"json": False})
     #: What its last failure said, as it was recorded and not escaped; '' where nothing is known.
     failure: str = ""
+    #: For which window of its entry it waits; and of which limit for a place.
+    waits_for: datetime | None = None
+    limit: str | None = None
+    #: By when it is to be done, as its entry's ``deadline`` is now.
+    done_by: datetime | None = None
+
+    def past_deadline(self, now: datetime | None = None) -> float | None:
+        """How many seconds after its deadline its execution ended; None: in time, or there is none.
+
+        With ``now`` also how long after it a window is open.
+        """
+        until = now if self.closed is None else self.closed if self.begun else None
+        if self.done_by is None or until is None or until <= self.done_by:
+            return None
+        return _seconds(until - self.done_by)
 
     @classmethod
     def of(cls, seen: WindowSeen) -> WindowStatus:
@@ -145,6 +161,9 @@ class WindowStatus:
             refused=seen.refused,
             backfill=still_open.backfill if still_open else None,
             failure=seen.failure,
+            waits_for=seen.waits_for,
+            limit=seen.limit,
+            done_by=seen.done_by,
             ordered=known.claimed if known and by_order else None,
         )
 
@@ -165,6 +184,10 @@ class EntryStatus:
     #: The next start.
     next: datetime | None = None
     open: int = 0
+    #: Of those, how many wait for their turn, or for a place of a limit.
+    buffered: int = 0
+    #: The oldest of these, which says for what.
+    first_waiting: WindowStatus | None = None
     running: int = 0
     overdue: int = 0
     #: Running windows whose worker hasn't been heard of for too long, and those that run for far too long.
@@ -172,6 +195,10 @@ class EntryStatus:
     hung: int = 0
     #: Published, and not begun for too long.
     stuck: int = 0
+    #: Windows that aren't done by their deadline, and haven't ended; the oldest that no beat has claimed is one.
+    late: int = 0
+    #: How many were said to be late.
+    said_late: int = 0
     #: How many of the newest windows were skipped, if too many; else 0.
     skipped: int = 0
     #: Seconds since the oldest open window was claimed, and since the oldest that runs began.
@@ -240,7 +267,8 @@ class Told:
             status = known[1]  # the same object: so who compares is done at once
         rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
         if rests and status.next is not None and now < status.next:
-            until = min(status.next, _unclaimed_from(listed, now) or status.next)
+            changes = (status.next, _unclaimed_from(listed, now), late_from(listed, now))
+            until = min(at for at in changes if at is not None)
             self._entries[listed.name] = (listed, status, until)
         else:
             self._entries.pop(listed.name, None)
@@ -319,17 +347,21 @@ def _disabled(seen: EntrySeen, now: datetime) -> EntryStatus:
         last=WindowStatus.of(seen.last) if seen.last else None,
         running=sum(window.state == "running" for window in seen.windows),
         overdue=len(seen.overdue),
-        **_counted(seen.account, now),
+        **_counted(seen, now),
         **_attention(worries),
     )
 
 
-def _counted(account: EntryAccount | None, now: datetime) -> dict[str, Any]:
+def _counted(seen: EntrySeen, now: datetime) -> dict[str, Any]:
+    account = seen.account
     if account is None:
         return {}
+    waiting = [window for window in seen.windows if window.open is not None and window.open.waits]
     return {
         "paused": account.paused,
         "open": len(account.open),
+        "buffered": len(waiting),
+        "first_waiting": WindowStatus.of(waiting[-1]) if waiting else None,
         "refused": account.refused,
         "outcomes": account.counts,
         "backfilled": account.apart,
@@ -353,12 +385,15 @@ class _Judged:
     silent: tuple[WindowSeen, ...]
     hung: tuple[WindowSeen, ...]
     stuck: tuple[WindowSeen, ...]
+    #: The oldest comes first.
+    late: tuple[LateWindow, ...] = ()
 
     @classmethod
     def at(cls, listed: Listed, now: datetime) -> _Judged:
         seen = listed.seen
+        late = late_now(listed, now)
         if seen.account is None or not seen.account.open:
-            return cls(listed, (), (), (), ())
+            return cls(listed, (), (), (), (), late)
         running = tuple(window for window in seen.windows if window.state == "running")
         silent = tuple(
             window
@@ -371,6 +406,7 @@ class _Judged:
             silent,
             tuple(each for each in running if each not in silent and _is_hung(each, listed, now)),
             tuple(each for each in seen.windows if each.state == "published" and _is_stuck(each, listed, now)),
+            late,
         )
 
 
@@ -406,7 +442,7 @@ def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
     listed = look.listed
     entry, seen = listed.entry, listed.seen
     account = seen.account
-    known = _counted(account, now)
+    known = _counted(seen, now)
     if entry is not None:
         # A one-off whose window is behind it has no next one.
         entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
@@ -423,6 +459,8 @@ def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
         silent=len(look.silent),
         hung=len(look.hung),
         stuck=len(look.stuck),
+        late=len(look.late),
+        said_late=account.late if account else 0,
         skipped=judgements.skipped_in_a_row(seen.records),
         oldest_running=max((_seconds(_running_for(each, now)) for each in look.running), default=None),
         **known,
@@ -500,6 +538,9 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         )
         running = f"{len(look.hung)} running for {_span(_running_for(window, now))} on {_worker(window)}"
         yield judgements.HUNG, f"{running}, {compared}"
+    if look.late:
+        first = look.late[0]
+        yield judgements.LATE, f"{len(look.late)} late: that of {format_instant(first.start)} {first.why}"
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
         words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"

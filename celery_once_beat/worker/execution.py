@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, WorkerTerminate
 from celery.platforms import EX_FAILURE
@@ -24,26 +25,50 @@ from celery.states import FAILURE
 from celery.utils.log import get_logger
 
 from celery_once_beat import signals
-from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailableError
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name
+from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Ending, Stale, Store
-from celery_once_beat.windows import Window, check_retry, find_among, key_of
+from celery_once_beat.store import (
+    RUNS_ALONE,
+    Again,
+    Begun,
+    Buffered,
+    Busy,
+    Closed,
+    Ending,
+    Entered,
+    Finished,
+    Full,
+    Parked,
+    Stale,
+    Store,
+    place_length,
+)
+from celery_once_beat.windows import Window, WindowKey, check_retry, find_among, format_instant, key_of
 
+from .errands import errands_of
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
+from .waiting import RAW, call, call_of_limit, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
+#: Most begins of a copy whose window is called again and again while it is parked; then its deadline sees to it.
+_MOST_CALLS = 3
 #: In the place of what the body raised: it hasn't ended yet.
 _RUNNING = BaseException()
+
+
+logger = get_logger(__name__)
 
 
 class Execution(Turn):
     """From begin to the recorded end. Made for one call of a task's body."""
 
-    logger = get_logger(__name__)
+    logger = logger
 
     def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
         owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
@@ -59,6 +84,12 @@ class Execution(Turn):
         self._decided = False
         #: Its end is recorded soon, by another.
         self._waits = False
+        #: Its limit has no place now: it can only wait, or end.
+        self._no_place = False
+        #: Its place is that of another execution, which is dead, or goes before this copy.
+        self._shares_place = False
+        #: When it asked for its place, by ``clock.steady``.
+        self._entered_at = 0.0
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run ``body`` if the window is this delivery's; else raise Ignore. :func:`traced` records how it ended.
@@ -85,11 +116,35 @@ class Execution(Turn):
     # -- begin
 
     def _begin(self, request: Any) -> None:
-        wait_for(self.begin)
-        store_answered()
-        reply = self.reply
+        for _ in range(_MOST_CALLS):
+            self._enter(request)
+            wait_for(self.begin)
+            store_answered()
+            reply = self.reply
+            if isinstance(reply, Begun):
+                if self._keeps_place():
+                    return
+                self._undo_begin(reply.fence)
+                continue
+            if not (isinstance(reply, Buffered) and reply.waits_for is None):
+                self._leave(forget=not isinstance(reply, Busy) or reply.reason == "running")
+            if not isinstance(reply, Buffered):
+                break
+            self._call(reply)
+            if not self._park(reply) and (reply.waits_for is not None or not self._enter(request)):
+                raise Ignore("window waits")
+        else:
+            self._leave(forget=False)
+        self._refuse(request, reply)
+
+    def _refuse(self, request: Any, reply: object) -> NoReturn:
+        """Say why this copy of the message doesn't run, and let it come again where it has to."""
         if isinstance(reply, Begun):
-            return
+            raise StoreUnavailableError(
+                f"Redis or the broker answers later than a place of the limit {self._limit!r} is held"
+            )
+        if isinstance(reply, Closed):
+            self._call(reply)
         if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
             # No beat publishes it again: if the other execution has died, only this copy is left.
             if not times_put_back(request):
@@ -101,7 +156,7 @@ class Execution(Turn):
             # A limit ended the window just now.
             outcome = OUTCOMES[reply.outcome]
             level = logging.ERROR if outcome.urgency else logging.INFO
-            self.log(level, outcome.action, "is %s: %s", outcome.name, outcome.meaning)
+            self.log(level, outcome.action, "is %s: %s", outcome.name, reply.why or outcome.meaning)
             signals.window_abandoned.send(sender=self.task, window=self.window, outcome=outcome.name)
             self.tell_closed(outcome.name)
             raise Ignore(f"window is {outcome.name}")
@@ -113,8 +168,118 @@ class Execution(Turn):
     def _send_begin(self) -> Any:
         overlap = self.store.settings.of_task("overlap", self.task)
         return self.store.begin(
-            self.key, self.owner, self.length, self.retry, tracked=self.window.tracked, overlap=overlap
+            self.key,
+            self.owner,
+            self.length,
+            self.retry,
+            tracked=self.window.tracked,
+            overlap=overlap,
+            no_place=(self._limit or "") if self._no_place else "",
         )
+
+    # -- windows that wait
+
+    def _park(self, reply: Buffered) -> bool:
+        """Keep this message until the window is called; returns whether that has happened meanwhile."""
+        for start in reply.skipped:
+            skipped, outcome = replace(self.window, start=start, end=None), OUTCOMES["skipped"]
+            logger.info(
+                "once: window %s of %r is skipped: another one waits instead",
+                format_instant(start),
+                skipped.entry,
+                extra=about(outcome.action, skipped, owner=self.owner),
+            )
+            signals.window_abandoned.send(sender=self.task, window=skipped, outcome="skipped")
+            signals.window_closed.send(sender=self.task, window=skipped, outcome="skipped", count=1)
+        try:
+            text = packed(_tracing.kept)
+        except ValueError as exc:
+            log_once(f"park {self.task.name}", "window_not_parked", self.key, f"waits, its message isn't kept: {exc}")
+        else:
+            parked = self.store.park(self.key, self.retry, text)
+            if isinstance(parked, Parked) and parked.called:
+                return True
+        what = format_instant(reply.waits_for) if reply.waits_for else f"a place of {self._limit!r}"
+        self.log(logging.INFO, "window_waits", "waits for %s", what)
+        return False
+
+    def _call(self, reply: Buffered | Closed) -> None:
+        if reply.called is not None:
+            self._call_next(reply.called)
+
+    def _call_next(self, start: datetime) -> None:
+        call(self.task.app, self.store, [WindowKey(self.window.entry, start)])
+
+    @property
+    def _limit(self) -> str | None:
+        """The limit of which the window needs a place."""
+        return (self.window.limit or self.task.once_limit) if self.window.tracked else None
+
+    def _enter(self, request: Any) -> bool:
+        """Take a place of the window's limit, if it has one; returns whether there was one.
+
+        It is asked for once more when the window waits: one may have become free meanwhile, of which nobody told it.
+        """
+        limit = self._limit
+        if limit is None:
+            return False
+        most = self.store.settings.limits.get(limit)
+        if most is None:
+            put_back(
+                self.task,
+                request,
+                SettingError(
+                    f"limit {limit!r}: found in a message, expected in once_beat_limits of this worker; messages with "
+                    "it are left to workers that know it"
+                ),
+            )
+        self._entered_at = steady()
+        reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length))
+        self._no_place, self._shares_place = isinstance(reply, Full), isinstance(reply, Entered) and reply.shared
+        self.limit = None if self._no_place else limit
+        call_of_limit(self.task.app, self.store, limit, reply.called)
+        return not self._no_place
+
+    def _keeps_place(self) -> bool:
+        """Whether its place, if it needs one, is held for longer than the lease that it has just begun.
+
+        The place was taken before, and perhaps long before: this process slept, or the broker was slow. Where it could
+        end first, or is that of an execution that has died, the store is asked.
+        """
+        if self.limit is None or self.lease is None:
+            return True
+        if not self._shares_place and self.lease.sent + self.length < self._entered_at + place_length(self.length):
+            return True
+        try:
+            kept = self.store.stay_in_limit(
+                self.limit, self.key, self.owner, place_length(self.length), takes_over=True
+            )
+        except OnceError:
+            self._undo_begin(self.lease.renewal.fence)
+            raise
+        return kept and self.lease.held()
+
+    def _undo_begin(self, fence: int) -> None:
+        """Its body doesn't run, and no attempt counts."""
+        self.lease, self.limit = None, None
+        self._give_back(fence)
+
+    def _leave(self, *, forget: bool) -> None:
+        """Give the place back. If Redis doesn't answer, it ends as a lease does."""
+        limit = self._limit
+        if limit is None:
+            return
+        try:
+            most = self.store.settings.limits.get(limit, 0)
+            called = self.store.leave_limit(limit, most, self.key, self.owner, forget=forget)
+        except OnceError as exc:
+            self.limit = None
+            logger.debug("once: place of %r not given back: %s", limit, exc)
+            return
+        self.limit = None  # not before: what is raised into this from outside comes here again
+        call_of_limit(self.task.app, self.store, limit, called)
+
+    # -- giving back
 
     def _send_give_back(self, fence: int) -> object:
         return self._send_hand_over(fence, self.retry, 0.0)
@@ -201,6 +366,8 @@ class Execution(Turn):
                 self.lease.over = True  # before any call: whatever may be raised into that one
                 self.leases.release(self.lease)
         self._error = None  # else its traceback and this would hold each other
+        if self.limit is not None:
+            self._leave(forget=False)
 
     def _record(self) -> None:
         if self._outcome == "done":
@@ -225,6 +392,7 @@ class Execution(Turn):
             and not self.handed_over
             and isinstance(self.reply, Begun)
             and self.reply.overlap == "allow"
+            and self.limit is None
             and not self.store.settings.wait_replicas
             and not signals.window_succeeded.receivers
             and not signals.window_closed.receivers
@@ -238,6 +406,10 @@ class Execution(Turn):
         self.leases.end_soon(End(self.lease, ending, self._end_answered))
 
     def _end_answered(self, reply: object) -> None:
+        called = reply.called if isinstance(reply, (Again, Finished)) else None
+        if called is not None:  # its entry had a buffer before; this thread renews leases, and publishes nothing
+            key, app = WindowKey(self.window.entry, called), self.task.app
+            errands_of(app).send(lambda store: call(app, store, [key]), self.log_unrecorded)
         if isinstance(reply, OnceError):
             self.log_unrecorded(reply)
         elif isinstance(reply, Stale):
@@ -301,6 +473,8 @@ class _Tracing(threading.local):
 
     #: The execution of its task, once it has begun; None outside of any tracer.
     executions: list[Execution] | None = None
+    #: Its message, if its window may have to wait.
+    kept: dict[str, Any] | None = None
 
 
 _tracing = _Tracing()
@@ -315,6 +489,8 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
     if not request or find_among(request, request.get("headers")) is None:
         return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
+    # Out of the request: Celery gives a retry what it doesn't know there, as headers.
+    outer, _tracing.kept = _tracing.kept, request.pop(RAW, None)
 
     def run() -> Any:
         ended.append(trace(uuid, args, kwargs, request))
@@ -326,6 +502,8 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
         if not ended:
             raise
         return ended[0]
+    finally:
+        _tracing.kept = outer
 
 
 def _failure(traced: Any, raised: BaseException | None) -> BaseException | None:

@@ -255,6 +255,9 @@ class _Turn(Turn):
 
     logger = logger
 
+    def _call_next(self, start: datetime) -> None:
+        """Nothing waits for a key's window."""
+
     def _send_begin(self) -> Any:
         begin = self.store.begin if self.without_store else self.store.begin_now
         return begin(_keyed(self.window), self.owner, self.length)

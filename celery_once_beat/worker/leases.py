@@ -55,6 +55,8 @@ class Lease:
         self.attempt = attempt
         self.sent = sent
         self.lost = False
+        #: Its place of a limit was another's meanwhile.
+        self.place_lost = False
         #: Its end is being told, after which a renewal is answered with Stale.
         self.ending = False
         #: Its execution has ended: it isn't renewed any more.
@@ -189,6 +191,8 @@ class Leases:
         for lease, reply in zip(leases, replies, strict=True):
             if isinstance(reply, Renewed):
                 lease.sent = sent
+                if reply.place_lost and not (lease.ending or lease.place_lost):
+                    _lose_place(lease)
             elif isinstance(reply, Stale):
                 _lose(lease)
             else:
@@ -207,6 +211,18 @@ def _lose(lease: Lease) -> None:
         format_instant(window.start),
         window.entry,
         extra=about("lease_lost", window, attempt=lease.attempt, owner=owner, fence=fence),
+    )
+
+
+def _lose_place(lease: Lease) -> None:
+    lease.place_lost = True
+    window, limit = lease.renewal.window, lease.renewal.limit
+    logger.warning(
+        "once: window %s of %r has lost its place of the limit %r: it wasn't renewed in time. Its body goes on",
+        format_instant(window.start),
+        window.entry,
+        limit,
+        extra=about("place_lost", window, attempt=lease.attempt, owner=lease.renewal.owner),
     )
 
 

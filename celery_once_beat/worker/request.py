@@ -5,6 +5,7 @@ It runs in the event loop, so what the store is told goes to a thread (``errands
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from celery.exceptions import TimeLimitExceeded
@@ -27,6 +28,7 @@ from celery_once_beat.wording import failure_words
 from .errands import errands_of
 from .execution import DELIVERY
 from .reserved import Reserved, Waiting
+from .waiting import RAW, call, call_of_limit, kept_of, may_wait
 
 logger = get_logger(__name__)
 
@@ -41,10 +43,14 @@ class OnceRequest(Request):
     """A delivery of a window's message has a name of its own, which the child and the main process both know."""
 
     def __init__(self, message: Any, **options: Any) -> None:
+        # Before Celery writes into its headers; of an older protocol of Celery's the body is decoded already.
+        kept = None if options.get("decoded") else kept_of(message)
         super().__init__(message, **options)
         request = self.request_dict
         if find_among(request, request.get("headers")) is not None:
             request[DELIVERY] = delivery_name(self.hostname)
+            if kept is not None and may_wait(self.task, request):
+                request[RAW] = kept
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
@@ -163,7 +169,15 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
     def send(store: Store) -> None:
         again_after = store.settings.of_task("retry_failed_after", task) or None if outcome == "failed" else None
         failure = failure_words(error, store.settings.failure_text) if error is not None else ""
-        if delivery.record(store, outcome, killed=killed, again_after=again_after, failure=failure):
+        recorded, called = delivery.record(store, outcome, killed=killed, again_after=again_after, failure=failure)
+        if called is not None:
+            call(task.app, store, [WindowKey(window.entry, called)])
+        limit = window.limit or getattr(task, "once_limit", None)
+        if limit is not None:  # not killed, it may have been called, and has a place kept for it
+            most = store.settings.limits.get(limit, 0)
+            freed = store.leave_limit(limit, most, delivery.key, delivery.owner, forget=recorded)
+            call_of_limit(task.app, store, limit, freed)
+        if recorded:
             extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
             start = format_instant(window.start)
             logger.info("once: window %s of %r is %s", start, window.entry, outcome, extra=extra)
@@ -180,19 +194,22 @@ class _Delivery(NamedTuple):
     owner: str
     retry: int
 
-    def record(self, store: Store, outcome: str, *, killed: bool, again_after: float | None, failure: str = "") -> bool:
-        """Return whether it is recorded, and final."""
+    def record(
+        self, store: Store, outcome: str, *, killed: bool, again_after: float | None, failure: str = ""
+    ) -> tuple[bool, datetime | None]:
+        """Return whether it is recorded, and final; and the start of the entry's window whose turn it is now."""
         if killed:
             # Only the child was told its fence.
             reply = store.finish(Ending(self.key, self.owner, 0, outcome, again_after, failure=failure))
             if isinstance(reply, (Finished, Again)):
-                return isinstance(reply, Finished)
+                return isinstance(reply, Finished), reply.called
         if outcome == "failed":
             # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
-            return False
+            return False, None
         # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
         # an older one.
-        return isinstance(store.close_window(self.key, self.owner, outcome, self.retry), Closed)
+        closed = store.close_window(self.key, self.owner, outcome, self.retry)
+        return isinstance(closed, Closed), closed.called if isinstance(closed, Closed) else None
 
 
 def _read(request: Any, outcome: str) -> _Delivery | None:

@@ -27,7 +27,15 @@ from celery.utils.log import get_logger
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
 from celery_once_beat.logs import about
-from celery_once_beat.settings import OVERLAP, Settings, check_choice, check_count, check_seconds
+from celery_once_beat.settings import (
+    OVERLAP,
+    Settings,
+    check_choice,
+    check_count,
+    check_limit,
+    check_seconds,
+    check_task_name,
+)
 from celery_once_beat.store import Store, check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
@@ -38,6 +46,7 @@ from .execution import DELIVERY, Execution, traced
 from .keyed import Child, Every, window_of_block
 from .put_back import put_back
 from .turn import close_unrun
+from .waiting import RAW
 
 logger = get_logger(__name__)
 
@@ -57,6 +66,10 @@ _CHECKS = {
     "once_recover": check_choice(True, False, None),
     "once_retry_failed_after": check_seconds(0, optional=True),
     "once_overlap": check_choice(*OVERLAP, None),
+    "once_max_attempts": check_count(1, optional=True),
+    "once_deadline": check_seconds(1, optional=True),
+    "once_pause_after_failures": check_count(1, optional=True),
+    "once_on_failure": check_task_name,
 }
 
 
@@ -80,10 +93,19 @@ class OnceTask(_Task):
     #: ``once_beat_retry_failed_after``.
     once_retry_failed_after: float | None = None
     #: If the previous window of the entry still runs, or waits for its retry: "allow", this one runs too; "skip", it is
-    #: recorded as skipped. None: ``once_beat_overlap``.
+    #: recorded as skipped. "buffer_one": it waits, and of those that wait all but the newest are skipped;
+    #: "buffer_first": all but the oldest; "buffer_all": none. None: ``once_beat_overlap``.
     once_overlap: str | None = None
+    #: The limit of ``once_beat_limits`` that its windows share with those of other tasks and entries; None: none.
+    once_limit: str | None = None
     #: Executions that may begin and die before a window is abandoned; None: ``once_beat_max_attempts``.
     once_max_attempts: int | None = None
+    #: Seconds after its start within which a window is to be done, else that is said; None: ``once_beat_deadline``.
+    once_deadline: float | None = None
+    #: So many windows of an entry that failed in a row pause it; None: ``once_beat_pause_after_failures``.
+    once_pause_after_failures: int | None = None
+    #: The task that is sent for each window that ends in anything but done; None: ``once_beat_on_failure``.
+    once_on_failure: str | None = None
 
     #: Tells the scheduler that workers close this task's windows.
     once_closes_windows = True
@@ -314,7 +336,7 @@ class OnceTask(_Task):
         headers = dict(signature.options.get("headers") or {})
         if window_headers and window_headers.get("once_id", str(request.id)) == str(request.id):
             headers.update(window_headers)
-            for of_this_message in (DELIVERY, PUT_BACK):
+            for of_this_message in (DELIVERY, PUT_BACK, RAW):
                 headers.pop(of_this_message, None)
         elif hasattr(request, "_once_began"):
             headers.update(encode_call(request.id, _first_begun(request)))
@@ -330,8 +352,11 @@ _KNOWN = [name for name in vars(OnceTask) if name.startswith("once_")]
 def check_tasks(app: Celery) -> list[OnceTask]:
     """Return the OnceTasks of ``app``; raises SettingError if one sets ``window`` or a wrong attribute."""
     tasks = [task for task in app.tasks.values() if isinstance(task, OnceTask)]
+    limits = Settings.from_app(app, connects=False).limits if tasks else {}
     for task in tasks:
         _check_task(task)
+        if task.once_limit is not None:
+            check_limit(f"task {task.name!r}, once_limit", task.once_limit, limits)
     return tasks
 
 
@@ -362,8 +387,6 @@ def _check_task(task: OnceTask) -> None:
                 )
     for name, check in _CHECKS.items():
         check(f"task {task.name!r}, {name}", getattr(task, name))
-    if task.once_max_attempts is not None:
-        check_count(1)(f"task {task.name!r}, once_max_attempts", task.once_max_attempts)
 
 
 def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:

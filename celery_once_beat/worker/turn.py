@@ -47,6 +47,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Protocol
 
 from celery import Celery
@@ -56,7 +57,20 @@ from celery_once_beat.clock import steady
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.logs import about
-from celery_once_beat.store import Again, Begun, Busy, Closed, Elsewhen, Ending, Finished, Renewal, Stale, Store, raised
+from celery_once_beat.store import (
+    Again,
+    Begun,
+    Buffered,
+    Busy,
+    Closed,
+    Elsewhen,
+    Ending,
+    Finished,
+    Renewal,
+    Stale,
+    Store,
+    raised,
+)
 from celery_once_beat.windows import Window, format_instant, key_of
 from celery_once_beat.wording import failure_words, printable
 
@@ -65,7 +79,7 @@ from .leases import Lease
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
 
-BeginReply = Begun | Busy | Closed | Elsewhen
+BeginReply = Begun | Buffered | Busy | Closed | Elsewhen
 
 
 class WindowTask(Protocol):
@@ -74,6 +88,7 @@ class WindowTask(Protocol):
     name: str
     once_lease: float | None
     once_overlap: str | None
+    once_limit: str | None
     once_retry_failed_after: float | None
 
     @property
@@ -106,6 +121,8 @@ class Turn(ABC):
         self.reply: BeginReply | None = None
         #: None before begin, and while the body runs without the store.
         self.lease: Lease | None = None
+        #: The limit of which it has a place.
+        self.limit: str | None = None
         self.without_store = False
         self.handed_over = False
         self.stale = False
@@ -156,7 +173,7 @@ class Turn(ABC):
         return None
 
     def _own(self, sent: float, reply: Begun) -> None:
-        renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked)
+        renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked, self.limit)
         self.lease = Lease(renewal, reply.attempt, sent)
         self.window = replace(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=self.lease.held
@@ -226,10 +243,16 @@ class Turn(ABC):
         self._told = True
         if self.stale:
             self.end_stale()
+        if isinstance(self._answer, (Again, Finished)) and self._answer.called is not None:
+            self._call_next(self._answer.called)
         if isinstance(self._answer, Again):
             why = f" ({printable(self._failure)})" if self._failure else ""
             self.log(logging.WARNING, "window_runs_again", "failed%s, runs again in %g s", why, self._answer.after)
         return isinstance(self._answer, Finished)
+
+    @abstractmethod
+    def _call_next(self, start: datetime) -> None:
+        """It is the turn of the entry's window at ``start``."""
 
     def _send_finish(self, outcome: str, again_after: float | None) -> None:
         assert self.lease is not None
@@ -288,6 +311,8 @@ class Turn(ABC):
 
 def reason_of(reply: object) -> str:
     """Say why a begin was refused."""
+    if isinstance(reply, Buffered):
+        return "it waits"
     return reply.reason if isinstance(reply, Busy) else "closed"
 
 

@@ -209,6 +209,9 @@ def _story(window: Any) -> str:
         parts.append(f"and {window.missed - 1} before it")
     if window.late is not None:
         parts.append(f"{span(max(window.late, 0.0))} late")
+    past = window.past_deadline()
+    if past is not None:
+        parts.append(f"{span(past)} past its deadline")
     if window.took is not None:
         parts.append(f"took {span(window.took)}")
     if window.worker:

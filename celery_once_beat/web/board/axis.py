@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 
 from celery_once_beat.outcomes import OPEN, OUTCOMES, STATES
+from celery_once_beat.status import WindowStatus
 from celery_once_beat.store import WindowSeen
 
 from . import words
@@ -82,6 +83,11 @@ class Cell:
     state: str
     #: Newest first.
     windows: Sequence[WindowSeen]
+
+    @property
+    def past_deadline(self) -> int:
+        """How many of them ended past their deadline."""
+        return sum(WindowStatus.of(seen).past_deadline() is not None for seen in self.windows if seen.done_by)
 
     @property
     def counts(self) -> list[tuple[str, int]]:

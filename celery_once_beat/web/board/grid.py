@@ -150,7 +150,8 @@ class Grid:
         time = words.stretch(axis.bounds[cell.column - 1], axis.bounds[cell.column], self._zone)
         number = len(cell.windows)
         how = ", ".join(f"{of_it} {words.said(state)}" for state, of_it in cell.counts)
-        return f"{time}, {number} {'window' if number == 1 else 'windows'}: {how}"
+        past = f", {cell.past_deadline} past the deadline" if cell.past_deadline else ""
+        return f"{time}, {number} {'window' if number == 1 else 'windows'}: {how}{past}"
 
     def _group(self, group: _Group, choice: Choice, axis: Axis) -> Markup:
         by_column: dict[int, list[Cell]] = {}

@@ -93,7 +93,7 @@ class _Site:
         )
         day_and_time = partial(words.day_and_time, zone=self._zone)
         templates.filters.update(plain=words.plain, instant=format_instant, day_and_time=day_and_time)
-        templates.filters.update(state=words.state_of, in_short=words.in_short)
+        templates.filters.update(state=words.state_of, in_short=partial(words.in_short, zone=self._zone))
         self.templates = templates
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"

@@ -60,17 +60,24 @@ def _there(instant: datetime, zone: tzinfo) -> datetime:
 
 def label(entry: str, window: WindowStatus, zone: tzinfo) -> str:
     """What a cell says: ``nightly-report, 21 November 02:00, done, 1.2 s late``."""
-    return ", ".join([entry, day_and_time(window.start, zone), in_short(window)])
+    return ", ".join([entry, day_and_time(window.start, zone), in_short(window, zone)])
 
 
-def in_short(window: WindowStatus) -> str:
+def in_short(window: WindowStatus, zone: tzinfo) -> str:
     """How a window stands: ``done, 1.2 s late``."""
     parts = [said(window.state)]
+    if window.waits_for:
+        parts.append(f"for that of {day_and_time(window.waits_for, zone, window.start)}")
+    elif window.limit:
+        parts.append(f"for a place of {plain(window.limit)}")
     if window.missed > 1:
         parts.append(f"and {window.missed - 1} before it")
     if window.late is not None:
         late = round(window.late, 1)
         parts.append(f"{span(late)} late" if late > 0 else "on time")
+    past = window.past_deadline()
+    if past is not None:
+        parts.append(f"{span(past)} past its deadline")
     if window.refused:
         parts.append(f"{window.refused} refused")
     return ", ".join(parts)
@@ -114,6 +121,10 @@ def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[t
     """A window's story at ``now``: what each line is called, and what is known; times in ``zone``, and in UTC."""
     yield "Window", moment(window.start, zone)
     yield "Outcome" if window.closed else "State", f"{said(window.state)}: {state_of(window.state).meaning}"
+    if window.waits_for:
+        yield "Waits for", f"the window of {moment(window.waits_for, zone)}"
+    elif window.limit:
+        yield "Waits for", f"a place of the limit {plain(window.limit)}"
     if window.failure:
         yield "Failure", plain(window.failure, _MOST_FAILURE)
     if window.missed > 1:
@@ -125,6 +136,9 @@ def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[t
         yield "Running for", span((now - window.begun).total_seconds())
     yield "Attempts", str(window.attempts)
     yield "Late", "-" if window.late is None else span(window.late)
+    if window.done_by:
+        past = window.past_deadline(now)
+        yield "To be done by", moment(window.done_by, zone) + ("" if past is None else f": {span(past)} past it")
     if window.closed:
         yield "Ended", moment(window.closed, zone)
         yield "Took", "-" if window.took is None else span(window.took)
@@ -139,6 +153,8 @@ def _published(window: WindowStatus) -> str:
         return "yes, before it was begun"
     if window.closed:
         return "-"
+    if window.state == "buffered":
+        return "yes, and its message is kept until it is called"
     return "its message is out, or on its way" if window.claimed else "-"
 
 

@@ -163,7 +163,7 @@ document.addEventListener("click", (event) => {
   }
   event.preventDefault();
   if ("view" in link.dataset) {
-    go(link.href);
+    go(leadingTo(link.href));
   } else {
     if (!story.contains(link)) {
       opener = link;
@@ -174,6 +174,28 @@ document.addEventListener("click", (event) => {
 });
 
 // -- another view --------------------------------------------------------------------------------------------------
+
+let shown = location.href; // the address of the view whose links stand on the page
+
+/** Where a link leads while another view is on its way: to that one, with what the link changes of the one shown. */
+function leadingTo(href) {
+  if (shown === location.href) return href;
+  const views = [shown, location.href, href].map((address) => new URL(address).searchParams);
+  const made = new URL(href); // also its page: another view begins at its first rows
+  for (const name of new Set(views.flatMap((view) => [...view.keys()]))) {
+    if (name === "page") continue;
+    const [before, asked, wanted] = views.map((view) => view.getAll(name));
+    let values = before.join() === wanted.join() ? asked : wanted;
+    if (name === "open") {
+      // Groups are opened and folded one by one.
+      const both = new Set([...asked, ...wanted]);
+      values = [...both].filter((group) => !before.includes(group) || (asked.includes(group) && wanted.includes(group)));
+    }
+    made.searchParams.delete(name);
+    for (const value of values) made.searchParams.append(name, value);
+  }
+  return made.href;
+}
 
 /** Shows the view of another address, which the browser's history then has. */
 async function go(address, { replace = false } = {}) {
@@ -208,6 +230,7 @@ async function readAnew() {
   board.querySelector("#search").replaceWith(search);
   $("board").replaceWith(board);
   document.title = page.title;
+  shown = address;
   dress();
   $("legend-toggle").open = legend;
   if (typed) search.querySelector("input").focus();
@@ -304,10 +327,11 @@ let typing = 0;
 
 $("search").querySelector("input").addEventListener("input", (event) => {
   clearTimeout(typing);
+  const typed = event.target.value; // a view that comes meanwhile may write another
   typing = setTimeout(() => {
     const address = new URL(location.href);
     address.searchParams.delete("page");
-    if (event.target.value) address.searchParams.set("q", event.target.value);
+    if (typed) address.searchParams.set("q", typed);
     else address.searchParams.delete("q");
     go(address.href, { replace: true });
   }, TYPED);

@@ -1,0 +1,189 @@
+"""What is said once of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
+
+The store keeps each as a notice that becomes due (``store/lua/pieces/notices.lua``). A beat's look finds it. The beat
+takes it, says it, and then says that it is said:
+
+- it dies or sleeps before it says it: after ``publish_timeout`` any beat does;
+- it dies after it, and before ``told``: the same, so it is said twice. The task of ``on_failure`` has the same id;
+- the reply to either is lost: it is sent again, and answers the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_once_beat import signals
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.logs import about
+from celery_once_beat.settings import BEAT_TTL
+from celery_once_beat.store import Forgotten, Notice, Order, Published, Store, Tell
+from celery_once_beat.windows import Window, WindowKey, format_instant, told_id
+
+from .entries import BeatEntry, Entries
+from .reasons import end_words, why_late
+from .server_clock import ServerClock
+
+logger = get_logger(__name__)
+
+#: Notices that are taken together; each has to be said before ``publish_timeout`` is over.
+_SLICE = 10
+#: Sends a task by name, with its arguments and its id; says why where it can't, or perhaps couldn't.
+Send = Callable[[str, Mapping[str, Any], str], tuple[Published, str]]
+
+
+class Notices:
+    """One beat's part of it, after each look."""
+
+    def __init__(
+        self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, send: Send
+    ) -> None:
+        self._store = store
+        self._beat = beat
+        self._clock = clock
+        self._entries = entries
+        #: The ``sender`` of signals.
+        self._sender = sender
+        self._send = send
+        #: Keys that can't be read, as it was logged; tasks that can't be sent.
+        self._logged: set[str] = set()
+        #: Tasks that the broker refuses, perhaps, and until when (``clock.steady``) they aren't tried.
+        self._refused: dict[str, float] = {}
+
+    def say(
+        self, found: Sequence[Notice], entries: Mapping[WindowKey, BeatEntry | None], *, broker: Callable[[], bool]
+    ) -> list[WindowKey]:
+        """Say what a look has found, as much as there is time for.
+
+        ``entries`` has None where this beat has no such entry. ``broker``: whether it answers; a task is to be sent.
+        Returns the windows whose notices were moved. Raises StoreUnavailableError.
+        """
+        known = [notice for notice in found if notice.window in entries]
+        if any(notice.kind == "ended" for notice in known) and not broker():
+            known = [notice for notice in known if notice.kind != "ended"]
+        until = steady() + min(self._store.settings.publish_timeout / 2, BEAT_TTL / 3)
+        moved: list[WindowKey] = []
+        for position in range(0, len(known), _SLICE):
+            asked = [
+                (notice, _tells(notice, entries[notice.window]))
+                for notice in known[position : position + _SLICE]
+                if not self._is_refused(notice, entries[notice.window])
+            ]
+            for (notice, _), reply in zip(asked, self._store.tell_many(self._beat, asked), strict=True):
+                if steady() > until:
+                    return moved
+                if isinstance(reply, StoreUnavailableError):
+                    raise reply
+                if isinstance(reply, OnceError):
+                    self._log_once(str(reply), about("window_unreadable", notice.window, owner=self._beat))
+                elif isinstance(reply, (Tell, Forgotten)):
+                    moved.append(notice.window)
+                    entry = entries[notice.window]
+                    if isinstance(reply, Tell) and entry is not None and not self._is_refused(notice, entry):
+                        self._try(notice.window, partial(self._say_and_tell, notice, entry, reply))
+        return moved
+
+    def _is_refused(self, notice: Notice, entry: BeatEntry | None) -> bool:
+        """Whether the broker has just refused what it takes: each try may cost a connection."""
+        task = entry.policy.on_failure if entry is not None and notice.kind == "ended" else None
+        return task is not None and steady() < self._refused.get(task, 0.0)
+
+    def _try(self, window: WindowKey, step: Callable[[], object]) -> None:
+        """Do a step; what can't be read or written is this entry's trouble alone. Raises StoreUnavailableError."""
+        try:
+            step()
+        except StoreUnavailableError:
+            raise
+        except OnceError as exc:
+            self._log_once(str(exc), about("window_unreadable", window, owner=self._beat))
+
+    def _say_and_tell(self, notice: Notice, entry: BeatEntry, tell: Tell) -> None:
+        if self._say(notice, entry, tell):
+            self._store.told(notice, tell.turn)
+
+    def _say(self, notice: Notice, entry: BeatEntry, tell: Tell) -> bool:
+        """Say one notice; returns False where it is to be said again later."""
+        window = Window(notice.window.entry, notice.window.start, None)
+        match notice.kind:
+            case "late":
+                self._say_late(entry, window, tell)
+            case "paused":
+                self._say_paused(entry, window, tell)
+            case _:
+                return self._say_ended(entry, window, tell)
+        return True
+
+    def _say_late(self, entry: BeatEntry, window: Window, tell: Tell) -> None:
+        state, why = why_late(tell, self._entries.queue(entry), self._clock.now())
+        logger.error(
+            "once: window %s of %r is late: %s",
+            format_instant(window.start),
+            window.entry,
+            why,
+            extra=about("window_late", window, state=state, owner=self._beat),
+        )
+        signals.window_late.send(sender=self._sender, window=window, state=state, why=why)
+
+    def _say_paused(self, entry: BeatEntry, window: Window, tell: Tell) -> None:
+        note, notice_of = tell.paused_for, WindowKey(window.entry, window.start)
+        if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
+            words = json.dumps({"by": tell.paused_by, "note": note})
+            pause = partial(self._store.set_paused, entry.name, words, paused=True, only_still=True)
+            self._try(notice_of, pause)
+        call = told_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
+        order = Order("pause", window.entry, tell.paused_by, note, format_instant(window.start))
+        self._try(notice_of, partial(self._store.note, order, call))
+        logger.error(
+            "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
+            window.entry,
+            note,
+            extra=about("entry_paused_by_failures", window, owner=self._beat),
+        )
+        signals.entry_paused.send(sender=self._sender, window=window, note=note)
+
+    def _say_ended(self, entry: BeatEntry, window: Window, tell: Tell) -> bool:
+        task, ended = entry.policy.on_failure, tell.ended
+        assert task is not None, "else it is another beat's to say"
+        assert ended is not None, "else there is nothing to say"
+        kwargs = {
+            "entry": window.entry,
+            "start": format_instant(window.start),
+            "outcome": ended.outcome,
+            "error": end_words(tell),
+        }
+        sent_as = told_id(self._store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
+        published, why = self._send(task, kwargs, sent_as)
+        extra = about("on_failure_unsendable", window, task=task, owner=self._beat)
+        if published == Published.IMPOSSIBLE:
+            self._log_once(f"the task {task!r} (on_failure of {window.entry!r}) can't be sent: {why}", extra)
+        elif published == Published.UNSURE and why:
+            if task not in self._refused:
+                logger.error(
+                    "once: the task %r (on_failure of %r) isn't sent, and is tried again: %s",
+                    task, window.entry, why, extra=extra,
+                )  # fmt: skip
+            self._refused[task] = steady() + self._store.settings.publish_timeout
+        elif published == Published.SENT:
+            self._refused.pop(task, None)
+            logger.info(
+                "once: window %s of %r is %s: the task %s is sent",
+                kwargs["start"], window.entry, ended.outcome, task,
+                extra=about("on_failure_sent", window, task=task, outcome=ended.outcome, owner=self._beat),
+            )  # fmt: skip
+        return published != Published.UNSURE
+
+    def _log_once(self, text: str, extra: dict[str, object], level: int = logging.ERROR) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            logger.log(level, "once: %s", text, extra=extra)
+
+
+def _tells(notice: Notice, entry: BeatEntry | None) -> bool:
+    """Whether this beat's schedule says how to say it. Another beat's may know a task that this one's doesn't."""
+    return entry is not None and (notice.kind != "ended" or entry.policy.on_failure is not None)

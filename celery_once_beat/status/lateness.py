@@ -1,0 +1,119 @@
+"""Which windows are late: not done ``deadline`` seconds after their start. By the store alone, also without beats.
+
+Pure. Of a paused entry only what is open can be late: nobody claims the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from celery_once_beat.beat import BeatEntry, why_late
+from celery_once_beat.errors import ScheduleError
+from celery_once_beat.store import Ended, Tell, WindowSeen
+
+from .lineup import Listed
+
+__all__ = ("LateWindow", "deadline_of", "late_from", "late_last", "late_now")
+
+
+@dataclass(frozen=True, slots=True)
+class LateWindow:
+    """A window that is late."""
+
+    entry: str
+    start: datetime
+    #: How it stands, a name of ``outcomes.STATES``; ``unclaimed``: no beat has claimed it.
+    state: str
+    #: The same in words.
+    why: str
+
+
+def deadline_of(listed: Listed) -> timedelta | None:
+    """Return the deadline of an entry's windows: as beats have loaded it, else as this process has it. None: none."""
+    account = listed.seen.account
+    seconds = account.deadline if account else listed.entry.policy.deadline if listed.entry else None
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def late_now(listed: Listed, now: datetime) -> tuple[LateWindow, ...]:
+    """Return the late windows that are open, the oldest first; then the oldest that no beat has claimed."""
+    return (*reversed([*_late_open(listed, now)]), *_late_unclaimed(listed, now))
+
+
+def _late_open(listed: Listed, now: datetime) -> Iterator[LateWindow]:
+    deadline, account = deadline_of(listed), listed.seen.account
+    if deadline is None or account is None:
+        return
+    for window in listed.seen.windows:
+        if window.open is not None and not window.open.backfill and window.start + deadline < now:
+            state, why = why_late(_as_told(listed, window), listed.queue, now)
+            yield LateWindow(listed.name, window.start, state, why)
+
+
+def _late_unclaimed(listed: Listed, now: datetime) -> Iterator[LateWindow]:
+    """If there is one, no beat lives, or all stand still."""
+    due, deadline = _unclaimed(listed), deadline_of(listed)
+    if due is not None and deadline is not None and due + deadline < now:
+        yield LateWindow(listed.name, due, "unclaimed", "no beat has claimed it")
+
+
+def late_last(listed: Listed, now: datetime) -> LateWindow | None:
+    """Return the newest window that has ended, if it isn't done, and nothing was for longer than a deadline.
+
+    That is measured from the first window after the last that was done: the newest one of an entry that fails each
+    minute is always young.
+    """
+    deadline, last, account = deadline_of(listed), listed.seen.last, listed.seen.account
+    if deadline is None or last is None or last.past is None or last.state == "done" or (account and account.paused):
+        return None
+    first = last.start
+    if account is not None and listed.entry is not None:
+        first = min(first, _after(listed.entry, account.last_done or account.born) or first)
+    if first + deadline >= now:
+        return None
+    state, why = why_late(_as_told(listed, last), listed.queue, now)
+    return LateWindow(listed.name, last.start, state, why)
+
+
+def late_from(listed: Listed, now: datetime) -> datetime | None:
+    """Return from when an unclaimed window is late; None where there is none, or that is so already."""
+    due, deadline = _unclaimed(listed), deadline_of(listed)
+    late = due + deadline if due is not None and deadline is not None else None
+    return late + timedelta(microseconds=1) if late is not None and late >= now else None
+
+
+def _unclaimed(listed: Listed) -> datetime | None:
+    entry, account = listed.entry, listed.seen.account
+    if entry is None or account is None or account.paused:
+        return None
+    return _after(entry, account.cursor)
+
+
+def _after(entry: BeatEntry, start: datetime) -> datetime | None:
+    try:
+        return entry.after(start)
+    except ScheduleError:
+        return None
+
+
+def _as_told(listed: Listed, window: WindowSeen) -> Tell:
+    """Return what a beat would be told of a window."""
+    account, past, still_open = listed.seen.account, window.past, window.open
+    if past is not None:
+        return Tell(Ended(past.outcome, past.closed, past.attempts, window.failure))
+    run = "running" if window.state == "running" else ""
+    if window.state == "waiting" and still_open is not None and still_open.retry:
+        run = "waiting"
+    return Tell(
+        open=still_open,
+        run=run,
+        retry=still_open.retry if still_open else None,
+        deadline=listed.seen.overdue.get(window.start),
+        unconsumed=account is not None and account.unconsumed,
+        failure=window.failure,
+        paused=account is not None and account.paused,
+        paused_by=account.paused_by if account else "",
+        paused_for=account.paused_for if account else "",
+    )
