@@ -1,0 +1,653 @@
+"""The rules of the protocol, each taken out: the simulation has to fail without it.
+
+An ablation is a change of the package's text, as it is read: the files stay as they are. ``--without NAME`` runs the
+simulation so, ``--ablations`` runs it without each in turn and prints the table.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ("ABLATIONS", "Ablation", "take_out")
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """``changes`` are (file of the package, text, text in its place)."""
+
+    #: What the rule says.
+    rule: str
+    changes: tuple[tuple[str, str, str], ...]
+    #: Why nothing fails without it; '' where something does.
+    survives: str = ""
+
+
+def _lua(rule: str, file: str, old: str, new: str, survives: str = "") -> Ablation:
+    return Ablation(rule, ((f"store/lua/{file}.lua", old, new),), survives)
+
+
+def _py(rule: str, *changes: tuple[str, str, str], survives: str = "") -> Ablation:
+    return Ablation(rule, changes, survives)
+
+
+ABLATIONS: dict[str, Ablation] = {
+    # -- claim
+    "claim-compare": _lua(
+        "a claim is a compare-and-set on the cursor",
+        "claim",
+        "if entry.cursor ~= FROM_CURSOR then",
+        "if false then",
+    ),
+    "claim-fingerprint": _lua(
+        "a claim by a definition that isn't in force is refused",
+        "claim",
+        "if entry.fingerprint ~= FINGERPRINT then",
+        "if false then",
+    ),
+    "claim-paused": _lua(
+        "a paused entry isn't claimed",
+        "claim",
+        "if entry.paused == '1' and MODE ~= 'pass' then",
+        "if false then",
+    ),
+    "claim-repeated": _lua(
+        "a claim that is sent again answers as it did",
+        "claim",
+        "if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then",
+        "if false then",
+    ),
+    "claim-marker": _lua(
+        "of two claims of a time that the store forgot the marker lets one publish",
+        "claim",
+        "local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)",
+        "local mine = redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)",
+    ),
+    "claim-missed-counted": _lua(
+        "windows that a claim passes are counted as missed",
+        "claim",
+        "count('missed', missed)",
+        "local _ = missed",
+    ),
+    "claim-missed-that-ran": _lua(
+        "a window that ran although the cursor didn't know isn't counted as missed",
+        "claim",
+        "missed = missed - 1",
+        "missed = missed - 0",
+    ),
+    "claim-opens": _lua(
+        "a claimed window stays open until it has an outcome",
+        "claim",
+        "write_window(window, NOW + CLAIM_LEASE, 'cursor', START)",
+        "redis.call('HSET', ENTRY, 'cursor', START)",
+    ),
+    "claim-retry": _lua(
+        "a retry that the store forgot is due when it was",
+        "claim",
+        "left = math.max(left - RETENTION, MARGIN)",
+        "left = left + 0",
+    ),
+    # -- begin
+    "begin-running": _lua(
+        "while one execution holds its lease no other begins",
+        "begin",
+        "if kind == 'run' then\n  return refuse('busy', 'running')\nend",
+        "",
+    ),
+    "begin-done": _lua(
+        "a window that is done isn't begun",
+        "begin",
+        "if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then",
+        "if false then",
+    ),
+    "begin-passed": _lua(
+        "a window behind the cursor that isn't open is over, also when its marker has expired",
+        "begin",
+        "if not open and TRACKED and passed() then\n  return refuse('closed', '')\nend",
+        "",
+    ),
+    "begin-waiting": _lua(
+        "while a window waits for a retry only that retry begins",
+        "begin",
+        "if kind == 'wait' and number ~= RETRY then",
+        "if false then",
+    ),
+    "begin-older-retry": _lua(
+        "a copy that is older than the retry handed over is refused",
+        "begin",
+        "if RETRY < window.retry then",
+        "if false then",
+    ),
+    "begin-to-run-again": _lua(
+        "a window that is to run again later waits for its time",
+        "begin",
+        "if window.released == TO_RUN_AGAIN then\n  return refuse('busy', 'waiting to run again')\nend",
+        "",
+    ),
+    "begin-repeated": _lua(
+        "begin that is sent again by its owner answers as it did",
+        "begin",
+        "if began or kind == 'run' and owner == OWNER then",
+        "if false then",
+    ),
+    "begin-limits": _lua(
+        "limits end a window at its begin",
+        "begin",
+        "local outcome = limit_reached(window) or too_late(window)",
+        "local outcome",
+    ),
+    "begin-counts": _lua(
+        "a begin counts as an attempt",
+        "begin",
+        "window.attempts, window.turn = window.attempts + 1, window.turn + 1",
+        "window.attempts, window.turn = window.attempts, window.turn + 1",
+    ),
+    "begin-turn": _lua(
+        "a begin changes the turn, so that a late confirm is told apart",
+        "begin",
+        "window.attempts, window.turn = window.attempts + 1, window.turn + 1",
+        "window.attempts, window.turn = window.attempts + 1, window.turn",
+    ),
+    "fence": _lua(
+        "the fence grows with each begin",
+        "begin",
+        "local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)",
+        "local fence = math.max(entry.fence, 1)",
+    ),
+    "begin-deadline": _lua(
+        "the deadline of a window that runs lies behind its lease",
+        "begin",
+        "write_window(window, NOW + LEASE + MARGIN, 'fence', fence)",
+        "write_window(window, NOW + DAY, 'fence', fence)",
+    ),
+    "overlap-skip": _lua(
+        "without overlap a window is skipped while another runs",
+        "begin",
+        "if overlap == 'skip' and not outcome then",
+        "if false then",
+    ),
+    "overlap-waits": _lua(
+        "without overlap what has begun before waits for the one that runs",
+        "begin",
+        "elseif another_runs_now then",
+        "elseif false then",
+    ),
+    # -- renew, hand_over, finish
+    "renew-extends": _lua(
+        "a renewal keeps the run key",
+        "renew",
+        "if redis.call('PEXPIRE', RUN, LEASE) == 0 then",
+        "if false then",
+    ),
+    "renew-deadline": _lua(
+        "a renewal moves the deadline",
+        "renew",
+        "redis.call('ZADD', OPEN, 'XX', NOW + LEASE + MARGIN, MEMBER)",
+        "local _ = MEMBER",
+    ),
+    "renew-owner": _lua(
+        "who lost its window is told so when it renews",
+        "renew",
+        "if hold(kind, owner) ~= 'run' then",
+        "if false then",
+    ),
+    "hold-owner": _lua(
+        "only its owner ends, renews or hands over a window that runs",
+        "pieces/run",
+        "return is_owner(holder) and kind or nil",
+        "return kind",
+    ),
+    "hold-since": _lua(
+        "after its lease ran out it has the window again only if nobody began since",
+        "pieces/run",
+        "if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.released ~= HELD or another_runs() then",
+        "if false then",
+    ),
+    "hand-over-attempt": _lua(
+        "a retry is no death: the attempt doesn't count",
+        "hand_over",
+        "window.attempts = math.max(window.attempts - 1, 0)",
+        "local _ = window.attempts",
+    ),
+    "hand-over-releases": _lua(
+        "a window that was handed over is released",
+        "hand_over",
+        "window.retry, window.released = RETRY, TO_RETRY",
+        "window.retry, window.released = RETRY, HELD",
+    ),
+    "hand-over-repeated": _lua(
+        "a hand-over that is sent again answers as it did, however late",
+        "hand_over",
+        "if open and not kind and window.released == TO_RETRY",
+        "if false and window.released == TO_RETRY",
+    ),
+    "hand-over-marker": _lua(
+        "a window that was handed over is held by nobody",
+        "hand_over",
+        "redis.call('DEL', RUN) -- frees memory first\nredis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))",
+        "",
+    ),
+    "finish-stale": _lua(
+        "the end of a stale execution isn't recorded",
+        "finish",
+        "if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then",
+        "if false then",
+    ),
+    "finish-done-owner": _lua(
+        "a finish that is sent again is told from a stale one",
+        "finish",
+        "  if owner ~= OWNER then\n    return 'stale'\n  end\n",
+        "",
+    ),
+    "finish-again-limit": _lua(
+        "a window that fails runs again up to its limit",
+        "finish",
+        "if again > 0 and window.attempts < most_attempts() then",
+        "if again > 0 then",
+    ),
+    "finish-again-released": _lua(
+        "a window that failed is released until it is to run again",
+        "finish",
+        "window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1",
+        "window.retry, window.publishes, window.turn = 0, 0, window.turn + 1",
+    ),
+    # -- ends
+    "close-removes": _lua(
+        "a window that has its outcome is open no longer",
+        "pieces/ends",
+        "redis.call('ZREM', OPEN, MEMBER)",
+        "local _ = OPEN",
+    ),
+    "close-marks": _lua(
+        "who ended a window is remembered, so that it is answered the same",
+        "pieces/ends",
+        "mark_done(owner, outcome, alone)",
+        "redis.call('DEL', RUN)",
+    ),
+    "close-counts": _lua(
+        "each outcome is counted once",
+        "pieces/ends",
+        "local counted = int(look_at_count(name) + 1)",
+        "local counted = int(look_at_count(name) + 2)",
+    ),
+    # -- take, confirm, receive
+    "take-deadline": _lua(
+        "only what is overdue is taken",
+        "take",
+        "if tonumber(deadline) > NOW then",
+        "if false then",
+    ),
+    "take-held": _lua(
+        "what somebody holds isn't taken",
+        "take",
+        "if kind then\n  set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)\n  return {'no', 'held'}\nend",
+        "",
+    ),
+    "take-mutex": _lua(
+        "the deadline that a take moves is the mutex between beats",
+        "take",
+        "write_window(window, NOW + CLAIM_LEASE)",
+        "write_window(window, NOW)",
+    ),
+    "take-retry": _lua(
+        "what is published again carries the retry that was handed over",
+        "take",
+        "return {'taken', window.turn, window.retry,",
+        "return {'taken', window.turn, 0,",
+    ),
+    "take-fingerprint": _lua(
+        "a beat whose definition isn't in force takes nothing",
+        "take",
+        "if entry.fingerprint ~= FINGERPRINT then",
+        "if false then",
+    ),
+    "take-limits": _lua(
+        "limits end a window when it is taken",
+        "take",
+        "local outcome = limit_reached(window) or too_late(window)",
+        "local outcome",
+    ),
+    "confirm-turn": _lua(
+        "a confirm that comes late changes nothing",
+        "confirm",
+        "if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then",
+        "if false then",
+    ),
+    "confirm-held": _lua(
+        "a confirm changes nothing of a window that is begun",
+        "confirm",
+        "if kind or not is_open() then",
+        "if not is_open() then",
+    ),
+    "confirm-moves": _lua(
+        "a confirm puts the deadline off",
+        "confirm",
+        "write_window(window, NOW + delay)",
+        "local _ = delay",
+    ),
+    "confirm-near": _lua(
+        "what wasn't published is published again soon",
+        "confirm",
+        "delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)",
+        "delay = DAY",
+    ),
+    "receive": _lua(
+        "while a message waits in a worker its window's deadline is a lease away",
+        "receive",
+        "write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)",
+        "local _ = LENGTH",
+    ),
+    # -- definitions
+    "load-later": _lua(
+        "of the beats alive the one that loaded last is right",
+        "load",
+        "if right.fingerprint ~= FINGERPRINT then",
+        "if false then",
+    ),
+    "load-from-now": _lua(
+        "a definition that is new goes on from now",
+        "load",
+        "cursor = from > cursor and from or cursor",
+        "local _ = from",
+    ),
+    "load-cursor-back": _lua(
+        "the cursor never goes back",
+        "load",
+        "cursor = from > cursor and from or cursor",
+        "cursor = from",
+    ),
+    "load-asked-at": _lua(
+        "who loaded since it was asked who lives, lives",
+        "pieces/loaders",
+        "local lives = alive[beat] or at >= (ASKED_AT or math.huge) and at <= NOW or nil",
+        "local lives = alive[beat]",
+    ),
+    "load-gone": _lua(
+        "what vanished beats loaded doesn't count",
+        "pieces/loaders",
+        "if lives or not gone[beat] then",
+        "if true then",
+    ),
+    "load-loaded-at": _lua(
+        "a first load is later than all that are known",
+        "load",
+        "local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT",
+        "local loaded_at = first and 1 or LOADED_AT",
+    ),
+    "set-in-force": _lua(
+        "a definition that is set is put in force in the same step",
+        "set",
+        "put_in_force(mark, cursor)",
+        "local _ = mark",
+    ),
+    "heartbeat-gone": _lua(
+        "a beat that isn't heard of is gone",
+        "heartbeat",
+        "for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '-inf', gone)) do\n    forget(beat)",
+        "for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '-inf', gone)) do\n    redis.call('ZADD', BEATS, now, beat)",
+    ),
+    # -- windows that wait, and what is told
+    "buffer-waits": _lua(
+        "with a buffer a window waits while another of its entry has the turn",
+        "begin",
+        "elseif buffers and not outcome then",
+        "elseif false then",
+    ),
+    "buffer-order": _lua(
+        "of those that wait the oldest goes first",
+        "pieces/overlap",
+        "return first < second or first == second and one.start < other.start",
+        "return first < second or first == second and one.start > other.start",
+    ),
+    "buffer-keeps": _lua(
+        "buffer_one keeps the newest, buffer_first the oldest",
+        "pieces/overlap",
+        "if which == 'buffer_one' and each.start > kept or which == 'buffer_first' and each.start < kept then",
+        "if which == 'buffer_first' and each.start > kept or which == 'buffer_one' and each.start < kept then",
+    ),
+    "buffer-calls": _lua(
+        "what ends a window calls the next that waits",
+        "pieces/ends",
+        "    return give_turn()",
+        "    return nil",
+    ),
+    "buffer-called-overdue": _lua(
+        "what was called is overdue soon, since its caller may die",
+        "pieces/overlap",
+        "redis.call('ZADD', OPEN, 'XX', NOW + MARGIN, member_of(start))",
+        "local _ = OPEN",
+    ),
+    "limit-waits": _lua(
+        "for which there is no place, that window doesn't begin",
+        "begin",
+        "if NO_PLACE ~= '' and not outcome then",
+        "if false then",
+    ),
+    "limit-counts": _lua(
+        "no more places are given than there are",
+        "pieces/limit",
+        "return most - redis.call('ZCARD', PLACES)",
+        "return most",
+    ),
+    "limit-dead": _lua(
+        "the places of the dead are free again",
+        "pieces/limit",
+        "redis.call('ZREMRANGEBYSCORE', PLACES, '-inf', NOW)",
+        "local _ = NOW",
+    ),
+    "limit-stays": _lua(
+        "a place is kept as long as its window's lease",
+        "stay",
+        "redis.call('ZADD', PLACES, NOW + LENGTH, OWNER .. ' ' .. WINDOW)",
+        "local _ = LENGTH",
+    ),
+    "limit-leaves": _lua(
+        "a place is given back at the end",
+        "leave",
+        "redis.call('ZREM', PLACES, place)",
+        "local _ = place",
+    ),
+    "limit-calls": _lua(
+        "who gives a place back calls the one that has waited longest",
+        "leave",
+        "  call_waiting(reply)\n",
+        "",
+    ),
+    "end-told": _lua(
+        "the end of a window that isn't done is kept until it is told",
+        "pieces/notices",
+        "note_end(START, outcome, window.attempts, window.failure)",
+        "local _ = note_end",
+    ),
+    "missed-told": _lua(
+        "windows that are passed over are told one by one",
+        "pieces/notices",
+        "for place = math.max(#starts - room, 0) + 1, #starts do",
+        "for place = #starts + 1, #starts do",
+    ),
+    "late-told": _lua(
+        "a claim notes when its window is late",
+        "claim",
+        "add_notice('late', START, STARTS_AT + deadline)",
+        "local _ = deadline",
+    ),
+    "told-again": _lua(
+        "what a beat took to tell, and didn't, another tells",
+        "tell",
+        "redis.call('ZADD', OPEN, int(FIRST_NOTICE + NOW + LENGTH), notice)",
+        "redis.call('ZREM', OPEN, notice)",
+    ),
+    # -- Python
+    "called-is-published": _py(
+        "who calls a window publishes its message",
+        ("worker/waiting.py", "    _publish(app, window, reply.message)\n", "    pass\n"),
+    ),
+    "lease-from-before": _py(
+        "a lease is trusted from before the request was sent",
+        (
+            "worker/turn.py",
+            "            self._own(sent, reply)\n        self.reply = reply",
+            "            self._own(steady(), reply)\n        self.reply = reply",
+        ),
+        ("worker/leases.py", "                lease.sent = sent\n", "                lease.sent = steady()\n"),
+    ),
+    "begin-late-answer": _py(
+        "a begin whose answer comes later than its lease isn't acted on",
+        ("worker/turn.py", "if steady() >= sent + self.length:", "if False:"),
+    ),
+    "leases-renewed": _py(
+        "leases are renewed while their bodies run",
+        ("worker/execution.py", "            self.leases.hold(self.lease)\n", "            pass\n"),
+    ),
+    "hand-over-first": _py(
+        "a window is handed over before its retry is published",
+        (
+            "worker/execution.py",
+            '        try:\n            if self.lease is not None or self.begin_afterwards():\n                self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
+            '        published = publish()\n        publish = lambda: published\n        try:\n            if self.lease is not None or self.begin_afterwards():\n                self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
+        ),
+    ),
+    "owner-of-delivery": _py(
+        "an owner is one delivery: a copy of a message is another",
+        (
+            "worker/request.py",
+            "request[DELIVERY] = delivery_name(self.hostname)",
+            "request[DELIVERY] = 'task:' + str(request['id'])",
+        ),
+        (
+            "worker/execution.py",
+            "owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))",
+            "owner = getattr(request, DELIVERY, None) or delivery_name(request.hostname)",
+        ),
+    ),
+    "owner-of-execution": _py(
+        "an owner is one execution: a pool may give a delivery to a second child",
+        (
+            "worker/execution.py",
+            "owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))",
+            "owner = getattr(request, DELIVERY, None) or delivery_name(request.hostname)",
+        ),
+    ),
+    "begin-asked": _py(
+        "a body runs only if its begin was granted",
+        ("worker/execution.py", '        raise Ignore(f"window refused: {reason}")', "        return"),
+    ),
+    "store-away-put-back": _py(
+        "a message comes again if the store can't be asked",
+        (
+            "worker/execution.py",
+            "                put_back(self.task, request, exc)\n            self.run_without_store(exc)",
+            "                raise Ignore('away') from exc\n            self.run_without_store(exc)",
+        ),
+    ),
+    "end-told-again": _py(
+        "an end is told again while the store doesn't answer",
+        (
+            "worker/turn.py",
+            "if isinstance(exc, StoreUnavailableError) and time.monotonic() + pause <= self._give_up:",
+            "if False:",
+        ),
+        ("worker/leases.py", "if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:", "if False:"),
+    ),
+    "recovery": _py(
+        "every beat takes what is overdue",
+        ("beat/scheduler.py", "overdue = list(self._recovery.not_refused(overdue))", "return"),
+    ),
+    "same-task-id": _py(
+        "a window's messages share one task id",
+        (
+            "windows.py",
+            '    return str(uuid.uuid5(_NAMESPACE, name if ordered is None else f"{name}\\x00{format_instant(ordered)}"))',
+            "    return str(uuid.uuid5(_NAMESPACE, name + str(datetime.now())))",
+        ),
+    ),
+    "claims-of-another": _py(
+        "a beat publishes only what it claimed",
+        (
+            "beat/claiming.py",
+            "            claims.lost.append(entry)\n",
+            "            claims.won.append(Job(entry.by(step.start), step.start, 1, None))\n",
+        ),
+    ),
+    "moved-cursor": _py(
+        "a beat that lost a claim goes on from the store's cursor",
+        (
+            "beat/claiming.py",
+            "self._entries.claimed(entry, reply.cursor if isinstance(reply, Moved) else step.start)",
+            "self._entries.claimed(entry, step.start)",
+        ),
+    ),
+    "unanswered-claims": _py(
+        "a claim that wasn't answered is asked for again",
+        (
+            "beat/claiming.py",
+            "            for entry, step, request in asked:\n                self._entries.claim_unanswered(entry, request.from_cursor, step)\n            raise",
+            "            for entry, step, request in asked:\n                self._entries.advance(entry, step.start)\n            raise",
+        ),
+    ),
+    "still-held": _py(
+        "what another beat has taken meanwhile is left to it",
+        ("beat/publishing.py", "if not isinstance(reply, Unchanged)]", "if True]"),
+    ),
+    "polled-at": _py(
+        "what has come due since the schedule was polled is for the next tick",
+        ("beat/scheduler.py", "        return self.clock.at(self._polled)", "        return self.clock.now()"),
+    ),
+    "broker-first": _py(
+        "a beat without a broker claims nothing",
+        (
+            "beat/scheduler.py",
+            "            if not self.broker_ready():\n                return min(self._recovery.due_in(), 1.0) or 0.1\n            self._claim_slices()",
+            "            self._claim_slices()",
+        ),
+    ),
+    "server-clock": _py(
+        "a beat goes by the server's clock",
+        ("beat/server_clock.py", "        if self._server is None:\n", "        if True:\n"),
+    ),
+    "uncertain": _py(
+        "a write that no replica has isn't acted on",
+        ("store/roundtrip.py", "        if acknowledged is not None and acknowledged < replicas:", "        if False:"),
+    ),
+    "retry-headers": _py(
+        "a retry carries its window's headers",
+        (
+            "worker/task.py",
+            "        window_headers = find_headers(vars(request), request.headers)",
+            "        window_headers = {}",
+        ),
+    ),
+}
+
+
+def take_out(name: str, package: Path) -> None:
+    """Run without a rule, in this process, from now on. Called before the package is imported."""
+    changes: dict[Path, list[tuple[str, str]]] = {}
+    for file, old, new in ABLATIONS[name].changes:
+        path = package / file
+        assert old in path.read_text(), f"{name}: {file} has no {old!r}"
+        changes.setdefault(path, []).append((old, new))
+
+    def changed(path: Path, text: str) -> str:
+        for old, new in changes.get(path, ()):
+            text = text.replace(old, new)
+        return text
+
+    read_text = Path.read_text
+
+    def read(self: Path, *args: Any, **kwargs: Any) -> str:
+        return changed(self, read_text(self, *args, **kwargs))
+
+    Path.read_text = read  # type: ignore[method-assign]
+    loader = importlib.machinery.SourceFileLoader
+    get_code = loader.get_code
+
+    def code_of(self: Any, fullname: str) -> Any:
+        path = Path(self.get_filename(fullname))
+        if path not in changes:
+            return get_code(self, fullname)
+        return compile(changed(path, self.get_source(fullname)), str(path), "exec", dont_inherit=True)
+
+    loader.get_code = code_of  # type: ignore[method-assign]

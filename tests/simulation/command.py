@@ -1,0 +1,216 @@
+"""What ``python -m simulation`` does, once its clock stands still."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from needs import NEEDS, need
+from redis.exceptions import ConnectionError as RedisConnectionError
+from servers import free_port
+
+from .ablations import ABLATIONS
+from .installed import install
+from .network import Server
+from .standing_clock import StandingClock, library
+from .verdict import judged, rule_of
+
+install()
+
+from .episode import Episode, Plan, Result, make_plan  # noqa: E402  # what they import finds what is installed
+from .faults import cells  # noqa: E402
+from .shrink import shrunk  # noqa: E402
+
+
+def _end_with_parent() -> None:
+    """A run that is killed leaves no server behind (Linux: PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+@contextmanager
+def a_server(directory: Path) -> Iterator[tuple[Server, StandingClock]]:
+    """A Redis whose clock stands still. Not Valkey: within a millisecond it goes by a counter of the processor's."""
+    clock = StandingClock(directory / "server-clock", goes_on=True)
+    clock.set(1_700_000_000 * 10**9, 0, 0)
+    port = free_port()
+    binary = NEEDS["redis-server"].of_wheel() or need("redis-server")
+    with (directory / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+             "--dir", directory],
+            env={**os.environ, **clock.env(library(directory))}, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  # no threads here
+        )  # fmt: skip
+    try:
+        server = None
+        while server is None:
+            try:
+                server = Server(port)
+            except RedisConnectionError:
+                assert process.poll() is None, (directory / "server.log").read_text()
+        yield server, clock
+        server.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Runner:
+    """Runs episodes, one after the other."""
+
+    def __init__(self, directory: Path, server: Server, server_clock: StandingClock) -> None:
+        self.server, self.server_clock = server, server_clock
+        self.clock = StandingClock(directory / "clock")
+
+    def run(self, plan: Plan) -> tuple[Result, list[str]]:
+        """Run a plan; return what became of it, and what is wrong with that."""
+        result = Episode(plan, self.clock, self.server_clock, self.server).run()
+        gc.collect()
+        return result, [*(f"a thread ended: {crash}" for crash in result.crashes), *judged(result)]
+
+
+class Total:
+    """What became of many episodes."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.windows = self.faults = self.episodes = self.steps = self.wrong = 0
+        self.counted: Counter[str] = Counter()
+        self.coverage: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, result: Result, wrong: list[str]) -> None:
+        for line in result.lines():
+            self.digest.update(line.encode() + b"\n")
+        self.windows += result.windows
+        self.faults += result.faults
+        self.steps += result.steps
+        self.counted.update(result.counted)
+        self.coverage.update(result.coverage)
+        self.episodes += 1
+        self.wrong += len(wrong)
+
+    def tell(self) -> None:
+        """Print all of it; the digest comes last."""
+        real = os.times()
+        print("happened: " + ", ".join(f"{what} {number}" for what, number in sorted(self.counted.items())))
+        reached = {(verb, fault) for _, verb, fault in self.coverage}
+        never = [f"{verb} {fault}" for verb, fault in cells() if (verb, fault) not in reached]
+        print(
+            f"reached: {len(self.coverage)} of (state, verb, fault), {len(reached)} of {len(cells())} of (verb, fault)"
+        )
+        print("never reached: " + (", ".join(never) or "none"))
+        print(
+            f"{self.windows} windows, {self.faults} faults, {self.episodes} episodes, {self.steps} steps, "
+            f"{self.wrong} wrong, {real.user + real.system:.0f} s of CPU"
+        )
+        print(self.digest.hexdigest())
+
+
+def run(directory: Path, arguments: list[str]) -> int:
+    """Run what the arguments say; returns the status to end with."""
+    parser = argparse.ArgumentParser(prog="python -m simulation")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--windows", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first episode")
+    parser.add_argument("--episode", type=int, help="this one alone")
+    parser.add_argument("--plan", type=Path, help="the plan in this file alone")
+    parser.add_argument("--shrink", type=Path, help="make the plan that fails smaller, and write it there")
+    parser.add_argument("--history", type=Path, help="write what happened there")
+    parser.add_argument("--without", choices=sorted(ABLATIONS), help="leave out a rule of the protocol")
+    parser.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
+    parser.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
+    parser.add_argument("--only", default="", help="these rules alone, separated by commas")
+    parser.add_argument("--log", action="store_true", help="print what the package logs")
+    given = parser.parse_args(arguments)
+    if given.ablations:
+        return ablations(given.seed, given.windows, given.only.split(",") if given.only else list(ABLATIONS))
+    if given.log:
+        logging.basicConfig(level=logging.DEBUG, format="%(created).6f %(name)s %(message)s")
+    else:
+        logging.disable(logging.CRITICAL)
+    gc.disable()
+    with a_server(directory) as (server, clock):
+        runner = Runner(directory, server, clock)
+        if given.shrink:
+            return shrink(runner, _plan(given), given.shrink)
+        return play(runner, given)
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    if given.plan:
+        return Plan.from_json(given.plan.read_text())
+    return make_plan(f"{given.seed}/{given.episode if given.episode is not None else given.first}")
+
+
+def play(runner: Runner, given: argparse.Namespace) -> int:
+    """Play episodes until there are so many windows."""
+    total = Total()
+    number = given.episode if given.episode is not None else given.first
+    with (given.history or Path(os.devnull)).open("w") as history:
+        while total.windows < given.windows:
+            result, wrong = runner.run(
+                Plan.from_json(given.plan.read_text()) if given.plan else make_plan(f"{given.seed}/{number}")
+            )
+            history.writelines(line + "\n" for line in result.lines())
+            total.add(result, wrong)
+            for line in wrong:
+                print(f"seed {given.seed}, episode {number}: {line}", flush=True)
+            number += 1
+            if given.episode is not None or given.plan or (given.until_wrong and wrong):
+                break
+    total.tell()
+    return 1 if total.wrong else 0
+
+
+def shrink(runner: Runner, plan: Plan, into: Path) -> int:
+    """Write the smallest plan that fails by the same rule."""
+    rules = {rule_of(line) for line in runner.run(plan)[1]}
+    if not rules:
+        print("it doesn't fail")
+        return 2
+
+    def fails(smaller: Plan) -> bool:
+        return bool(rules & {rule_of(line) for line in runner.run(smaller)[1]})
+
+    smaller = shrunk(plan, fails)
+    into.write_text(json.dumps(vars(smaller), sort_keys=True, indent=1) + "\n")
+    for line in runner.run(smaller)[1]:
+        print(line)
+    print(f"{len(smaller.faults)} faults and {len(smaller.entries)} entries are left of {len(plan.faults)} and "
+          f"{len(plan.entries)}: {into}. Put it into tests/simulation/kept: then it is a test")  # fmt: skip
+    return 0
+
+
+def ablations(seed: int, windows: int, names: list[str]) -> int:
+    """Print a table: each rule, and after how many windows the simulation fails without it."""
+    survivors = []
+    for name in names:
+        ablation = ABLATIONS[name]
+        ran = subprocess.run(
+            [sys.executable, "-m", "simulation", "--seed", str(seed), "--windows", str(windows), "--until-wrong",
+             "--without", name],
+            env={key: value for key, value in os.environ.items() if key not in ("ONCE_SIMULATION", "LD_PRELOAD")},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        wrong = [line for line in ran.stdout.splitlines() if line.startswith("seed ")]
+        figures = next((line for line in ran.stdout.splitlines() if " windows, " in line), f"? {ran.stderr[-300:]}")
+        found = rule_of(wrong[0].partition(": ")[2]) if wrong else ""
+        if not found:
+            survivors.append(name)
+        why = "" if found else ablation.survives
+        print(f"| {name} | {ablation.rule} | {found or 'survives'} | {figures.partition(' ')[0]} | {why} |", flush=True)
+    print(f"{len(names)} rules, {len(survivors)} survive: {', '.join(survivors)}")
+    return 0 if all(ABLATIONS[name].survives for name in survivors) else 1

@@ -1,0 +1,774 @@
+"""Says of a history whether it keeps the promise: python -m simulation.judge FILE, or - for stdin.
+
+It is written from README's promise and docs/promise.md, docs/failures.md and docs/windows.md alone, and imports nothing
+of the package: a judge that shared code with what it judges would share its errors. It reads a history line by line,
+and keeps some hundred bytes of each window.
+
+A history is JSON, one object a line, in the order in which things happened; times are seconds of true time.
+``judge_history`` lists what a line may be, ``RULES`` what is judged, ``judge_faults`` what a fault allows. All of it
+follows from the settings and from the faults in force, never from what the system says of itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from simulation.judge_faults import Faults
+from simulation.judge_history import FACTS, HOWS, OUTCOMES, Entry, Run, Settings, Window, settling
+from simulation.judge_times import Clock, HistoryError, Spans, key_of
+
+_MOST_OLDER = 20  # of the windows that may have waited for their turn, so many are looked at
+KEPT = 10_000  # violations that are listed; all are counted
+RULES = {
+    "early": "nothing runs before its start by the server's clock",
+    "not-owed": "what no definition in force has as a window neither runs nor is recorded",
+    "late": "a window begins in time; only what the table of failures names delays it",
+    "late-again": "after its worker was killed, a window begins again in time",
+    "overlap": "two executions of a window overlap only if the first was out of contact for longer than its lease",
+    "beside": "windows of an entry whose overlap isn't allow don't run side by side",
+    "limit": "of all entries that share a limit no more windows run at once than it says",
+    "turn": "of the windows of an entry that wait for each other the oldest begins first",
+    "repeat": "after an execution in contact has ended, the window isn't executed again",
+    "again": "after the record of its outcome, a window isn't executed again",
+    "attempts": "no window has more executions than max_attempts",
+    "fence": "of two executions of a window, the later has the larger fence",
+    "stale": "the end of an execution that another one followed isn't recorded",
+    "grace": "a window older than its grace doesn't begin",
+    "catch-up": "of the windows that no beat was there for, only those run that catch_up keeps",
+    "missed": "a window is recorded as missed only if catch_up or grace says so",
+    "outcome": "an outcome is recorded only of what happened",
+    "records": "a window has one recorded outcome",
+    "lost": "every window that is owed ends in a recorded outcome, within a stated time after the last fault",
+    "law": "an entry's counters say what its windows' records say",
+    "told": "on_failure is told of each window that ends in anything but done, and of no other",
+    "told-late": "of each window that isn't done by its deadline that is said, and of no other",
+    "short": "the history goes on for long enough after the last fault to judge that everything ends",
+}
+
+
+@dataclass
+class Violation:
+    """A rule that a history breaks, and the times that show it."""
+
+    rule: str
+    entry: str | None
+    start: float | None
+    facts: dict[str, Any]
+
+
+@dataclass
+class Judgement:
+    """What is wrong, and how much was judged."""
+
+    violations: list[Violation] = field(default_factory=list)
+    found: Counter[str] = field(default_factory=Counter)  # violations by rule
+    asked: Counter[str] = field(default_factory=Counter)  # how often each rule was asked
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return not self.found
+
+
+class Judge:
+    """Reads a history fact by fact."""
+
+    def __init__(self, without: Iterable[str] = ()) -> None:
+        """Without these rules, for a history that doesn't tell enough for them."""
+        self.without = frozenset(without)
+        self.judgement = Judgement()
+        self.settings: Settings  # the first line's, as the next two are
+        self.faults: Faults
+        self.clock: Clock
+        self.begun = False
+        self.entries: dict[str, Entry] = {}
+        self.sharing: dict[str, dict[str, Entry]] = {}  # limit → entries that name it
+        # What is judged once it is known how the windows ended that others waited for.
+        self.begins: list[tuple[str, Entry, Window, Run, float, float]] = []
+        self.turns: list[tuple[Entry, Window, Window, float]] = []
+        self.at = 0.0
+        self.healed: float | None = None
+        self.ended: float | None = None
+        self.allowed: Counter[str] = Counter()
+        self.executions = 0
+
+    def read(self, lines: Iterable[str | bytes]) -> Judgement:
+        """Judge the lines of a history."""
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                fact = json.loads(line)
+                self.take(fact)
+            except (HistoryError, ValueError, TypeError, KeyError, AttributeError) as error:
+                said = str(error) if isinstance(error, HistoryError) else f"{type(error).__name__}: {error}"
+                raise HistoryError(f"line {number}: {said}: {line[:200]!r}") from error
+        return self.finish()
+
+    def take(self, fact: dict[str, Any]) -> None:
+        """Judge one fact."""
+        what = fact.get("what")
+        if what not in FACTS:
+            raise HistoryError(f"what: found {what!r}, expected one of {', '.join(FACTS)}")
+        missing = [name for name in (*FACTS[what], "at") if name not in fact]
+        if missing:
+            raise HistoryError(f"{what}: {', '.join(missing)} missing")
+        if self.begun == (what == "settings"):
+            raise HistoryError("the first line, and no other, tells the settings")
+        if what != "recorded":
+            if fact["at"] < self.at:
+                raise HistoryError(f"at: found {fact['at']}, expected no less than {self.at}, as the line before")
+            self.at = fact["at"]
+        getattr(self, f"_{what}")(fact)
+
+    def _settings(self, fact: dict[str, Any]) -> None:
+        self.settings = Settings.read(fact)
+        self.faults = Faults(self.settings)
+        self.clock = self.faults.clock
+        self.begun = True
+        for name, description in fact["entries"].items():
+            self._change(name, 0.0, 0.0, description, "deploy")
+
+    def _change(self, name: str, asked: float, at: float, description: dict[str, Any] | None, how: str) -> None:
+        entry = self.entry(name)
+        entry.change(asked, at, description, how)
+        if description is not None and (limit := description.get("limit")) is not None:
+            if limit not in self.settings.limits:
+                raise HistoryError(f"limit: found {limit!r}, expected one of the settings")
+            self.sharing.setdefault(limit, {})[name] = entry
+
+    def entry(self, name: str) -> Entry:
+        if name not in self.entries:
+            self.entries[name] = Entry(name)
+        return self.entries[name]
+
+    def _window(self, fact: dict[str, Any]) -> tuple[Entry, Window]:
+        entry = self.entry(fact["entry"])
+        return entry, entry.window(float(fact["start"]))
+
+    def _schedule(self, fact: dict[str, Any]) -> None:
+        how = fact.get("how", "edit")
+        if how not in {"deploy", "edit"}:
+            raise HistoryError(f"how: found {how!r}, expected deploy or edit")
+        self._change(fact["entry"], fact.get("asked", fact["at"]), fact["at"], fact["description"], how)
+
+    def _paused(self, fact: dict[str, Any]) -> None:
+        self.entry(fact["entry"]).pause(fact.get("asked", fact["at"]), fact["at"])
+
+    def _resumed(self, fact: dict[str, Any]) -> None:
+        self.entry(fact["entry"]).resume(fact.get("asked", fact["at"]), fact["at"])
+
+    def _asked(self, fact: dict[str, Any]) -> None:
+        self._window(fact)[1].asked += 1
+
+    def _revoked(self, fact: dict[str, Any]) -> None:
+        self._window(fact)[1].revoked = fact["at"]
+
+    def _received(self, fact: dict[str, Any]) -> None:
+        entry, window = self._window(fact)
+        window.receipts = [*(window.receipts or ()), (self._worker(fact["process"]), fact["at"])]
+        if not window.executions:
+            entry.received[key_of(window.start)] = window
+
+    def _told(self, fact: dict[str, Any]) -> None:
+        if fact["kind"] not in {"late", "ended"}:
+            raise HistoryError(f"kind: found {fact['kind']!r}, expected late or ended")
+        window = self._window(fact)[1]
+        window.told = {*(window.told or ()), (fact["kind"], fact.get("outcome"))}
+
+    def _worker(self, process: str) -> str:
+        if process not in self.settings.workers:
+            raise HistoryError(f"process: found {process!r}, expected a worker of the settings")
+        return process
+
+    def _counted(self, fact: dict[str, Any]) -> None:
+        self.entry(fact["entry"]).counted = {name: number for name, number in fact["outcomes"].items() if number}
+
+    def _fault(self, fact: dict[str, Any]) -> None:
+        if self.healed is not None:
+            raise HistoryError("a fault after healed")
+        self.faults.take(fact, self._window(fact)[1] if "entry" in fact else None)
+
+    def _healed(self, fact: dict[str, Any]) -> None:
+        self.healed = fact["at"]
+
+    def _end(self, fact: dict[str, Any]) -> None:
+        self.ended = fact["at"]
+        self.faults.free(fact["at"])
+
+    def _standing(self, entry: Entry, start: float) -> tuple[str, Run | None]:
+        """Whether a window is owed: yes, no, or maybe, as a definition changed when it was due."""
+        found: tuple[str, Run | None] = ("no", None)
+        for run in reversed(entry.runs):
+            high = self.clock.high(run.end[1]) if run.end else inf
+            if not self.clock.shows(run.asked) <= start <= high or start not in run.grid:
+                continue
+            surely = self.clock.high(run.at) < start
+            if surely and run.end:
+                claimed = self.faults.last_claim(run, self.clock.due(start))
+                surely = start <= self.clock.shows(run.end[0]) and claimed <= run.end[0]
+            if surely:
+                return "yes", run
+            found = ("maybe", run)
+        return found
+
+    def _violated(self, rule: str, entry: Entry | None, start: float | None, **facts: Any) -> None:
+        if rule in self.without:
+            return
+        self.judgement.found[rule] += 1
+        if len(self.judgement.violations) < KEPT:
+            name = entry.name if entry else None
+            self.judgement.violations.append(Violation(rule, name, start, {"at": self.at, **facts}))
+
+    def _ask(self, rule: str) -> None:
+        if rule not in self.without:
+            self.judgement.asked[rule] += 1
+
+    def _started(self, fact: dict[str, Any]) -> None:
+        entry, window = self._window(fact)
+        at, process, execution = fact["at"], self._worker(fact["process"]), fact["execution"]
+        if execution in entry.open:
+            raise HistoryError(f"execution: {execution!r} runs already")
+        start = window.start
+        self.faults.free(at)
+        self._ask("early")
+        if self.clock.high(at) < start:
+            self._violated("early", entry, start, server_showed=self.clock.high(at), execution=execution)
+        standing, run = self._standing(entry, start)
+        tracked = run is None or any(one.get("tracked", True) for one in run.options(self.clock.due(start), at))
+        woke = self.faults.woke(process, at)
+        if tracked:
+            if run is not None and standing == "yes" and not window.asked:
+                self._judge_begin(entry, window, run, process)
+                if not woke and not window.executions:
+                    self._note_turn(entry, window, run)
+            self._judge_overlap(entry, window, fact, run, woke=woke)
+            self._judge_limit(entry, window, run, woke=woke)
+            self._judge_again(entry, window, execution, run, woke=woke)
+            self._judge_fence(entry, window, fact)
+        window.executions += 1
+        self.executions += 1
+        if not woke:
+            window.last = at
+        window.since = window.receipts = window.events = None
+        window.open = {**(window.open or {}), execution: (process, at)}
+        entry.open[execution] = (window, process, at)
+        entry.received.pop(key_of(start), None)
+        self.faults.occupied(process, 1, at)
+
+    def _judge_begin(self, entry: Entry, window: Window, run: Run, process: str) -> None:
+        at, start, one = self.at, window.start, self.settings
+        due = self.clock.due(start)
+        options = run.options(due, at)
+        if window.executions:
+            if window.since is not None and not window.open:
+                self._judge_late("late-again", entry, window, run, options, window.since)
+            return
+        self._judge_late("late", entry, window, run, options, due)
+        self._ask("grace")
+        grace = max(inf if (given := each.get("grace")) is None else given for each in options)
+        slept = any(self.faults.down[process].between(at - one.step, at))  # between its begin and its first line
+        slept = slept or any(  # or another one was hit there: this isn't the first to begin it
+            self.clock.shows(got) - start <= grace and any(self.faults.hits[worker].between(got, got + one.step))
+            for worker, got in window.receipts or ()
+        )
+        if not slept and self.clock.shows(at) - start > grace + one.step:
+            self._violated("grace", entry, start, grace=grace, server_showed=self.clock.shows(at))
+        if len(options) == 1:
+            self._ask("catch-up")
+            first = self.faults.first_claim(run, due)
+            if min(first - due, self.clock.shows(first) - start) > one.tolerance + one.step:
+                self._judge_catch_up(entry, window, run, options[0], first)
+
+    def _judge_late(
+        self, rule: str, entry: Entry, window: Window, run: Run, options: list[dict[str, Any]], since: float
+    ) -> None:
+        """Judge a begin now; or, if the window may have had to wait for others, once it is known how those ended."""
+        self._ask(rule)
+        if any(_waits(given) for given in options):
+            seen = copy(window)  # what its messages met until now
+            self.begins.append((rule, entry, seen, run, since, self.at))
+        else:
+            self._judge_begun(rule, entry, window, run, since, self.at)
+
+    def _judge_begun(self, rule: str, entry: Entry, window: Window, run: Run, since: float, at: float) -> None:
+        one = self.settings
+        rest = one.step if rule == "late" else one.worker_late + one.step
+        more = self._others(entry, window, run, since, at)
+        deadline, why = self.faults.deadline(window, since, rest, at, run, more)
+        if at > deadline:
+            told = {"due" if rule == "late" else "killed": since, "deadline": deadline, "because": why}
+            self._violated(rule, entry, window.start, began=at, **told)
+        elif why != "nothing" and rule == "late" and rule not in self.without:
+            self.allowed[f"late: {why}"] += 1
+
+    def _others(
+        self, entry: Entry, window: Window, run: Run, since: float, at: float
+    ) -> list[tuple[Spans, float, str]]:
+        """For what a window may have to wait: of its entry, and of its limit, what is older or began before it."""
+        options, one, found = run.options(since, at), self.settings, []
+        if any((given.get("overlap") or "").startswith("buffer") for given in options):
+            spans = self._open_spans(entry, [entry], window, at)
+            found.append((spans, one.worker_late + one.step, "another window went first"))
+        for limit in {given["limit"] for given in options if given.get("limit") is not None}:
+            spans = self._open_spans(entry, self.sharing[limit].values(), window, at)
+            found.append((spans, one.place + one.step, "its limit had no place"))
+        return found
+
+    def _open_spans(self, own: Entry, entries: Iterable[Entry], window: Window, at: float) -> Spans:
+        """When other windows were due and hadn't ended that a window which began at a time had to let go first."""
+        spans = Spans()
+        for entry in entries:
+            for other in entry.windows.values():
+                if entry is own and other.start == window.start:
+                    continue
+                if other.start < window.start or (other.last is not None and other.last < at):
+                    due = self.clock.due(other.start)
+                    spans.add(due, max(due, inf if other.recorded is None else other.recorded))
+        return spans
+
+    def _note_turn(self, entry: Entry, window: Window, run: Run) -> None:
+        """Older windows that had asked to begin before the turn came to this one, and hadn't begun."""
+        at, one = self.at, self.settings
+        due = self.clock.due(window.start)
+        options = run.options(due, at)
+        quiet = not any(
+            any(spans.between(due - one.step, at)) for spans in (self.faults.worker_hits, self.faults.server)
+        )
+        if (
+            not quiet
+            or not one.received
+            or not all((given.get("overlap") or "").startswith("buffer") for given in options)
+        ):
+            return
+        if any(given.get("expires") is not None for given in options):
+            return  # a worker whose clock is ahead may have discarded an older one
+        self._ask("turn")
+        for other in sorted(entry.received.values(), key=lambda each: -each.start)[:_MOST_OLDER]:
+            if other.start >= window.start or other.asked or self._standing(entry, other.start)[1] is not run:
+                continue
+            if any(self._had_asked(worker, got, entry.freed) for worker, got in other.receipts or ()):
+                self.turns.append((entry, window, other, at))
+
+    def _had_asked(self, worker: str, got: float, until: float) -> bool:
+        """Whether a worker that got a message then must have asked to begin it before a time."""
+        step, faults = self.settings.step, self.faults
+        asked = got + 2 * step
+        lists = (faults.hits[worker], faults.busy[worker], faults.server, faults.failed_over)
+        return asked < until and not any(any(spans.between(got - step, asked)) for spans in lists)
+
+    def _judge_limit(self, entry: Entry, window: Window, run: Run | None, *, woke: bool) -> None:
+        limits = {given.get("limit") for given in run.options(self.clock.due(window.start), self.at)} if run else set()
+        limit = limits.pop() if len(limits) == 1 else None
+        if limit is None:
+            return
+        self._ask("limit")
+        most, running = self.settings.limits[limit], []
+        for other in self.sharing[limit].values():
+            for another, process, began in other.open.values():
+                if another is window or other.description is None or other.description.get("limit") != limit:
+                    continue
+                reason = self.faults.excuse(process, began, self.at, asked=bool(window.asked or another.asked))
+                if reason is None:
+                    running.append((other.name, another.start))
+                else:
+                    self.allowed[f"limit: {reason}"] += 1
+        if len(set(running)) >= most and not woke:
+            self._violated("limit", entry, window.start, limit=limit, most=most, running=sorted(set(running)))
+
+    def _judge_catch_up(self, entry: Entry, window: Window, run: Run, options: dict[str, Any], first: float) -> None:
+        policy, shown = options.get("catch_up", "latest"), self.clock.shows(first)
+        newer = run.grid.count(window.start, shown)
+        kept = options.get("max_catch_up", self.settings.max_catch_up)
+        late = run.grid.count(window.start, shown - self.settings.tolerance)
+        if policy == "none" or (policy == "latest" and newer) or (policy == "all" and late >= kept):
+            self._violated("catch-up", entry, window.start, catch_up=policy, no_beat_until=first, newer=newer)
+
+    def _judge_overlap(
+        self, entry: Entry, window: Window, fact: dict[str, Any], run: Run | None, *, woke: bool
+    ) -> None:
+        self._ask("overlap")
+        beside = run is not None and all(
+            (one.get("overlap") or "allow") != "allow" for one in run.options(self.clock.due(window.start), self.at)
+        )
+        if beside:
+            self._ask("beside")
+        for other, (another, process, began) in entry.open.items():
+            if another is not window and not beside:
+                continue
+            rule = "overlap" if another is window else "beside"
+            reason = self.faults.excuse(process, began, self.at, asked=bool(window.asked or another.asked))
+            late = fact["execution"] if woke and reason is None else None if woke else other
+            if reason is None and woke:
+                reason = "out of contact before its first line"
+            if reason is None:
+                facts = {"other": other, "other_start": another.start, "other_began": began, "other_process": process}
+                self._violated(rule, entry, window.start, execution=fact["execution"], process=fact["process"], **facts)
+            else:
+                self.allowed[f"{rule}: {reason}"] += 1
+            if another is window and late is not None:  # else either may be the one that holds the lease
+                window.stale = {*(window.stale or ()), late}
+
+    def _judge_again(self, entry: Entry, window: Window, execution: str, run: Run | None, *, woke: bool) -> None:
+        at = self.at
+        options = run.options(self.clock.due(window.start), at) if run else [{}]
+        self._ask("attempts")
+        limit = max(inf if (given := each.get("max_attempts")) is None else given for each in options)
+        since = self.clock.due(window.start)
+        lost = sum(since <= failed <= at for failed, _ in self.faults.failovers) if window.executions else 0
+        if (number := window.executions - window.retries + 1) > limit + window.asked + lost:
+            self._violated("attempts", entry, window.start, executions=number, max_attempts=limit)
+        self._ask("again")
+        if window.recorded is not None and window.recorded < at and not woke:
+            self._judge_record(entry, window, at)
+        self._ask("repeat")
+        if window.final is None:
+            return
+        began, ended, _, process, how = window.final
+        if how == "failed" and any(given.get("retry_failed") for given in options):
+            return
+        reason = self._unrecorded(window, at) or ("out of contact before its first line" if woke else None)
+        if reason is None:
+            facts = {"execution": execution, "how": how, "began": began, "ended": ended, "process": process}
+            self._violated("repeat", entry, window.start, **facts)
+        else:
+            self.allowed[f"repeat: {reason}"] += 1
+
+    def _unrecorded(self, window: Window, until: float) -> str | None:
+        """Why the end of the execution that ended the window may not be known to the store."""
+        assert window.final is not None
+        began, ended, busy_until, process, _ = window.final
+        reason = self.faults.excuse(process, began, busy_until, asked=bool(window.asked))
+        if reason is None and self.faults.hit_at(process, ended, min(busy_until, until)):
+            reason = "hit at its end"
+        if reason is None and self.faults.forgotten(ended, until):
+            reason = "failover"
+        return reason
+
+    def _judge_fence(self, entry: Entry, window: Window, fact: dict[str, Any]) -> None:
+        fence = fact.get("fence")
+        if fence is None:
+            return
+        self._ask("fence")
+        before, window.fence = window.fence, max(fence, window.fence or fence)
+        if before is None or fence > before:
+            return
+        since = self.clock.due(window.start) if window.last is None else window.last
+        slept = any(self.faults.down[fact["process"]].between(since, self.at))
+        if not slept and not self.faults.lost_by_failover(since, self.at):
+            self._violated("fence", entry, window.start, execution=fact["execution"], fence=fence, before=before)
+
+    def _ended(self, fact: dict[str, Any]) -> None:
+        entry, window = self._window(fact)
+        execution, how, at = fact["execution"], fact["how"], fact["at"]
+        if how not in HOWS:
+            raise HistoryError(f"how: found {how!r}, expected one of {', '.join(HOWS)}")
+        if not window.open or execution not in window.open:
+            raise HistoryError(f"execution: {execution!r} of this window doesn't run")
+        process, began = window.open.pop(execution)
+        del entry.open[execution]
+        entry.freed = at
+        if not window.open:
+            window.open = None
+        self.faults.occupied(process, -1, at)
+        superseded = window.stale is not None and execution in window.stale
+        if superseded and window.last is not None and self.faults.forgotten(window.last, at):
+            superseded = False  # the store doesn't know of the other one any more
+        window.failed += how == "failed"
+        window.retries += how == "retried"
+        if how == "killed":
+            window.since = at if window.open is None else None
+        elif how in {"done", "failed"} and not superseded:
+            window.final = (began, at, max(at, fact.get("until", at)), process, how)
+
+    def _recorded(self, fact: dict[str, Any]) -> None:
+        entry, window = self._window(fact)
+        outcome, at = fact["outcome"], float(fact["at"])
+        if outcome is None:
+            return
+        if outcome not in OUTCOMES:
+            raise HistoryError(f"outcome: found {outcome!r}, expected null or one of {', '.join(OUTCOMES)}")
+        self._ask("records")
+        before = window.recorded
+        if before is not None and window.records > window.asked and not self.faults.forgotten(before, at):
+            self._violated("records", entry, window.start, recorded=at, before=before, outcome=outcome)
+        window.records += 1
+        window.outcome, window.recorded = outcome, at
+        execution = fact.get("execution")
+        if execution is not None and window.stale is not None:
+            self._ask("stale")
+            known = window.last is None or not self.faults.forgotten(window.last, at)
+            if execution in window.stale and known and not window.asked:
+                self._violated("stale", entry, window.start, execution=execution, recorded=at)
+        if window.last is not None and window.last > at:
+            self._judge_record(entry, window, window.last)
+
+    def _judge_record(self, entry: Entry, window: Window, began: float) -> None:
+        """An execution that begins after the record."""
+        assert window.recorded is not None
+        if window.asked or self.faults.forgotten(window.recorded, began):
+            self.allowed["again: asked" if window.asked else "again: failover"] += 1
+        else:
+            self._violated("again", entry, window.start, recorded=window.recorded, outcome=window.outcome, began=began)
+
+    def finish(self) -> Judgement:
+        """What is owed, against what is there."""
+        if not self.begun:
+            raise HistoryError("an empty history")
+        if self.ended is None:
+            raise HistoryError("a history without its end")
+        owed: Counter[str] = Counter()
+        ended: Counter[str] = Counter()
+        horizon = self._horizon()
+        for begin in self.begins:
+            self._judge_begun(*begin)
+        for entry, window, other, at in self.turns:
+            if not other.asked and (other.recorded is None or other.recorded > at):
+                self._violated("turn", entry, window.start, began=at, waited=other.start)
+        for entry in self.entries.values():
+            recorded: Counter[str] = Counter()
+            active_until = -inf  # a window before this one
+            for start in self._starts(entry):
+                window = entry.windows.get(key_of(start)) or Window(start)
+                standing, run = self._standing(entry, start)
+                owed[standing] += 1
+                self._judge_standing(entry, window, run, standing, horizon)
+                if window.outcome is None:
+                    owed["open"] += standing == "yes"
+                    active_until = inf if window.executions else active_until
+                    continue
+                recorded[window.outcome] += 1
+                if standing != "no" or window.asked:
+                    self._judge_outcome(entry, window, run, standing, active_until)
+                if standing == "yes" and run is not None:
+                    self._judge_told(entry, window, run)
+                if window.outcome != "skipped" and window.recorded is not None:
+                    active_until = max(active_until, window.recorded)
+            ended.update(recorded)
+            self._judge_law(entry, recorded)
+        self.judgement.counts = {
+            "entries": len(self.entries),
+            "owed": owed["yes"],
+            "maybe": owed["maybe"],
+            "ended": dict(sorted(ended.items())),
+            "open": owed["open"],
+            "executions": self.executions,
+            "allowed": dict(sorted(self.allowed.items())),
+            "faults": dict(sorted(self.faults.kinds.items())),
+            "asked": dict(sorted(self.judgement.asked.items())),
+            "violations": dict(sorted(self.judgement.found.items())),
+        }
+        return self.judgement
+
+    def _judge_standing(self, entry: Entry, window: Window, run: Run | None, standing: str, horizon: float) -> None:
+        self._ask("not-owed")
+        there = window.executions or window.outcome is not None
+        if standing == "no" and there and not window.asked:
+            facts = {"executions": window.executions, "last_began": window.last}
+            self._violated("not-owed", entry, window.start, **facts, outcome=window.outcome, recorded=window.recorded)
+        if standing != "yes" or run is None:
+            return
+        self._ask("lost")
+        if window.outcome is None:
+            self._judge_lost(entry, window, run, horizon)
+
+    def _starts(self, entry: Entry) -> list[float]:
+        """What is owed, and what is there, in order."""
+        assert self.ended is not None
+        there = {key: window.start for key, window in entry.windows.items()}
+        for run in entry.runs:
+            until = self.clock.high(run.end[0] if run.end else self.ended)
+            for start in run.grid.between(self.clock.shows(run.asked), until):
+                there.setdefault(key_of(start), start)
+        return [there[key] for key in sorted(there)]
+
+    def _horizon(self) -> float:
+        """What was due by then has to have ended."""
+        assert self.ended is not None
+        if self.healed is None:
+            return -inf
+        waiting = 0
+        for entry in self.entries.values():
+            for run in entry.runs:
+                waiting += run.grid.count(
+                    self.clock.shows(run.asked), self.clock.shows(run.end[0] if run.end else self.healed)
+                )
+            waiting -= sum(
+                window.recorded is not None and window.recorded <= self.healed for window in entry.windows.values()
+            )
+        slots = max(1, len(self.settings.workers) * self.settings.concurrency)
+        needed = settling(self.settings) + max(0, waiting) * self.settings.longest / slots
+        if self.settings.settle is not None:
+            needed = self.settings.settle
+        self._ask("short")
+        if self.ended - self.healed < needed:
+            self._violated("short", None, None, healed=self.healed, end=self.ended, needed=needed, waiting=waiting)
+            return -inf
+        return self.ended - needed
+
+    def _judge_lost(self, entry: Entry, window: Window, run: Run, horizon: float) -> None:
+        assert self.ended is not None
+        due = self.clock.due(window.start)
+        if any(due <= at + self.settings.step for at in self.faults.flushes):
+            self.allowed["lost: the store lost its data"] += 1
+        elif due <= horizon:
+            facts = {"due": due, "executions": window.executions, "last_began": window.last, "horizon": horizon}
+            self._violated("lost", entry, window.start, **facts)
+        elif not window.executions and not window.asked:
+            more = self._others(entry, window, run, due, self.ended)
+            deadline, why = self.faults.deadline(window, due, self.settings.step, self.ended, run, more)
+            if self.ended > deadline:
+                self._violated("late", entry, window.start, due=due, deadline=deadline, because=why, began=None)
+
+    def _judge_outcome(self, entry: Entry, window: Window, run: Run | None, standing: str, active_until: float) -> None:
+        assert window.recorded is not None
+        outcome, at, one = window.outcome, window.recorded, self.settings
+        due = self.clock.due(window.start)
+        options = run.options(due, at) if run else [{}]
+        self._ask("outcome")
+        if outcome == "missed":
+            self._ask("missed")
+            if standing == "yes" and run is not None and not self._may_miss(entry, window, run, options, at):
+                self._violated("missed", entry, window.start, due=due, recorded=at, executions=window.executions)
+            return
+        limits = [given.get("max_attempts") for given in options]
+        ended = window.final
+        right = {
+            "done": ended is not None and ended[4] == "done",
+            "failed": bool(window.failed) or any(limit is not None and window.executions >= limit for limit in limits),
+            "expired": any(
+                given.get("expires") is not None and self.clock.high(at) >= window.start + given["expires"] - one.step
+                for given in options
+            ),
+            "revoked": window.revoked is not None and window.revoked <= at + one.step,
+            "skipped": any(self._may_skip(entry, window, given.get("overlap"), active_until, at) for given in options),
+            "untracked": any(not given.get("tracked", True) for given in options),
+        }
+        undone = outcome not in {"done", "untracked"} and right["done"] and self._unrecorded(window, at) is None
+        if undone or not right[str(outcome)]:
+            facts = {"executions": window.executions, "failed": window.failed, "final": window.final}
+            self._violated("outcome", entry, window.start, outcome=outcome, recorded=at, **facts)
+
+    def _may_skip(self, entry: Entry, window: Window, overlap: str | None, active_until: float, at: float) -> bool:
+        """Whether another one ran; and with a buffer another waited then, a newer or an older one as that says."""
+        step = self.settings.step
+        if overlap == "skip":
+            return active_until >= self.clock.due(window.start) - step
+        if overlap not in {"buffer_one", "buffer_first"} or window.executions:
+            return False
+        others = [
+            other
+            for other in entry.windows.values()
+            if other is not window
+            and self.clock.due(other.start) <= at + step
+            and (other.recorded is None or other.recorded >= at - step)
+        ]
+        waits = [other.start for other in others if other.last is None or other.last >= at - step]
+        right = (start > window.start if overlap == "buffer_one" else start < window.start for start in waits)
+        return len(others) >= 2 and any(right)
+
+    def _judge_told(self, entry: Entry, window: Window, run: Run) -> None:
+        """Whether people were told of a window what they asked for. What was ordered may end, and be told, again."""
+        assert window.recorded is not None
+        assert self.ended is not None
+        due, one = self.clock.due(window.start), self.settings
+        options = run.options(due, self.ended)
+        lost = any(at >= due for at, _ in self.faults.failovers)
+        if entry.description is None or window.asked or lost or window.outcome == "untracked":
+            return
+        told = window.told or set()
+        if all(given.get("on_failure") for given in options):
+            self._ask("told")
+            right = set() if window.outcome == "done" else {("ended", window.outcome)}
+            if {each for each in told if each[0] == "ended"} != right:
+                self._violated("told", entry, window.start, outcome=window.outcome, told=sorted(map(str, told)))
+        deadlines = {given.get("deadline") for given in options}
+        deadline = deadlines.pop() if len(deadlines) == 1 else None
+        if deadline is None or window.outcome == "missed":
+            return
+        self._ask("told-late")
+        late = self.clock.due(window.start + deadline)
+        done = window.recorded if window.outcome == "done" else inf
+        if ("late", None) in told and done < late - one.step:
+            self._violated("told-late", entry, window.start, deadline=deadline, done=done)
+        elif ("late", None) not in told and done > self.faults.last_claim(run, late) + (one.told_late or one.slow):
+            self._violated("told-late", entry, window.start, deadline=deadline, done=done, told=sorted(map(str, told)))
+
+    def _may_miss(self, entry: Entry, window: Window, run: Run, options: list[dict[str, Any]], at: float) -> bool:
+        one, start = self.settings, window.start
+        due = self.clock.due(start)
+        for given in options:
+            grace = given.get("grace")
+            if grace is not None and self.clock.high(at) >= start + grace - one.step:
+                until = self.clock.due(start + grace) - one.step
+                more = self._others(entry, window, run, due, until)
+                if window.executions or self.faults.deadline(window, due, one.step, until, run, more)[0] >= until:
+                    return True
+        if window.executions:
+            return False
+        moment = min(self.faults.last_claim(run, due), at)
+        shown = self.clock.shows(moment)
+        for given in options:
+            policy = given.get("catch_up", "latest")
+            kept = given.get("max_catch_up", one.max_catch_up)
+            late = shown - start > one.tolerance - one.step
+            newer = run.grid.count(start, shown + one.step)
+            if policy == "none" and late:
+                return True
+            if policy == "all" and late and newer >= kept:
+                return True
+            if policy == "latest" and newer:
+                oldest = start if late else self.faults.oldest(run, start)
+                if shown - oldest > one.tolerance - one.step:
+                    return True
+        return False
+
+    def _judge_law(self, entry: Entry, recorded: Counter[str]) -> None:
+        if entry.counted is None or self.faults.flushes:
+            return
+        self._ask("law")
+        if dict(recorded) != entry.counted:
+            self._violated("law", entry, None, counted=entry.counted, recorded=dict(sorted(recorded.items())))
+
+
+def _waits(description: dict[str, Any]) -> bool:
+    """Whether windows of an entry may have to wait for others."""
+    return (description.get("overlap") or "").startswith("buffer") or description.get("limit") is not None
+
+
+def judge(lines: Iterable[str | bytes]) -> Judgement:
+    """Judge a history by its lines."""
+    return Judge().read(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print each violation as a line of JSON, the counts last; 1 if there is one, 2 if it isn't a history."""
+    parser = argparse.ArgumentParser(prog="simulation.judge", description="Say whether a history keeps the promise.")
+    parser.add_argument("file", help="a history, or - for stdin")
+    file = parser.parse_args(arguments).file
+    try:
+        if file == "-":
+            judgement = judge(sys.stdin)
+        else:
+            with Path(file).open("rb") as lines:
+                judgement = judge(lines)
+    except (HistoryError, OSError) as error:
+        print(f"not a history: {error}", file=sys.stderr)
+        return 2
+    for violation in judgement.violations:
+        print(json.dumps(asdict(violation), sort_keys=True))
+    print(json.dumps(judgement.counts, sort_keys=True))
+    return 0 if judgement.clean else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

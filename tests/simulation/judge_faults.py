@@ -1,0 +1,325 @@
+"""What the faults of a history allow, and until when: the table of docs/failures.md as the judge reads it.
+
+A window may be late while it has to wait, and until it had so many undisturbed seconds after that:
+
+===========================================  ===========================================
+no beat is able to work                      ``beat_late`` after one is again
+a beat is hit while the window is due        ``beat_late``
+the server is away                           ``worker_late`` after it is back, or
+                                             ``recovery_interval`` if that is longer
+the broker is away, or no worker is there    ``worker_late`` after it is back
+no worker is free                            ``step`` after one is
+a worker is hit that had its message         ``worker_late`` if it had it for a second,
+                                             else ``slow``
+its message is lost                          ``slow``
+its message is delayed                       ``step`` after it arrives
+a failover, a flush; the server's clock      ``slow``
+goes back
+the server's clock goes on; a reply is lost  ``worker_late``
+another window of its entry goes first       ``worker_late`` after that has ended
+its limit has no place                       ``place`` after one of the others has ended
+===========================================  ===========================================
+
+``slow`` is ``start_timeout``, ten minutes and ``worker_late``: messages that are lost follow within these. To each,
+``step`` is added, which is noise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from math import inf
+from typing import Any
+
+from simulation.judge_history import FAULTS, Run, Settings, Window
+from simulation.judge_times import Clock, HistoryError, Spans
+
+RESERVED = 1.0  # what had waited at a worker for a second is published again as if it had begun
+
+
+class Faults:
+    """Who was able to do what, and when."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clock = Clock()
+        self.kinds: Counter[str] = Counter()
+        self.failovers: list[tuple[float, float]] = []  # that lost writes: when, how many seconds of them
+        self.flushes: list[float] = []
+        self.server, self.broker, self.no_beat, self.no_worker = Spans(), Spans(), Spans(), Spans()
+        self.beat_hits, self.worker_hits, self.replies = Spans(), Spans(), Spans()
+        self.failed_over, self.clock_back, self.clock_on = Spans(), Spans(), Spans()
+        processes = (*settings.beats, *settings.workers)
+        self.down = {process: Spans() for process in processes}  # killed, frozen or cut off
+        self.gone = {process: Spans() for process in processes}  # killed or frozen: it certainly does nothing
+        self.out = {process: Spans() for process in processes}  # frozen, or cut off from the server
+        self.hits = {process: Spans() for process in processes}
+        self.cut_until: dict[str, float] = {}
+        self.running: Counter[str] = Counter()
+        self.busy = {worker: Spans() for worker in settings.workers}
+        self.busy_workers = 0
+        self.any_full, self.full = Spans(), Spans()  # one worker is busy; all are busy or away
+        self.full_until: float | None = None
+
+    def take(self, fact: dict[str, Any], window: Window | None) -> None:
+        """Note a fault, and the window whose message it befell."""
+        kind, at = fact["kind"], fact["at"]
+        if kind not in FAULTS:
+            raise HistoryError(f"kind: found {kind!r}, expected one of {', '.join(FAULTS)}")
+        missing = [name for name in FAULTS[kind] if name not in fact]
+        if missing:
+            raise HistoryError(f"{kind}: {', '.join(missing)} missing")
+        self.kinds[kind] += 1
+        target = fact.get("target")
+        if kind in {"killed", "frozen", "cut", "reply"} and target not in self.down:
+            raise HistoryError(f"target: found {target!r}, expected a process of the settings")
+        until = fact.get("until")
+        until = (at if kind in {"failover", "flushed"} else inf) if until is None else float(until)
+        if window is None:
+            getattr(self, f"_{kind}")(fact, at, until)
+        elif kind == "lost":
+            window.events = [*(window.events or ()), (at, at + self.settings.slow, "its message was lost")]
+        elif kind == "delayed":
+            window.events = [*(window.events or ()), (at, until + self.settings.step, "its message was delayed")]
+        self.gaps(at)
+
+    def hit(self, process: str, at: float, until: float) -> None:
+        self.hits[process].add(at, until)
+        if process in self.settings.beats:
+            self.beat_hits.add(at, at)
+        if process in self.settings.workers:
+            self.worker_hits.add(at, at)
+
+    def _killed(self, fact: dict[str, Any], at: float, until: float) -> None:
+        process = fact["target"]
+        for spans in (self.down, self.gone, self.out, self.hits):
+            spans[process].close(at)  # what is killed isn't frozen any more
+        if (cut := self.cut_until.get(process, at)) > at:
+            self.down[process].add(at, cut)
+            self.out[process].add(at, cut)
+        self.down[process].add(at, until)
+        self.gone[process].add(at, until)
+        self.hit(process, at, until)
+
+    def _frozen(self, fact: dict[str, Any], at: float, until: float) -> None:
+        for spans in (self.down, self.gone, self.out):
+            spans[fact["target"]].add(at, until)
+        self.hit(fact["target"], at, until)
+
+    def _cut(self, fact: dict[str, Any], at: float, until: float) -> None:
+        process = fact["target"]
+        if fact["from"] not in {"server", "broker"}:
+            raise HistoryError(f"from: found {fact['from']!r}, expected server or broker")
+        self.down[process].add(at, until)
+        if fact["from"] == "server":
+            self.out[process].add(at, until)
+        self.cut_until[process] = max(until, self.cut_until.get(process, at))
+        self.hit(process, at, until)
+
+    def _away(self, fact: dict[str, Any], at: float, until: float) -> None:
+        if fact["target"] not in {"server", "broker"}:
+            raise HistoryError(f"target: found {fact['target']!r}, expected server or broker")
+        (self.server if fact["target"] == "server" else self.broker).add(at, until)
+
+    def _failover(self, fact: dict[str, Any], at: float, until: float) -> None:
+        self.server.add(at, until)
+        self.failed_over.add(at, until)
+        if fact["lose"] > 0 and not self.settings.wait_replicas:
+            self.failovers.append((at, float(fact["lose"])))
+
+    def _flushed(self, fact: dict[str, Any], at: float, until: float) -> None:
+        self.failed_over.add(at, at)
+        self.failovers.append((at, inf))
+        self.flushes.append(at)
+
+    def _clock(self, fact: dict[str, Any], at: float, until: float) -> None:
+        if fact["target"] != "server":
+            return  # only the server's time counts
+        step = fact["by"] - self.clock.offset(at)
+        self.clock.set(at, float(fact["by"]))
+        if step < 0:
+            self.clock_back.add(at, at - step)
+        else:
+            self.clock_on.add(at, at)
+
+    def _reply(self, fact: dict[str, Any], at: float, until: float) -> None:
+        self.replies.add(at, at)
+
+    def gaps(self, at: float) -> None:
+        """Note from now on until when no beat, or no worker, is able to work, and whether a worker is free."""
+        for spans, processes, away in (
+            (self.no_beat, self.settings.beats, (self.server, self.broker)),
+            (self.no_worker, self.settings.workers, ()),
+        ):
+            spans.close(at)
+            until = min((self._able(at, (self.down[process], *away)) for process in processes), default=inf)
+            if until > at:
+                spans.add(at, until)
+        self.free(at)
+
+    def free(self, at: float) -> None:
+        """Note whether all workers are busy or away."""
+        if self.full_until is not None and self.full_until < at:
+            self.full.close(self.full_until)
+            self.full_until = None
+        until = inf
+        for worker in self.settings.workers:
+            if self.running[worker] < self.settings.concurrency:
+                until = min(until, self.down[worker].until(at) or at)
+        if until > at:
+            if self.full_until is None:
+                self.full.add(at, inf)
+            self.full_until = until
+        elif self.full_until is not None:
+            self.full.close(at)
+            self.full_until = None
+
+    def occupied(self, worker: str, change: int, at: float) -> None:
+        was = self.running[worker] >= self.settings.concurrency
+        self.running[worker] += change
+        now = self.running[worker] >= self.settings.concurrency
+        if now and not was:
+            self.busy[worker].add(at, inf)
+            self.busy_workers += 1
+            if self.busy_workers == 1:
+                self.any_full.add(at, inf)
+        elif was and not now:
+            self.busy[worker].close(at)
+            self.busy_workers -= 1
+            if not self.busy_workers:
+                self.any_full.close(at)
+        self.free(at)
+
+    @staticmethod
+    def _able(at: float, lists: tuple[Spans, ...]) -> float:
+        """The first time from this one on that lies in none of these spans."""
+        moved = True
+        while moved and at < inf:
+            moved = False
+            for spans in lists:
+                if (end := spans.until(at)) is not None:
+                    at, moved = end, True
+        return at
+
+    def first_claim(self, run: Run, at: float) -> float:
+        """Before this time, no beat can have claimed what is due at that one."""
+        lists = (self.server, run.surely_out)
+        return min((self._able(at, (self.gone[beat], *lists)) for beat in self.settings.beats), default=inf)
+
+    def last_claim(self, run: Run, at: float) -> float:
+        """By this time, a beat has had the rest that it needs to claim what is due at that one."""
+        rest, first = self.settings.beat_late + self.settings.step, inf
+        for beat in self.settings.beats:
+            lists = (self.down[beat], self.server, self.broker, run.maybe_out)
+            begin = self._able(at, lists)
+            while begin + rest < first and (disturbed := min(spans.after(begin) for spans in lists)) < begin + rest:
+                begin = self._able(disturbed, lists)
+            first = min(first, begin + rest)
+        return first
+
+    def oldest(self, run: Run, start: float) -> float:
+        """The oldest start that no beat may have claimed yet when this one is due."""
+        due = self.clock.due(start)
+        low, high = 0.0, due
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.last_claim(run, middle) >= due else (middle, high)
+        return next(run.grid.between(max(self.clock.shows(high), self.clock.shows(run.asked)) - 1e-3, start), start)
+
+    def deadline(
+        self, window: Window, since: float, rest: float, until: float, run: Run,
+        more: Iterable[tuple[Spans, float, str]] = (),
+    ) -> tuple[float, str]:  # fmt: skip
+        """By when the window has to begin, and what allowed the most; no further than needed to reach ``until``."""
+        one = self.settings
+        lists = [
+            (self.no_beat, one.beat_late + one.step, "no beat"),
+            (self.beat_hits, one.beat_late + one.step, "a beat was hit"),
+            (self.server, one.put_back + one.step, "the server was away"),
+            (self.broker, one.worker_late + one.step, "the broker was away"),
+            (self.replies, one.worker_late + one.step, "a reply was lost"),
+            (self.no_worker, one.worker_late + one.step, "no worker"),
+            (self.failed_over, one.slow, "a failover"),
+            (self.clock_back, one.slow, "the server's clock went back"),
+            (self.clock_on, one.worker_late + one.step, "the server's clock went on"),
+            (run.maybe_out, one.beat_late + one.step, "left out by a deploy"),
+            *more,
+        ]
+        events = list(window.events or ())
+        if one.received:
+            lists.append((self.full, one.step, "no worker was free"))
+            for worker, got in window.receipts or ():
+                lists.append((self.busy[worker], one.step, "its worker was busy"))
+                for begin, _ in self.hits[worker].between(got - one.step, until):
+                    # What a frozen worker is given waits in its socket.
+                    late = one.worker_late + one.step if begin - got >= RESERVED else one.slow
+                    events.append((max(begin, got), max(begin, got) + late, "its worker was hit"))
+        else:
+            lists.append((self.any_full, one.step, "a worker was busy"))
+            lists.append((self.worker_hits, one.slow, "a worker was hit"))
+        deadline, why = since + rest, "nothing"
+        moved = True
+        while moved and deadline < until:
+            moved = False
+            for spans, extra, reason in lists:
+                i = bisect_right(spans.starts, deadline) - 1
+                if i >= 0 and spans.ends[i] >= since - one.step and spans.ends[i] + extra > deadline:
+                    deadline, why, moved = spans.ends[i] + extra, reason, True
+            for at, allowed, reason in events:
+                if at <= deadline < allowed:
+                    deadline, why, moved = allowed, reason, True
+        return deadline, why
+
+    def excuse(self, process: str, began: float, until: float, *, asked: bool) -> str | None:
+        """Why another execution may follow one that began then and runs until then."""
+        if asked:
+            return "asked"
+        if self.out_of_contact(process, began, until):
+            return "out of contact"
+        return self.lost_by_failover(began, until)
+
+    def hit_at(self, process: str, ended: float, until: float) -> bool:
+        """Whether a process was hit while it had to record an end, or the server was away."""
+        step = self.settings.step
+        return any(
+            any(spans.between(ended - step, until + step))
+            for spans in (self.down[process], self.hits[process], self.server)
+        )
+
+    def out_of_contact(self, process: str, began: float, until: float) -> bool:
+        """Whether a process was out of contact for longer than its lease, as the server measures it."""
+        step = self.settings.step
+        spans = [
+            *self.out[process].between(began - step, until),
+            *self.server.between(began - step, until),
+            *((at, at) for at in self.clock.changes(began - step, until)),
+        ]
+        merged: list[tuple[float, float]] = []
+        for begin, end in sorted(spans):
+            end = min(end, until)  # noqa: PLW2901
+            if merged and begin <= merged[-1][1] + step:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((begin, end))
+        return any(self.clock.length(begin, end) >= self.settings.lapse for begin, end in merged)
+
+    def woke(self, process: str, at: float) -> bool:
+        """Whether it may have begun before a time without contact, and told so only after it."""
+        return self.out_of_contact(process, at, at)
+
+    def lost_by_failover(self, began: float, until: float) -> str | None:
+        """Whether a failover up to then lost the begin of an execution, or what kept its lease."""
+        step, lapse = self.settings.step, self.settings.lapse
+        for at, lose in reversed(self.failovers):
+            if at < began - step:
+                break
+            if at <= until and (began >= at - lose - step or lose >= lapse):
+                return "failover"
+        return None
+
+    def forgotten(self, written: float, until: float) -> bool:
+        """Whether a failover up to then lost what was written at this time."""
+        step = self.settings.step
+        first = bisect_left(self.failovers, (written - step, -inf))
+        return any(at <= until and written >= at - lose - step for at, lose in self.failovers[first:])

@@ -1,0 +1,243 @@
+"""A history: which facts it may hold, and what the judge remembers of entries and their windows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from simulation.judge_times import Grid, HistoryError, Spans, key_of
+
+FACTS = {
+    "settings": (
+        *("entries", "beats", "workers"),
+        *("lease", "renew", "start_timeout", "beat_late", "worker_late", "longest"),
+    ),
+    "schedule": ("entry", "description"),
+    "paused": ("entry",),
+    "resumed": ("entry",),
+    "asked": ("entry", "start"),
+    "revoked": ("entry", "start"),
+    "received": ("entry", "start", "process"),
+    "started": ("entry", "start", "process", "execution"),
+    "told": ("entry", "start", "kind"),
+    "ended": ("entry", "start", "execution", "how"),
+    "recorded": ("entry", "start", "outcome"),
+    "counted": ("entry", "outcomes"),
+    "fault": ("kind",),
+    "healed": (),
+    "end": (),
+}
+
+FAULTS = {
+    "killed": ("target", "until"),
+    "frozen": ("target", "until"),
+    "cut": ("target", "from", "until"),
+    "away": ("target", "until"),
+    "failover": ("lose",),
+    "flushed": (),
+    "clock": ("target", "by"),
+    "lost": ("entry", "start"),
+    "duplicated": ("entry", "start"),
+    "delayed": ("entry", "start", "until"),
+    "reply": ("target",),
+}
+
+OUTCOMES = ("done", "failed", "missed", "expired", "revoked", "skipped", "untracked")
+
+HOWS = ("done", "failed", "retried", "killed", "stale")
+
+TEN_MINUTES = 600.0  # docs/failures.md: of lost messages, the last ones follow within ten minutes
+FORGOTTEN = 30 * 86400.0  # docs/windows.md: what a deploy left out is forgotten after 30 days
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the promise depends on, in seconds."""
+
+    lease: float
+    renew: float
+    start_timeout: float
+    beat_late: float
+    worker_late: float
+    longest: float
+    beats: tuple[str, ...]
+    workers: tuple[str, ...]
+    concurrency: int = 1
+    tolerance: float = 60.0
+    recovery_interval: float = 0.0
+    max_catch_up: int = 1000
+    wait_replicas: int = 0
+    step: float = 1.0
+    settle: float | None = None
+    received: bool = False
+    limits: dict[str, int] = field(default_factory=dict)
+    place_late: float | None = None
+    told_late: float | None = None
+
+    @classmethod
+    def read(cls, fact: dict[str, Any]) -> Settings:
+        """The settings of a history's first line."""
+        known = {name: fact[name] for name in cls.__dataclass_fields__ if fact.get(name) is not None}
+        for name in ("beats", "workers"):
+            if isinstance(given := known[name], int):
+                given = [f"{name[:-1]}-{number + 1}" for number in range(given)]
+            known[name] = tuple(given)
+        settings = cls(**known)
+        if settings.lapse <= 0:
+            raise HistoryError(f"lease: found {settings.lease}, expected more than renew and step together")
+        return settings
+
+    @property
+    def slow(self) -> float:
+        """How long a window whose message is lost may take to begin."""
+        return self.start_timeout + TEN_MINUTES + self.worker_late
+
+    @property
+    def put_back(self) -> float:
+        """How long a window may take to begin after the server was away."""
+        return max(self.worker_late, self.recovery_interval)
+
+    @property
+    def place(self) -> float:
+        """How long a window may wait for the place of one that died: one and a half leases, and a look."""
+        return 1.5 * self.lease + self.worker_late if self.place_late is None else self.place_late
+
+    @property
+    def lapse(self) -> float:
+        """Out of contact for so long, an execution may have lost its lease: it was renewed up to ``renew`` before."""
+        return self.lease - self.renew - self.step
+
+
+def settling(settings: Settings) -> float:
+    """Within so many seconds after the last fault, and what the backlog takes, everything owed has ended."""
+    return settings.slow + settings.worker_late + 2 * settings.longest + 4 * settings.step
+
+
+class Run:
+    """From when to when an entry had the same windows. Its options may change meanwhile."""
+
+    def __init__(self, grid: Grid, asked: float, at: float, description: dict[str, Any]) -> None:
+        self.grid, self.asked, self.at = grid, asked, at
+        self.end: tuple[float, float] | None = None  # asked, at
+        self.left: tuple[float, float] | None = None  # … if a deploy left it out
+        self.described = [(asked, description)]
+        self.surely_out, self.maybe_out = Spans(), Spans()  # when a deploy had left it out
+
+    def options(self, since: float, until: float) -> list[dict[str, Any]]:
+        """The descriptions that were in force in these times."""
+        i = max(0, bisect_right(self.described, since, key=lambda pair: pair[0]) - 1)
+        j = bisect_right(self.described, until, key=lambda pair: pair[0])
+        return [description for _, description in self.described[i : max(j, i + 1)]]
+
+
+class Window:
+    """What happened to a window so far."""
+
+    __slots__ = (
+        "asked",
+        "events",
+        "executions",
+        "failed",
+        "fence",
+        "final",
+        "last",
+        "open",
+        "outcome",
+        "receipts",
+        "recorded",
+        "records",
+        "retries",
+        "revoked",
+        "since",
+        "stale",
+        "start",
+        "told",
+    )
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.executions = 0
+        self.failed = 0
+        self.asked = 0
+        self.retries = 0  # executions of its own retries, which are no attempts
+        self.records = 0
+        self.last: float | None = None  # when its last execution began
+        self.since: float | None = None  # when its only execution was killed
+        self.fence: float | None = None
+        self.open: dict[str, tuple[str, float]] | None = None
+        # Of the execution that ended it: its begin and end, until when its process was busy with the end, it, how.
+        self.final: tuple[float, float, float, str, str] | None = None
+        # What befell its messages: when, until when it may be late, what.
+        self.events: list[tuple[float, float, str]] | None = None
+        self.receipts: list[tuple[str, float]] | None = None
+        self.outcome: str | None = None
+        self.recorded: float | None = None
+        self.revoked: float | None = None
+        self.stale: set[str] | None = None
+        self.told: set[tuple[str, str | None]] | None = None  # what was said of it: late, or how it ended
+
+
+class Entry:
+    """An entry with its definitions over time and its windows."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.runs: list[Run] = []
+        self.windows: dict[int, Window] = {}
+        self.open: dict[str, tuple[Window, str, float]] = {}  # its executions
+        self.received: dict[int, Window] = {}  # windows that came to a worker, and no execution of them began
+        self.freed = -inf  # when an execution ended
+        self.counted: dict[str, int] | None = None
+        self.paused = False
+        self.description: dict[str, Any] | None = None
+
+    def window(self, start: float) -> Window:
+        key = key_of(start)
+        if key not in self.windows:
+            self.windows[key] = Window(start)
+        return self.windows[key]
+
+    def _begin(self, asked: float, at: float, description: dict[str, Any]) -> None:
+        grid = Grid(description)
+        last = self.runs[-1] if self.runs else None
+        task = description.get("task")
+        same = last is not None and last.grid.same == grid.same and last.described[-1][1].get("task") == task
+        if same and last is not None and last.end is None:
+            if last.described[-1][1] != description:
+                last.described.append((asked, description))
+            return
+        if same and last is not None and last.left is not None and at - last.left[0] < FORGOTTEN:
+            last.surely_out.add(last.left[1], max(asked, last.left[1]))
+            last.maybe_out.add(last.left[0], at)
+            last.end = last.left = None
+            last.described.append((asked, description))
+            return
+        self._finish(asked, at)
+        self.runs.append(Run(grid, asked, at, description))
+
+    def _finish(self, asked: float, at: float, *, deploy: bool = False) -> None:
+        if self.runs and self.runs[-1].end is None:
+            self.runs[-1].end = (asked, at)
+            self.runs[-1].left = (asked, at) if deploy else None
+        elif self.runs and not deploy:
+            self.runs[-1].left = None
+
+    def change(self, asked: float, at: float, description: dict[str, Any] | None, how: str) -> None:
+        self.description = description
+        if description is None:
+            self._finish(asked, at, deploy=how == "deploy")
+        elif self.paused:
+            Grid(description)
+        else:
+            self._begin(asked, at, description)
+
+    def pause(self, asked: float, at: float) -> None:
+        self.paused = True
+        self._finish(asked, at)
+
+    def resume(self, asked: float, at: float) -> None:
+        self.paused = False
+        if self.description is not None:
+            self._begin(asked, at, self.description)

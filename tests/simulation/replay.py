@@ -1,0 +1,369 @@
+"""Step the model along a history of a real system, and name the first reply that it doesn't allow.
+
+    python -m simulation.replay history.jsonl
+
+Times are ms of the server, each between two: a call was carried out somewhere between the two times of its line. Where
+that decides, both are tried, and so is what the model leaves open (``Model.may``): a reply is allowed if one way
+explains it. What is known of each entry is therefore a set of states, mostly one.
+
+Of definitions the model knows little: that an entry's cursor never goes back, and which one is in force. Verbs that it
+doesn't know are counted, and change nothing. Nor does it know windows that wait, for others of their entry or for a
+place, or failures that pause an entry: from there on the calls on that entry are only counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simulation.model import ANOTHER_RUNS, TRIED_BEFORE, Args, Entry, Model, Window, pack
+from simulation.recorder import Line, read_history
+
+__all__ = ("Refused", "Replay", "replay", "said")
+
+#: A marker passes by the clock that the server had when it began with the script: ms by which TIME may differ.
+SLACK = 2
+_FOREVER = float("inf")
+Time = tuple[float, float]
+#: The windows of an entry that a history has come by; more than these are looked at for what can be forgotten.
+_MANY = 64
+_MOST_STATES = 256
+#: Verbs that change no window, but for what is said of it.
+_OF_NO_WINDOW = {"heartbeat", "note", "marks", "spent", "enter", "stay", "leave", "tell", "told"}
+_KEYS_OF_OTHERS = {"key_claim", "key_confirm"}
+_BEYOND = "calls on entries whose windows wait, or whose failures pause them"
+
+
+class Server(Model):
+    """The model at the times of a line, ``choosing`` where the times, or what it doesn't know, leave that open."""
+
+    MARGIN = 1000
+    NEVER = (_FOREVER, _FOREVER)
+
+    now: Time = (0, 0)
+    reply: Any = None
+    #: The other windows of the entry.
+    others: Callable[[], Iterable[Window]] = tuple
+    #: Whether the call says that somebody consumes the entry's queue.
+    consumed = False
+
+    def ways(self, verb: Callable[[], Any]) -> Iterator[Any]:
+        """Call ``verb`` once for each way in which it can go."""
+        open_ways: list[list[bool]] = [[]]
+        while open_ways:
+            self._given = open_ways.pop()
+            self._made: list[bool] = []
+            yield verb()
+            open_ways += [[*self._made[:at], True] for at in range(len(self._given), len(self._made))]
+
+    def may(self, what: str) -> bool:
+        if what == ANOTHER_RUNS and not any(w.open and (w.fence or w.backfill) for w in self.others()):
+            return False
+        if what == TRIED_BEFORE and not any(w.open and not w.fence for w in self.others()):
+            return False
+        at = len(self._made)
+        self._made.append(self._given[at] if at < len(self._given) else False)
+        return self._made[at]
+
+    def after(self, span: float, since: Any = None) -> Time:
+        low, high = self.now if since is None else _pair(since)
+        return low + span, high + span
+
+    def passed(self, time: Any) -> bool:
+        low, high = _pair(time)
+        if self.now[0] >= high + SLACK:
+            return True
+        if self.now[1] < low - SLACK:
+            return False
+        return self.may("this time has passed")
+
+    def somebody_consumes(self) -> None:
+        self.consumed = True
+
+    def new_fence(self, least: int) -> int:
+        fence = self.reply[1] if self.reply[:1] == ("begun",) else least
+        low, high = max(least, self.now[0]), max(least, self.now[1])
+        return fence if low <= fence <= high else least
+
+    def some_time(self) -> Time:
+        return -_FOREVER, _FOREVER
+
+    def earlier(self, one: Any, other: Any) -> Time:
+        return tuple(map(min, _pair(one), _pair(other)))  # type: ignore[return-value]
+
+    def later(self, one: Any, other: Any) -> Time:
+        return tuple(map(max, _pair(one), _pair(other)))  # type: ignore[return-value]
+
+    # -- verbs of an entry ------------------------------------------------------------------------------------
+
+    def load(self, e: Entry, a: Args) -> Any:
+        """Whether a beat is superseded depends on who lives: that is taken as it was said."""
+        if self.reply[0] != "loaded":
+            return self.reply[:1] if self.reply[0] in {"superseded", "who"} else ("loaded, superseded or who",)
+        _, cursor, news = self.reply
+        changed = e.fingerprint != a.fingerprint
+        if e.cursor is None:
+            e.cursor = e.born = cursor
+            allowed = "new"
+        elif changed:
+            allowed = "changed"
+        else:
+            allowed = "same" if cursor == e.cursor else "back"
+        if cursor < e.cursor or (news == "back" and not a.absent_at):
+            return ("loaded", f"{e.cursor} or later", allowed)
+        e.cursor, e.fingerprint, e.max_attempts, e.recover = cursor, a.fingerprint, a.max_attempts, bool(a.recover)
+        e.grace, e.again, e.overlap = a.grace, a.retry_failed_after, a.overlap or "-"
+        return ("loaded", cursor, allowed)
+
+    def unload(self, e: Entry, a: Args) -> Any:
+        if e.cursor is None:
+            return ("unknown",)
+        if self.reply == ("unloaded",):
+            if e.fingerprint not in {a.fingerprint, "-"}:
+                return ("kept",)
+            e.fingerprint = "-"
+        return self.reply if self.reply[0] in {"unloaded", "kept", "who"} else ("unloaded, kept or who",)
+
+    def pause(self, e: Entry, a: Args) -> Any:
+        if e.cursor is not None:
+            e.paused = a.paused
+        return self.reply
+
+    def set(self, e: Entry, a: Args) -> Any:
+        in_force = e.fingerprint == "-" or e.fingerprint.startswith("def:")
+        if self.reply[0] == "done" and e.cursor is not None and in_force and not self.may("it was sent before"):
+            e.fingerprint = f"def:{self.reply[1]}:{a.call}"
+            e.paused = int(self.reply[3]) == 1
+            if self.may("it had been deleted, and counts from now"):
+                e.cursor = max(e.cursor, self.reply[2])
+        return self.reply
+
+    def delete(self, e: Entry, a: Args) -> Any:
+        in_force = e.fingerprint.startswith("def:")
+        if self.reply[0] == "done" and e.cursor is not None and in_force and not self.may("it was sent before"):
+            e.fingerprint, e.paused = f"def:{self.reply[1]}:{a.call}", False
+        return self.reply
+
+
+def _pair(time: Any) -> Time:
+    return time if isinstance(time, tuple) else (time, time)
+
+
+@dataclass
+class _Known:
+    """What an entry can be like."""
+
+    states: list[tuple[Entry, dict[str, tuple[Any, ...]]]] = field(default_factory=lambda: [(Entry(), {})])
+    calls: int = 0
+    not_modelled: int = 0
+    #: Its windows wait, or its failures pause it.
+    beyond: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A reply that the model doesn't allow."""
+
+    number: int
+    line: Line
+    allowed: list[Any]
+    states: list[Any]
+    not_modelled: int
+
+    def __str__(self) -> str:
+        after = f", after {self.not_modelled} calls on it that aren't modelled" if self.not_modelled else ""
+        states = "\n".join(map(str, self.states[:4]))
+        return f"call {self.number}{after}: {self.line}\nthe model allows {self.allowed}\nfrom\n{states}"
+
+
+class Replay:
+    """What the model makes of a history, line by line."""
+
+    def __init__(self, without: Iterable[str] = ()) -> None:
+        self.server = Server(without)
+        self.calls: Counter[str] = Counter()
+        self.not_modelled: Counter[str] = Counter()
+        self.most_states = 1
+        self._known: dict[str, _Known] = {}
+        self._saved: dict[str, _Known] = {}
+        self._number = 0
+
+    def step(self, line: Line) -> Refused | None:
+        """Go on by one line; returns why it isn't allowed. The entry is then known no more, and begins anew."""
+        self._number += 1
+        if "command" in line:
+            self._command(line)
+            return None
+        verb, entry = line["verb"], line["entry"]
+        if verb in _OF_NO_WINDOW:
+            self.calls[verb] += 1
+            return None
+        known = self._known.setdefault(entry, _Known())
+        reply = line["reply"]
+        if isinstance(reply, dict):  # an error: a script checks everything, then writes
+            if "No matching script" not in reply["error"]:  # it was sent once more, with the script
+                self.not_modelled[f"{verb}: {reply['error']:.40}"] += 1
+            return None
+        known.beyond = known.beyond or _is_beyond(line)
+        unknown = not hasattr(self.server, verb) or verb in _KEYS_OF_OTHERS
+        if known.beyond or unknown or (verb == "set" and line["args"]["counts_from"]):
+            self.not_modelled[_BEYOND if known.beyond else verb] += 1
+            known.not_modelled += 1
+            return None
+        self.calls[verb] += 1
+        answered = None if reply is None else said(verb, reply)
+        args = Args(**{**_DEFAULTS, **line["args"], "start": line["start"]})
+        if "fence" in line["args"]:
+            args.fence = int(args.fence)
+        found: dict[Any, tuple[Entry, dict[str, tuple[Any, ...]]]] = {}
+        allowed: dict[Any, None] = {}
+        self.server.now, self.server.reply = (line["at"][0], line["at"][1]), answered or ("",)
+        for state in known.states:
+            for answer, left in self.server.ways(lambda state=state: self._answer(verb, state, line["start"], args)):  # type: ignore[misc]
+                allowed[answer] = None
+                if answered is None or answer == answered:
+                    found[_key(left)] = left
+            if answered is None:
+                found[_key(state)] = state  # nobody knows whether it was carried out
+        if not found:
+            refused = Refused(self._number, line, list(allowed), known.states, known.not_modelled)
+            del self._known[entry]
+            return refused
+        known.states = [_forget(state, self.server) for state in found.values()][:_MOST_STATES]
+        known.calls += 1
+        self.most_states = max(self.most_states, len(known.states))
+        return None
+
+    def _answer(self, verb: str, state: Any, start: str, a: Args) -> tuple[Any, Any]:
+        entry, windows = replace(state[0]), state[1]
+        if not start:
+            return getattr(self.server, verb)(entry, a), (entry, windows)
+        if a.now_only and self.server.reply[0] == "elsewhen":
+            return ("elsewhen",), state
+        window = Window(*windows[start]) if start in windows else Window()
+        missed = {other: Window(*windows[other]) if other in windows else Window() for other in a.missed}
+        args = a
+        if missed:
+            args = Args(**{**vars(a), "missed": list(missed.values())})
+        self.server.others = lambda: (Window(*packed) for other, packed in windows.items() if other != start)
+        self.server.consumed = False
+        reply = getattr(self.server, verb)(entry, window, args)
+        if self.server.consumed:
+            windows = {other: self._sooner(packed) for other, packed in windows.items()}
+        changed = {start: pack(window), **{other: pack(each) for other, each in missed.items()}}
+        return reply, (entry, {**windows, **changed})
+
+    def _sooner(self, packed: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The window is the one that is tried, or not: its deadline comes sooner, or not."""
+        w = Window(*packed)
+        if w.open and not w.fence:
+            soon, _ = self.server.after(self.server.MARGIN)
+            low, high = _pair(w.deadline)
+            w.deadline = (min(low, soon), high)
+        return pack(w)
+
+    def _command(self, line: Line) -> None:
+        match line["command"]:
+            case "FLUSHALL" | "FLUSHDB":
+                self._known.clear()
+            case "save":  # a replica has it so, and gets no more
+                self._saved = {name: replace(known, states=list(known.states)) for name, known in self._known.items()}
+            case "fail over":
+                self._known, self._saved = self._saved, {}
+            case other:
+                self.not_modelled[other] += 1
+
+
+#: What only some verbs are asked.
+_DEFAULTS = {"missed": (), "now_only": False}
+
+
+def _is_beyond(line: Line) -> bool:
+    """Whether a line is of windows that wait, or of an entry whose failures pause it."""
+    args, reply = line["args"], line["reply"]
+    buffers = str(args.get("overlap") or "").startswith("buffer")
+    waits = line["verb"] in {"park", "call"} or (isinstance(reply, list) and reply[:1] == ["buffered"])
+    return buffers or waits or bool(args.get("pause_after_failures"))
+
+
+def _key(state: tuple[Entry, dict[str, tuple[Any, ...]]]) -> Any:
+    entry, windows = state
+    return repr(entry), tuple(sorted(windows.items()))
+
+
+def _forget(state: Any, server: Server) -> Any:
+    """Without windows of which only the cursor is left to say something."""
+    entry, windows = state
+    if len(windows) < _MANY:
+        return state
+    now = server.now[0]
+    kept = {}
+    for start, packed in windows.items():
+        w = Window(*packed)
+        lives = (
+            w.open
+            or (w.kind and _pair(w.until)[1] + SLACK > now)
+            or (w.claimer and _pair(w.claimer_until)[1] + SLACK > now)
+        )
+        if lives:
+            kept[start] = packed
+    return entry, kept
+
+
+def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a line
+    """What the model's answer is compared with."""
+    if isinstance(reply, str):
+        if verb == "begin":
+            _, fence, attempt, *_ = reply.split(" ")
+            return "begun", int(fence), int(attempt)
+        return (reply,)
+    # Last of some replies: the window whose turn it is now. Nobody's is, where none waits.
+    if verb in {"begin", "close", "finish"} and len(reply) == 3 and reply[2] == "":
+        reply = reply[:2]
+    match verb, reply[0]:
+        case "claim" | "backfill", "claimed":
+            return "claimed", int(reply[1])
+        case "claim", "moved":
+            return "moved", reply[1]
+        case "take", "taken":
+            return "taken", int(reply[1]), int(reply[2]), int(reply[3])
+        case "finish", "again":
+            return ("again", *reply[2:])
+        case "load", "loaded":
+            return "loaded", reply[1], reply[3]
+        case "begin" | "claim" | "load", "elsewhen" | "superseded" | "who":
+            return (reply[0],)
+        case "postpone" | "unload", "who":
+            return ("who",)
+        case "pause", _:
+            return (reply[0],)
+    return tuple(reply)
+
+
+def replay(history: Iterable[Line], without: Iterable[str] = ()) -> tuple[Refused | None, Replay]:
+    """Return the first reply that the model doesn't allow, and how far that was."""
+    steps = Replay(without)
+    for line in history:
+        refused = steps.step(line)
+        if refused:
+            return refused, steps
+    return None, steps
+
+
+def main() -> int:
+    """Say what the model doesn't allow in the histories that are named."""
+    failed = 0
+    for path in sys.argv[1:]:
+        refused, steps = replay(read_history(path))
+        print(f"{path}: {sum(steps.calls.values())} calls, not modelled: {dict(steps.not_modelled)}")
+        if refused:
+            failed = 1
+            print(refused)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

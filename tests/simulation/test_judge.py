@@ -1,0 +1,1124 @@
+"""The judge of histories: each rule is kept and broken by a small history, and what changes a legal one is found."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from simulation.judge import RULES, Judge, Judgement, judge, main
+from simulation.judge_history import Settings, settling
+from simulation.judge_times import HistoryError
+from simulation.legal import Ideal
+
+SETTINGS = {
+    "lease": 30,
+    "renew": 10,
+    "claim_lease": 3,
+    "start_timeout": 60,
+    "beat_late": 4,
+    "worker_late": 34,
+    "longest": 10,
+    "tolerance": 60,
+    "beats": 2,
+    "workers": 2,
+    "received": True,
+}
+END = 5000.0
+
+
+class History:
+    """Writes a history in which nothing happens but what is told."""
+
+    def __init__(self, entries: dict[str, Any] | None = None, **settings: Any) -> None:
+        self.settings = {**SETTINGS, **settings}
+        self.entries = entries if entries is not None else {"e": {"starts": [100]}}
+        self.facts: list[tuple[float, dict[str, Any]]] = []
+        self.records: list[tuple[float, dict[str, Any]]] = []
+        self.executions = 0
+
+    def tell(self, what: str, at: float, **fact: Any) -> History:
+        (self.records if what in {"recorded", "counted"} else self.facts).append((at, {"what": what, **fact}))
+        return self
+
+    def fault(self, kind: str, at: float, **fact: Any) -> History:
+        return self.tell("fault", at, kind=kind, **fact)
+
+    def begin(self, start: float, at: float, worker: str = "worker-1", entry: str = "e", **fact: Any) -> str:
+        self.executions += 1
+        execution = f"x{self.executions}"
+        self.tell("received", at, entry=entry, start=start, process=worker)
+        self.tell("started", at, entry=entry, start=start, process=worker, execution=execution, **fact)
+        return execution
+
+    def end(self, start: float, at: float, execution: str, how: str = "done", entry: str = "e") -> History:
+        return self.tell("ended", at, entry=entry, start=start, execution=execution, how=how)
+
+    def record(self, start: float, at: float, outcome: str = "done", entry: str = "e", **fact: Any) -> History:
+        return self.tell("recorded", at, entry=entry, start=start, outcome=outcome, **fact)
+
+    def run(self, start: float, at: float | None = None, worker: str = "worker-1", entry: str = "e") -> History:
+        """A window is executed within a second, and done."""
+        at = start + 0.1 if at is None else at
+        self.end(start, at + 1, self.begin(start, at, worker, entry), entry=entry)
+        return self.record(start, at + 1.01, entry=entry)
+
+    def lines(self, end: float = END, healed: float | None = 2000.0) -> list[str]:
+        facts = sorted([*self.facts, *([(healed, {"what": "healed"})] if healed else [])], key=lambda pair: pair[0])
+        first = (0.0, {"what": "settings", "entries": self.entries, **self.settings})
+        return [
+            json.dumps({"at": at, **fact}, sort_keys=True)
+            for at, fact in [first, *facts, *self.records, (end, {"what": "end"})]
+        ]
+
+    def judged(self, end: float = END, healed: float | None = 2000.0) -> Judgement:
+        return judge(self.lines(end, healed))
+
+
+def frozen(until: float = 140.0) -> History:
+    """A worker is frozen in a body, for longer than its lease, and another one executes the window."""
+    history = History()
+    late = history.begin(100, 100.1)
+    history.fault("frozen", 101, target="worker-1", until=until)
+    return history.end(100, 141, late, "stale").run(100, 135, "worker-2")
+
+
+def killed(again: float | None = 120.0, **settings: Any) -> History:
+    """A worker is killed in a body, and another one executes the window."""
+    history = History(**settings)
+    first = history.begin(100, 100.1)
+    history.fault("killed", 105, target="worker-1", until=110).end(100, 105, first, "killed")
+    return history if again is None else history.run(100, again, "worker-2")
+
+
+def outage(catch_up: str, run: list[float], *, tolerance: float = 60, **description: Any) -> History:
+    """No beat runs from 95 to 305, an entry is due at 100, 200 and 300; these run, the others are missed."""
+    starts = [100, 200, 300]
+    history = History({"e": {"starts": starts, "catch_up": catch_up, **description}}, tolerance=tolerance)
+    history.fault("killed", 95, target="beat-1", until=305).fault("frozen", 90, target="beat-2", until=400)
+    for number, start in enumerate(starts):
+        if start in run:
+            history.run(start, 305.5 + 2 * number)
+        else:
+            history.record(start, 305.5, "missed")
+    return history
+
+
+def edited(**change: Any) -> History:
+    """An entry that is due each 100 s is changed at 450 to 455, to be due each 70 s."""
+    history = History({"e": {"every": 100, "from": 0}})
+    for start in (100, 200, 300, 400):
+        history.run(start)
+    return history.tell("schedule", 455, asked=450, entry="e", **change)
+
+
+def begun(start: float, at: float, **given: Any) -> History:
+    return History(**given).run(start, at)
+
+
+def skipping(second: float, outcome: str = "done", *, due: float = 105) -> History:
+    """Two windows of an entry whose overlap is skip, the first of which runs from 100 to 108."""
+    history = History({"e": {"starts": [100, due], "overlap": "skip"}})
+    history.end(100, 108, history.begin(100, 100)).record(100, 108)
+    if outcome == "done":
+        return history.run(due, second, "worker-2")
+    return history.record(due, due + 0.1, outcome)
+
+
+def fences(first: int, second: int) -> History:
+    history = History()
+    one = history.begin(100, 100, fence=first)
+    history.fault("killed", 102, target="worker-1", until=103).end(100, 102, one, "killed")
+    two = history.begin(100, 133, "worker-2", fence=second)
+    return history.end(100, 134, two).record(100, 134)
+
+
+def graced(at: float) -> History:
+    """A window with a grace of 50 s, while all workers are away until 140."""
+    history = History({"e": {"starts": [100], "grace": 50}})
+    for worker in ("worker-1", "worker-2"):
+        history.fault("killed", 95, target=worker, until=at - 5)
+    return history.run(100, at)
+
+
+def attempts(number: int, limit: int | None, outcome: str = "failed") -> History:
+    """A window whose worker dies so often."""
+    history = History({"e": {"starts": [100], "max_attempts": limit}})
+    for at in range(100, 100 + 35 * number, 35):
+        one = history.begin(100, at)
+        history.fault("killed", at + 1, target="worker-1", until=at + 2).end(100, at + 1, one, "killed")
+    return history.record(100, 100 + 35 * number, outcome)
+
+
+def failed(outcome: str) -> History:
+    history = History()
+    return history.end(100, 101, history.begin(100, 100), "failed").record(100, 101, outcome)
+
+
+def superseded(recorded: int) -> History:
+    """The frozen one, and the one that followed it: whose end is recorded."""
+    history = History()
+    one = history.begin(100, 100)
+    history.fault("frozen", 101, target="worker-1", until=140)
+    two = history.begin(100, 135, "worker-2")
+    history.end(100, 141, one).end(100, 142, two)
+    return history.record(100, 142, execution=(one, two)[recorded])
+
+
+def overlapped(out: float) -> History:
+    """An execution begins while the first one's worker is cut off for so long."""
+    history = History()
+    one = history.begin(100, 100)
+    history.fault("cut", 101, target="worker-1", until=101 + out, **{"from": "server"})
+    two = history.begin(100, 101 + out - 0.5, "worker-2")
+    return history.end(100, 101 + out, one, "stale").end(100, 102 + out, two).record(100, 102 + out)
+
+
+def failing_over(lose: float, **settings: Any) -> History:
+    """The master is lost at 102, when an execution has run since 100; another one begins at 110."""
+    history = History(**settings)
+    one = history.begin(100, 100)
+    history.fault("failover", 102, lose=lose)
+    two = history.begin(100, 110, "worker-2")
+    return history.end(100, 111, one, "stale").end(100, 112, two).record(100, 112)
+
+
+def again(lose: float | None = None, *, asked: bool = False) -> History:
+    """What is done at 101 is executed again at 200."""
+    history = History().run(100)
+    if lose is not None:
+        history.fault("failover", 103, lose=lose)
+    if asked:
+        history.tell("asked", 190, entry="e", start=100)
+    two = history.begin(100, 200)
+    history.end(100, 201, two)
+    return history.record(100, 201) if asked or lose else history
+
+
+def law(counted: dict[str, int]) -> History:
+    return History({"e": {"starts": [100, 200]}}).run(100).run(200).tell("counted", END, entry="e", outcomes=counted)
+
+
+def resumed(*starts: float) -> History:
+    """An entry that is due each 100 s, paused from 250 to 450; these windows run."""
+    history = History({"e": {"every": 100, "from": 0}})
+    history.tell("paused", 250, entry="e").tell("resumed", 450, entry="e")
+    history.tell("schedule", 650, entry="e", description=None)
+    for start in starts:
+        history.run(start)
+    return history
+
+
+def redeployed(how: str, *outcomes: tuple[float, str]) -> History:
+    """An entry that is due each 100 s is left out from 250 to 450, then deployed again."""
+    history = History({"e": {"every": 100, "from": 0}}).run(100).run(200)
+    history.tell("schedule", 250, entry="e", description=None, how=how)
+    history.tell("schedule", 450, entry="e", description={"every": 100, "from": 0}, how=how)
+    history.tell("schedule", 550, entry="e", description=None)
+    for start, outcome in outcomes:
+        if outcome == "done":
+            history.run(start, max(start, 450.5))
+        else:
+            history.record(start, 450.5, outcome)
+    return history
+
+
+DAY = 86400.0
+
+
+def forgotten(days: float, *outcomes: tuple[float, str]) -> Judgement:
+    """An entry that is due each fifth day is left out on the 11th, for so many days."""
+    description = {"every": 5 * DAY, "from": 0}
+    history = History({"e": description}).run(5 * DAY).run(10 * DAY)
+    history.tell("schedule", 11 * DAY, entry="e", description=None, how="deploy")
+    back = (11 + days) * DAY
+    history.tell("schedule", back, entry="e", description=description, how="deploy")
+    history.tell("schedule", 61 * DAY, entry="e", description=None)
+    for day, outcome in outcomes:
+        if outcome == "done":
+            history.run(day * DAY, max(back, day * DAY) + 0.5)
+        else:
+            history.record(day * DAY, back + 0.5, outcome)
+    return history.judged(end=70 * DAY, healed=None)
+
+
+def test_what_a_deploy_left_out_is_forgotten_after_thirty_days():
+    """Before that, what it missed is late when it comes back; after it, it is a new entry."""
+    after = [(day, "done") for day in (45, 50, 55, 60)]
+    missed = [(15, "missed"), (20, "missed"), (25, "missed"), (30, "missed"), (35, "missed")]
+    assert forgotten(31, *after).clean
+    assert forgotten(29, *missed, (40, "done"), *after).clean
+    assert set(forgotten(29, *after).found) == {"late"}
+    assert set(forgotten(31, *missed, *after).found) == {"not-owed"}
+
+
+def test_another_limit_counts_from_its_edit_on():
+    """A changed option moves no window; of an old and a new limit, the larger one may have counted."""
+    for before, after, rules in ((1, 2, set()), (2, 1, set()), (1, 1, {"attempts"})):
+        history = attempts(2, before)
+        history.tell("schedule", 110, entry="e", description={"starts": [100], "max_attempts": after})
+        assert set(history.judged().found) == rules
+
+
+def test_an_entry_that_is_edited_while_it_is_paused():
+    """Its new windows count from its return on."""
+    history = History({"e": {"every": 100, "from": 0}}).run(100).tell("paused", 150, entry="e")
+    history.tell("schedule", 250, entry="e", description={"every": 70, "from": 0})
+    history.tell("resumed", 300, entry="e").tell("schedule", 400, entry="e", description=None)
+    assert history.run(350).judged().clean
+    assert set(history.run(280).judged().found) == {"not-owed"}
+    history.tell("schedule", 200, entry="e", description={"every": 0})
+    with pytest.raises(HistoryError, match="expected starts, or every and from"):
+        history.judged()
+
+
+def moved(by: float, at: float) -> History:
+    """The server's clock is moved at 50, and the window of 100 begins."""
+    return History().fault("clock", 50, target="server", by=by).run(100, at)
+
+
+def busy(at: float) -> History:
+    """Both workers execute windows of another entry until 108."""
+    history = History({"e": {"starts": [100]}, "f": {"starts": [98, 99]}})
+    for number in (1, 2):
+        start = 97 + number
+        one = history.begin(start, start, f"worker-{number}", "f")
+        history.end(start, 108, one, entry="f").record(start, 108, entry="f")
+    return history.run(100, at)
+
+
+def hit(kind: str, target: str, at: float, begins: float, until: float | None = None) -> History:
+    until = at + 1 if until is None else until
+    return History().fault(kind, at, target=target, until=until).run(100, begins)
+
+
+def waited(got: float, begins: float) -> History:
+    """A worker is killed at 103 with a message that it had got then."""
+    history = History().tell("received", got, entry="e", start=100, process="worker-1")
+    busy_with = history.begin(98, 98, "worker-1", "f")
+    history.entries = {"e": {"starts": [100]}, "f": {"starts": [98]}}
+    history.fault("killed", 103, target="worker-1", until=104).end(98, 103, busy_with, "killed", "f")
+    return history.run(98, 120, "worker-2", "f").run(100, begins, "worker-2")
+
+
+def lost(begins: float) -> History:
+    return History().fault("lost", 100, entry="e", start=100).run(100, begins)
+
+
+def woken() -> History:
+    """A worker is frozen between its begin and its body's first line; the window is done meanwhile."""
+    history = History().tell("received", 100, entry="e", start=100, process="worker-1")
+    history.fault("frozen", 100.1, target="worker-1", until=200).run(100, 135, "worker-2")
+    return history.end(100, 201, history.begin(100, 200.1), "stale")
+
+
+def untracked(outcome: str, **description: Any) -> History:
+    history = History({"e": {"starts": [100], **description}})
+    return history.end(100, 101, history.begin(100, 100)).record(100, 101, outcome)
+
+
+def told(what: str, outcome: str) -> History:
+    """Nothing runs; what is told explains the outcome, or doesn't."""
+    history = History({"e": {"starts": [100], "expires": 30}})
+    for worker in ("worker-1", "worker-2"):
+        history.fault("killed", 95, target=worker, until=140)
+    if what == "revoked":
+        history.tell("revoked", 110, entry="e", start=100)
+    return history.record(100, 145, outcome)
+
+
+def in_turn(overlap: str, *outcomes: tuple[float, float | str], limit: str | None = None) -> History:
+    """Windows due at 105 and 110 come to a worker while that of 100 runs, until 120; then each begins, or ends."""
+    history = History({"e": {"starts": [100, 105, 110], "overlap": overlap, "limit": limit}}, limits={"few": 1})
+    history.end(100, 120, history.begin(100, 100)).record(100, 120)
+    for start, outcome in outcomes:
+        history.tell("received", start + 0.1, entry="e", start=start, process="worker-2")
+        if isinstance(outcome, str):
+            history.record(start, 110.1, outcome)
+        else:
+            history.run(start, outcome, "worker-2")
+    return history
+
+
+def sharing(third: float, *, until: float = 108, frozen: bool = False) -> History:
+    """Three entries share two places; two of them run from 100 on, the third begins then."""
+    entries = {name: {"starts": [100], "limit": "few"} for name in "abc"}
+    history = History(entries, limits={"few": 2}, concurrency=5)
+    for name in "ab":
+        history.end(100, until, history.begin(100, 100, entry=name), "done", name).record(100, until, entry=name)
+    if frozen:
+        history.fault("frozen", 100.5, target="worker-1", until=until)
+    return history.run(100, third, "worker-2", "c")
+
+
+def informed(how: str, *told: tuple[str, str | None], at: float = 101, **description: Any) -> History:
+    """A window ends so, and people are told of it."""
+    history = History({"e": {"starts": [100], **description}})
+    history.end(100, at, history.begin(100, 100), how).record(100, at, how)
+    for kind, outcome in told:
+        history.tell("told", at + 1, entry="e", start=100, kind=kind, outcome=outcome)
+    return history
+
+
+KEEP: dict[str, list[Callable[[], History]]] = {
+    "early": [lambda: begun(100, 100), lambda: moved(30, 70), lambda: moved(-30, 130)],
+    "not-owed": [
+        lambda: edited(description=None),
+        lambda: (
+            edited(description={"every": 70, "from": 0})
+            .tell("schedule", 600, entry="e", description=None)
+            .run(490)
+            .run(560)
+        ),
+        lambda: resumed(100, 200, 500, 600),
+        lambda: redeployed("edit", (500, "done")),
+        lambda: History({"e": {"starts": []}}).tell("asked", 90, entry="e", start=100).run(100),
+    ],
+    "late": [
+        lambda: begun(100, 100.9),
+        lambda: busy(108.5),
+        lambda: hit("killed", "beat-1", 100.1, 105),
+        lambda: lost(700),
+        lambda: waited(101, 137),
+        lambda: waited(102.5, 700),
+        lambda: History().fault("delayed", 100, entry="e", start=100, until=900).run(100, 900.5),
+        lambda: History().fault("away", 100.2, target="server", until=150).run(100, 184),
+        lambda: History().fault("away", 100.2, target="broker", until=150).run(100, 184),
+        lambda: (
+            History()
+            .fault("cut", 100.2, target="worker-1", until=130, **{"from": "server"})
+            .tell("received", 100.1, entry="e", start=100, process="worker-1")
+            .run(100, 133)
+        ),
+        lambda: History(received=False).fault("killed", 100.2, target="worker-1", until=101).run(100, 700),
+        lambda: outage("all", [100, 200, 300]),
+        lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5)),
+        lambda: in_turn("buffer_all", (105, 154), (110, 155.5)),
+        lambda: sharing(182),
+    ],
+    "late-again": [lambda: killed(139), lambda: killed(139, received=False)],
+    "overlap": [
+        frozen,
+        lambda: overlapped(30),
+        lambda: failing_over(5),
+        lambda: History().fault("clock", 105, target="server", by=40) and moved_while_running(40),
+    ],
+    "beside": [
+        lambda: skipping(108, "skipped"),
+        lambda: skipping(108.2, due=108.2),
+        lambda: in_turn("buffer_all", (105, 120), (110, 121.2)),
+    ],
+    "limit": [lambda: sharing(108), lambda: sharing(135, until=140, frozen=True)],
+    "turn": [lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5))],
+    "repeat": [killed, lambda: again(5), lambda: again(asked=True), woken],
+    "again": [lambda: again(5), lambda: again(asked=True), woken],
+    "attempts": [lambda: attempts(3, 3)],
+    "fence": [lambda: fences(1, 2)],
+    "stale": [lambda: superseded(1)],
+    "grace": [lambda: graced(149)],
+    "catch-up": [
+        lambda: outage("latest", [300]),
+        lambda: outage("none", [300]),
+        lambda: outage("all", [200, 300], max_catch_up=2),
+    ],
+    "missed": [
+        lambda: redeployed("deploy", (300, "missed"), (400, "done"), (500, "done")),
+        lambda: outage("latest", [300], tolerance=150),
+        lambda: told("grace", "expired"),
+    ],
+    "outcome": [
+        lambda: failed("failed"),
+        lambda: attempts(2, 2),
+        lambda: told("revoked", "revoked"),
+        lambda: untracked("untracked", tracked=False),
+        lambda: in_turn("buffer_one", (105, "skipped"), (110, 120.2)),
+        lambda: in_turn("buffer_first", (105, 120.2), (110, "skipped")),
+    ],
+    "records": [lambda: again(5)],
+    "lost": [frozen],
+    "law": [lambda: law({"done": 2, "failed": 0})],
+    "told": [
+        lambda: informed("failed", ("ended", "failed"), on_failure=True),
+        lambda: informed("done", on_failure=True),
+        lambda: informed("failed", on_failure=False),
+        lambda: informed("failed", on_failure=True).fault("failover", 101.5, lose=1),
+    ],
+    "told-late": [
+        lambda: informed("done", ("late", None), at=150, deadline=20),
+        lambda: informed("done", at=119, deadline=20),
+        lambda: informed("done", at=200, deadline=20),
+        lambda: informed("failed", ("late", None), at=101, deadline=20),
+    ],
+    "short": [frozen],
+}
+
+
+def moved_while_running(by: float) -> History:
+    """The server's clock jumps while a body runs, and another execution begins."""
+    history = History()
+    one = history.begin(100, 100)
+    history.fault("clock", 102, target="server", by=by)
+    two = history.begin(100, 105, "worker-2")
+    return history.end(100, 106, one, "stale").end(100, 107, two).record(100, 107)
+
+
+BREAK: list[tuple[str, Callable[[], History]]] = [
+    ("early", lambda: begun(100, 99.9)),
+    ("early", lambda: moved(-30, 129)),
+    ("not-owed", lambda: History().run(100).run(150)),
+    ("not-owed", lambda: edited(description=None).run(500)),
+    (
+        "not-owed",
+        lambda: (
+            edited(description={"every": 70, "from": 0})
+            .tell("schedule", 580, entry="e", description=None)
+            .run(420, 456)
+            .run(490)
+            .run(560)
+        ),
+    ),
+    ("not-owed", lambda: resumed(100, 200, 300, 500, 600)),
+    ("not-owed", lambda: redeployed("edit", (400, "done"), (500, "done"))),
+    ("late", lambda: begun(100, 102)),
+    ("late", lambda: busy(110)),
+    ("late", lambda: hit("killed", "beat-1", 100.1, 106)),
+    ("late", lambda: hit("killed", "beat-1", 95, 102, until=200)),
+    ("late", lambda: hit("killed", "worker-2", 100.1, 103)),
+    ("late", lambda: lost(100 + 60 + 600 + 34 + 2)),
+    ("late", lambda: waited(101, 140)),
+    ("late", lambda: History().fault("lost", 100, entry="f", start=100).run(100, 103)),
+    ("late", lambda: History().fault("away", 100.2, target="server", until=150).run(100, 186)),
+    ("late", lambda: in_turn("buffer_all", (105, 156), (110, 157.5))),
+    ("late", lambda: in_turn("skip", (105, 120.2))),
+    ("late", lambda: sharing(190)),
+    ("late-again", lambda: killed(141)),
+    ("overlap", lambda: overlapped(18)),
+    ("overlap", lambda: failing_over(0)),
+    ("overlap", lambda: failing_over(0.5)),
+    ("overlap", lambda: failing_over(5, wait_replicas=1)),
+    ("overlap", lambda: moved_while_running(10)),
+    ("beside", lambda: skipping(105.5)),
+    ("beside", lambda: in_turn("buffer_all", (105, 106), (110, 121.2))),
+    ("limit", lambda: sharing(105)),
+    ("limit", lambda: sharing(105, frozen=True)),
+    ("turn", lambda: in_turn("buffer_all", (105, 121.5), (110, 120.2))),
+    ("repeat", again),
+    ("again", again),
+    ("again", lambda: again(0.5)),
+    ("attempts", lambda: attempts(4, 3)),
+    ("fence", lambda: fences(2, 2)),
+    ("fence", lambda: fences(2, 1)),
+    ("stale", lambda: superseded(0)),
+    ("grace", lambda: graced(160)),
+    ("catch-up", lambda: outage("latest", [100, 300])),
+    ("catch-up", lambda: outage("none", [200, 300])),
+    ("catch-up", lambda: outage("all", [100, 200, 300], max_catch_up=1)),
+    ("missed", lambda: History().record(100, 101, "missed")),
+    ("missed", lambda: outage("all", [100, 300])),
+    ("missed", lambda: outage("latest", [200])),
+    ("missed", lambda: outage("latest", [300], tolerance=1000)),
+    ("missed", lambda: redeployed("deploy", (300, "missed"), (400, "missed"), (500, "done"))),
+    ("outcome", lambda: failed("done")),
+    ("outcome", lambda: attempts(2, 3)),
+    ("outcome", lambda: attempts(2, None)),
+    ("outcome", lambda: told("nothing", "revoked")),
+    ("outcome", lambda: told("nothing", "done")),
+    ("outcome", lambda: untracked("untracked")),
+    ("outcome", lambda: untracked("failed")),
+    ("outcome", lambda: skipping(110, "skipped", due=110)),
+    ("outcome", lambda: in_turn("buffer_one", (105, 120.2), (110, "skipped"))),
+    ("outcome", lambda: in_turn("buffer_first", (105, "skipped"), (110, 120.2))),
+    ("outcome", lambda: in_turn("buffer_all", (105, "skipped"), (110, 120.2))),
+    ("outcome", lambda: in_turn("buffer_all", (105, 120.2), (110, "skipped"))),
+    ("records", lambda: History().run(100).record(100, 102)),
+    ("lost", History),
+    ("lost", lambda: killed(None)),
+    ("lost", lambda: redeployed("deploy", (300, "missed"), (500, "done"))),
+    ("told", lambda: informed("failed", on_failure=True)),
+    ("told", lambda: informed("failed", ("ended", "missed"), on_failure=True)),
+    ("told", lambda: informed("done", ("ended", "failed"), on_failure=True)),
+    ("told-late", lambda: informed("done", at=900, deadline=20)),
+    ("told-late", lambda: informed("failed", deadline=20)),
+    ("told-late", lambda: informed("done", ("late", None), deadline=20)),
+    ("law", lambda: law({"done": 1})),
+    ("law", lambda: law({"done": 2, "missed": 1})),
+    ("short", lambda: History().fault("killed", 4900, target="beat-1", until=4901).run(100)),
+]
+
+
+@pytest.mark.parametrize(("rule", "number"), [(rule, i) for rule, kept in KEEP.items() for i in range(len(kept))])
+def test_a_history_that_keeps_a_rule_is_clean(rule, number):
+    """What the promise allows is no violation, and the rule was asked."""
+    judgement = KEEP[rule][number]().judged()
+    assert judgement.clean, judgement.violations
+
+
+@pytest.mark.parametrize(("rule", "number"), [(rule, i) for i, (rule, _) in enumerate(BREAK)])
+def test_a_history_that_breaks_a_rule_is_found(rule, number):
+    """What breaks a rule is found by its name, with entry, start and times."""
+    made = BREAK[number][1]()
+    judgement = made.judged(healed=4950.0 if rule == "short" else 2000.0)
+    assert rule in judgement.found, judgement
+    found = next(one for one in judgement.violations if one.rule == rule)
+    assert "at" in found.facts
+    assert rule in {"law", "short"} or found.start is not None
+
+
+def test_each_rule_is_kept_and_broken_here():
+    """No rule is without a history that breaks it; and the counts say which rules were asked."""
+    assert set(KEEP) == {rule for rule, _ in BREAK} == set(RULES)
+    for rule, kept in KEEP.items():
+        assert any(made().judged().counts["asked"].get(rule) for made in kept), rule
+
+
+# How late a window may be
+
+
+def others_busy(history: History, *workers: str) -> History:
+    """These workers execute windows of another entry until 108."""
+    history.entries["f"] = {"starts": [97, 98]}
+    for start, worker in zip((97, 98), workers, strict=False):
+        one = history.begin(start, start, worker, "f")
+        history.end(start, 108, one, entry="f").record(start, 108, entry="f")
+    return history if len(workers) == 2 else history.run(98, 98, "worker-2", "f")
+
+
+def all_killed(kind: str, until: float) -> History:
+    history = History()
+    for number in (1, 2):
+        history.fault("killed", 95, target=f"{kind}-{number}", until=until)
+    return history
+
+
+def got(history: History, at: float, worker: str = "worker-1") -> History:
+    return history.tell("received", at, entry="e", start=100, process=worker)
+
+
+def left_out() -> History:
+    history = History().tell("schedule", 50, entry="e", description=None, how="deploy")
+    return history.tell("schedule", 130, asked=120, entry="e", description={"starts": [100]}, how="deploy")
+
+
+SLOW = 60 + 600 + 34
+FROM_SERVER = {"from": "server"}
+LATEST: dict[str, tuple[float, Callable[[], History]]] = {
+    "nothing": (101, History),
+    "a beat is hit": (105.1, lambda: History().fault("killed", 100.1, target="beat-1", until=101)),
+    "both are, one after the other": (
+        109,
+        lambda: (
+            History()
+            .fault("killed", 100.1, target="beat-1", until=101)
+            .fault("frozen", 104, target="beat-2", until=105)
+        ),
+    ),
+    "a beat was hit before": (101, lambda: History().fault("killed", 95, target="beat-1", until=300)),
+    "no beat": (155, lambda: all_killed("beat", 150)),
+    "no beat is there, one is restarted before it would have woken": (
+        125,
+        lambda: (
+            History()
+            .fault("frozen", 90, target="beat-1", until=900)
+            .fault("frozen", 91, target="beat-2", until=900)
+            .fault("killed", 95, target="beat-1", until=120)
+        ),
+    ),
+    "a beat that is cut off is killed and restarted": (
+        155,
+        lambda: (
+            History()
+            .fault("cut", 90, target="beat-1", until=150, **FROM_SERVER)
+            .fault("frozen", 91, target="beat-2", until=900)
+            .fault("killed", 95, target="beat-1", until=120)
+        ),
+    ),
+    "the server is away": (185, lambda: History().fault("away", 100.2, target="server", until=150)),
+    "workers try seldom": (
+        211,
+        lambda: History(recovery_interval=60).fault("away", 100.2, target="server", until=150),
+    ),
+    "the broker is away": (185, lambda: History().fault("away", 99, target="broker", until=150)),
+    "no worker": (175, lambda: all_killed("worker", 140)),
+    "its message is lost": (100 + SLOW, lambda: History().fault("lost", 100, entry="e", start=100)),
+    "a message was lost before, or later": (101, lambda: History().fault("lost", 102, entry="e", start=100)),
+    "its message is delayed": (901, lambda: History().fault("delayed", 100, entry="e", start=100, until=900)),
+    "its message comes twice": (101, lambda: History().fault("duplicated", 100, entry="e", start=100)),
+    "a failover": (100.5 + SLOW, lambda: History().fault("failover", 100.5, lose=0)),
+    "a failover that takes a while": (120 + SLOW, lambda: History().fault("failover", 100.5, lose=0, until=120)),
+    "the server's clock goes back": (
+        120.5 + SLOW,
+        lambda: History().fault("clock", 100.5, target="server", by=-20),
+    ),
+    "the server's clock went on before": (81, lambda: History().fault("clock", 50, target="server", by=20)),
+    "the server's clock goes on": (115.5, lambda: History().fault("clock", 80.5, target="server", by=25)),
+    "a worker's clock goes back": (101, lambda: History().fault("clock", 99, target="worker-1", by=-20)),
+    "a reply is lost": (135.5, lambda: History().fault("reply", 100.5, target="worker-2")),
+    "its worker is killed, and had it": (
+        136,
+        lambda: got(History(), 100).fault("killed", 101, target="worker-1", until=102),
+    ),
+    "its worker is cut off, and had it": (
+        136,
+        lambda: got(History(), 100).fault("cut", 101, target="worker-1", until=130, **FROM_SERVER),
+    ),
+    "its worker is killed, and had just got it": (
+        100.5 + SLOW,
+        lambda: got(History(), 100).fault("killed", 100.5, target="worker-1", until=102),
+    ),
+    "another worker is killed": (
+        101,
+        lambda: got(History(), 100).fault("killed", 100.5, target="worker-2", until=102),
+    ),
+    "some worker is killed": (
+        100.5 + SLOW,
+        lambda: History(received=False).fault("killed", 100.5, target="worker-2", until=102),
+    ),
+    "all workers are busy": (109, lambda: others_busy(History(), "worker-1", "worker-2")),
+    "one worker is busy": (101, lambda: others_busy(History(), "worker-1")),
+    "its worker is busy": (109, lambda: got(others_busy(History(), "worker-1"), 100)),
+    "some worker is busy": (109, lambda: others_busy(History(received=False), "worker-1")),
+    "one worker is busy, the other one away": (
+        107,
+        lambda: others_busy(History(), "worker-1").fault("killed", 99.5, target="worker-2", until=106),
+    ),
+    "workers execute two at once": (101, lambda: others_busy(History(concurrency=2), "worker-1", "worker-2")),
+    "a deploy left it out": (135, left_out),
+}
+
+
+@pytest.mark.parametrize("case", LATEST)
+def test_a_window_may_be_so_late_and_no_later(case):
+    """The bound follows from the settings and the faults, to the instant."""
+    latest, made = LATEST[case]
+    for at, rules in ((latest - 0.05, set()), (latest + 0.05, {"late"})):
+        history = made()
+        history.end(100, at + 0.02, history.begin(100, at, "worker-2")).record(100, at + 0.02)
+        assert set(history.judged().found) == rules
+
+
+@pytest.mark.parametrize("case", LATEST)
+def test_a_window_that_never_begins_is_late_too(case):
+    """What never began is judged when the history ends, even if nothing says that the faults are over."""
+    latest, made = LATEST[case]
+    if latest > max((at for at, _ in made().facts), default=0):
+        assert set(made().judged(latest - 0.05, healed=None).found) == set()
+    assert set(made().judged(latest + 200, healed=None).found) == {"late"}
+
+
+def test_when_all_has_ended_is_stated():
+    """After the last fault: a message that is lost, one more execution, and what waits for workers."""
+    assert settling(Settings.read({**SETTINGS, "entries": {}})) == SLOW + 34 + 20 + 4
+    backlog = {"e": {"starts": [90 + number for number in range(8)]}}
+    # Eight windows wait, each takes up to ten seconds, and two are executed at once.
+    needed = SLOW + 34 + 20 + 4 + 8 * 10 / 2
+    assert set(History(backlog).judged(healed=100, end=100 + needed - 1).found) >= {"short"}
+    assert set(History(backlog).judged(healed=100, end=100 + needed + 1).found) == {"lost"}
+
+
+# When another execution may begin
+
+
+def second_at(at: float, *faults: tuple[str, float, dict[str, Any]], **settings: Any) -> set[str]:
+    """The first execution runs from 100 to 200; which rules break if another one begins at that time."""
+    history = History(**settings)
+    history.tell("received", 99.5, entry="e", start=100, process="worker-1")
+    one = history.begin(100, 100)
+    for kind, when, fault in faults:
+        history.fault(kind, when, **fault)
+    two = history.begin(100, at, "worker-2")
+    history.end(100, at + 0.2, two).end(100, max(200, at + 1), one, "stale")
+    return set(history.record(100, at + 0.2).judged().found)
+
+
+def cut(at: float, until: float, worker: str = "worker-1") -> tuple[str, float, dict[str, Any]]:
+    return "cut", at, {"target": worker, "until": until, **FROM_SERVER}
+
+
+SERVER_AWAY = ("away", 101, {"target": "server", "until": 150})
+EARLIEST: dict[str, tuple[float, list[tuple[str, float, dict[str, Any]]]]] = {
+    # 30 s of lease, of which the last renewal may have taken 10 and noise 1.
+    "cut off": (120, [cut(101, 150)]),
+    "frozen": (120, [("frozen", 101, {"target": "worker-1", "until": 150})]),
+    "the server is away": (120, [SERVER_AWAY]),
+    "cut off and back, but for less than a second": (120, [cut(101, 110), cut(110.95, 150)]),
+    "cut off, and again after a second": (130.1, [cut(101, 110), cut(111.1, 150)]),
+    "cut off, and the server's clock goes on": (108, [cut(101, 150), ("clock", 105, {"target": "server", "by": 12})]),
+    "cut off, and the server's clock goes back": (
+        132,
+        [cut(101, 150), ("clock", 105, {"target": "server", "by": -12})],
+    ),
+    "the server's clock goes on by more": (105, [("clock", 105, {"target": "server", "by": 19})]),
+    "a failover that lost its begin": (109.9, [("failover", 109.9, {"lose": 9})]),
+    "a failover that lost its renewals": (125, [("failover", 125, {"lose": 19})]),
+}
+NEVER: dict[str, list[tuple[str, float, dict[str, Any]]]] = {
+    "nothing": [],
+    "another worker is cut off": [cut(101, 140, "worker-2")],
+    "only the broker doesn't hear of it": [("cut", 101, {"target": "worker-1", "from": "broker", "until": 150})],
+    "cut off for less": [cut(101, 119.9)],
+    "cut off before it began": [cut(60, 98.9)],
+    "the server's clock goes on by less": [("clock", 105, {"target": "server", "by": 18.9})],
+    "a worker's clock goes on": [("clock", 105, {"target": "worker-1", "by": 100})],
+    "a failover that lost what was written later": [("failover", 110.1, {"lose": 9})],
+    "a failover that lost less than a lease": [("failover", 125, {"lose": 18.9})],
+    "a failover that lost nothing": [("failover", 102, {"lose": 0})],
+    "a failover after it": [("failover", 160, {"lose": 100})],
+    "a failover before it": [("failover", 98, {"lose": 100})],
+    "its replies are lost": [("reply", 101, {"target": "worker-1"})],
+    "its message comes twice": [("duplicated", 101, {"entry": "e", "start": 100})],
+}
+
+
+@pytest.mark.parametrize("case", EARLIEST)
+def test_another_execution_may_begin_then_and_no_earlier(case):
+    """An overlap is allowed from the instant on at which the first one may have lost its lease."""
+    earliest, faults = EARLIEST[case]
+    assert second_at(earliest + 0.05, *faults) == set()
+    assert second_at(earliest - 0.05, *(fault for fault in faults if fault[1] <= earliest - 0.05)) == {"overlap"}
+
+
+@pytest.mark.parametrize("case", NEVER)
+def test_another_execution_may_never_begin(case):
+    """What isn't out of contact for longer than its lease keeps its window."""
+    assert second_at(150, *NEVER[case]) == {"overlap"}
+
+
+def test_replicas_that_are_waited_for_lose_nothing():
+    """With wait_replicas a failover allows no second execution."""
+    assert second_at(150, ("failover", 102, {"lose": 100})) == set()
+    assert second_at(150, ("failover", 102, {"lose": 100}), wait_replicas=1) == {"overlap"}
+
+
+def repeated(kind: str, at: float, **fault: Any) -> set[str]:
+    """What is done from 100 to 105 runs again at 150; which rules break."""
+    history = History().fault(kind, at, **fault)
+    history.end(100, 105, history.begin(100, 100))
+    return set(history.run(100, 150, "worker-2").judged().found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last", "fault"),
+    [
+        ("killed", 104, 106, {"target": "worker-1", "until": 400}),
+        ("frozen", 104, 106, {"target": "worker-1", "until": 400}),
+        ("away", 104, 106, {"target": "server", "until": 106}),
+        ("failover", 99, 115, {"lose": 9}),
+    ],
+)
+def test_an_end_may_be_unknown_only_if_its_process_was_hit_then(kind, first, last, fault):
+    """What was hit a second before its end or after it, or lost by a failover, may run again; nothing else."""
+    if kind != "failover":
+        assert repeated(kind, first + 0.05, **fault) == set()
+    assert repeated(kind, last - 0.05, **fault) == set()
+    assert repeated(kind, last + 0.05, **fault) == {"repeat"}
+    assert repeated(kind, first - 0.05, **{**fault, **({"until": first - 0.02} if "until" in fault else {})}) == {
+        "repeat"
+    }
+
+
+# What a store that loses its data allows, and a task's own retries
+
+
+def flushed(at: float, *, again: bool = True) -> History:
+    """The store loses its data; what was done at 101 runs again at 150, or what is due at 100 never runs."""
+    history = History().fault("flushed", at)
+    return history.run(100).run(100, 150) if again else history
+
+
+def test_a_store_that_lost_its_data_may_repeat_and_lose():
+    """What was due by then, and nothing that is due or done later."""
+    for at, again, rules in (
+        (102, True, set()),
+        (98.9, True, {"repeat", "again", "records"}),
+        (160, True, {"repeat", "again", "records"}),
+        (100.5, False, set()),
+        (98.9, False, {"lost"}),
+    ):
+        assert set(flushed(at, again=again).judged().found) == rules, at
+
+
+def test_counters_that_were_lost_are_not_judged():
+    """They begin anew."""
+    made = law({"done": 1})
+    assert set(made.judged().found) == {"law"}
+    assert made.fault("flushed", 150).judged().clean
+
+
+def test_the_retries_of_a_task_are_one_attempt():
+    """Between two of them the window has not ended, and it counts as one execution of max_attempts."""
+    history = History({"e": {"starts": [100], "max_attempts": 1}})
+    for at in (100, 110, 120):
+        history.end(100, at + 1, history.begin(100, at), "retried")
+    assert history.run(100, 130).judged().clean
+    assert set(history.run(100, 140).judged().found) == {"attempts", "repeat", "again", "records"}
+    history = History()
+    history.end(100, 101, history.begin(100, 100), "retried")
+    assert set(history.record(100, 102).judged().found) == {"outcome"}
+
+
+def test_a_process_that_is_busy_with_an_end_may_be_killed_before_its_record():
+    """As long as it is, and only by what happens before the next execution begins."""
+    for busy, killed_at, rules in ((130, 120, set()), (110, 120, {"repeat"}), (300, 200, {"repeat"})):
+        history = History().fault("killed", killed_at, target="worker-1", until=400)
+        one = history.begin(100, 100)
+        history.tell("ended", 105, entry="e", start=100, execution=one, how="done", until=busy)
+        assert set(history.run(100, 150, "worker-2").judged().found) == rules
+
+
+def test_a_history_may_state_when_all_has_ended():
+    """With a time of its own, that counts."""
+    assert set(History(settle=5).judged(healed=100, end=104).found) == {"short", "late"}
+    assert set(History(settle=5).judged(healed=100, end=105.5).found) == {"lost"}
+
+
+def test_a_judge_may_do_without_a_rule():
+    """What a history doesn't tell enough for isn't judged, and its counts say so."""
+    judge = Judge(without=["late"])
+    for line in begun(100, 150).lines():
+        judge.take(json.loads(line))
+    judgement = judge.finish()
+    assert judgement.clean
+    assert "late" not in judgement.counts["asked"]
+    assert judgement.counts["asked"]["early"] == 1
+
+
+# Any legal history, and what changes it
+
+
+seeds = st.integers(0, 2**32)
+many = st.integers(0, 40)
+
+
+def said(facts: list[dict[str, Any]]) -> Judgement:
+    return judge(json.dumps(fact) for fact in facts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, faults=many)
+def test_what_an_ideal_system_does_is_clean(seed, faults):
+    """No legal history is found guilty, whatever faults it has; and all of its windows are judged."""
+    ideal = Ideal(seed, faults)
+    judgement = said(ideal.history())
+    assert judgement.clean, judgement.violations
+    assert judgement.counts["executions"] == ideal.executions == judgement.asked["early"]
+    assert judgement.counts["owed"] + judgement.counts["maybe"] >= sum(judgement.counts["ended"].values())
+
+
+class Calm:
+    """A window of a legal history that no fault was near, and its facts."""
+
+    def __init__(self, seed: int, faults: int) -> None:
+        self.ideal = Ideal(seed, faults)
+        self.facts = self.ideal.history()
+        near = [(fact["at"] - 140, fact.get("until", fact["at"]) + 140) for fact in self.facts if self._disturbs(fact)]
+        began = {(fact["entry"], fact["start"]): fact for fact in self.facts if fact["what"] == "started"}
+        calm = [fact for fact in began.values() if not any(a <= fact["start"] <= b for a, b in near)]
+        assume(calm)
+        started = self.ideal.random.choice(calm)
+        self.entry, self.start = started["entry"], started["start"]
+        mine = [f for f in self.facts if f.get("entry") == self.entry and f.get("start") == self.start]
+        self.received, self.started, self.ended, self.recorded = mine
+        self.others = [fact for fact in self.facts if not any(fact is one for one in mine)]
+
+    @staticmethod
+    def _disturbs(fact: dict[str, Any]) -> bool:
+        return fact["what"] in {"fault", "paused", "resumed", "schedule"}
+
+    def judged(self, *facts: dict[str, Any], without: bool = True) -> set[str]:
+        """Which rules are found broken once the window's facts are these."""
+        changed = [*(self.others if without else self.facts), *facts]
+        first, *rest, last = sorted(
+            changed, key=lambda fact: ({"settings": 0, "end": 2}.get(fact["what"], 1), fact["at"])
+        )
+        records = [fact for fact in rest if fact["what"] in {"recorded", "counted"}]
+        return set(said([first, *(fact for fact in rest if fact not in records), *records, last]).found)
+
+    def copy(self, at: float, how: str = "done") -> list[dict[str, Any]]:
+        """Another execution of the window, which takes a second."""
+        other = {"execution": "another", "process": "worker-2"}
+        return [{**self.started, **other, "at": at}, {**self.ended, **other, "at": at + 1, "how": how}]
+
+    def moved(self, by: float) -> list[dict[str, Any]]:
+        return [{**one, "at": one["at"] + by} for one in (self.received, self.started, self.ended, self.recorded)]
+
+
+CHANGES: dict[str, tuple[set[str], Callable[[Calm], set[str]]]] = {
+    "its record is gone": ({"lost"}, lambda one: one.judged(one.received, one.started, one.ended)),
+    "all of it is gone": ({"lost"}, lambda one: one.judged()),
+    "its execution is gone": ({"outcome"}, lambda one: one.judged(one.recorded)),
+    "its end is gone": ({"outcome"}, lambda one: one.judged(one.received, one.started, one.recorded)),
+    "it died": (
+        {"outcome"},
+        lambda one: one.judged(one.received, one.started, {**one.ended, "how": "killed"}, one.recorded),
+    ),
+    "it is done again": ({"again", "repeat"}, lambda one: one.judged(*one.copy(one.ended["at"] + 20), without=False)),
+    "it runs beside itself": (
+        {"overlap"},
+        lambda one: one.judged(*one.copy(one.started["at"] + 0.001, "stale"), without=False),
+    ),
+    "it is early": ({"early"}, lambda one: one.judged(*one.moved(one.start - 0.01 - one.started["at"]))),
+    "it is late": ({"late"}, lambda one: one.judged(*one.moved(30))),
+    "it is missed": ({"missed"}, lambda one: one.judged({**one.recorded, "outcome": "missed"})),
+    "it is recorded as failed": (
+        {"outcome"},
+        lambda one: one.judged(one.received, one.started, one.ended, {**one.recorded, "outcome": "failed"}),
+    ),
+    "it is recorded twice": (
+        {"records"},
+        lambda one: one.judged({**one.recorded, "at": one.recorded["at"] + 0.1}, without=False),
+    ),
+    "nobody owed it": (
+        {"not-owed"},
+        lambda one: one.judged(
+            *({**fact, "start": one.start + 7, "execution": "another"} for fact in one.moved(7)), without=False
+        ),
+    ),
+    "its counters are wrong": (
+        {"law"},
+        lambda one: one.judged(
+            {"what": "counted", "at": 7999, "entry": one.entry, "outcomes": {"done": 1, "failed": 1}}, without=False
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(seed=seeds, faults=st.integers(0, 12))
+def test_one_change_of_a_legal_history_is_found(change, seed, faults):
+    """One change to one window is found, and nothing else is."""
+    rules, made = CHANGES[change]
+    found = made(Calm(seed, faults))
+    assert rules <= found
+    assert found <= rules | {"records", "repeat", "again", "stale", "late", "outcome"}
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_what_a_fault_allowed_is_found_without_it(seed):
+    """An overlap or a repetition is allowed by its fault alone."""
+    facts = Ideal(seed, 40).history()
+    allowed = said(facts).counts["allowed"]
+    assume(any(name.startswith(("overlap", "repeat")) for name in allowed))
+    found = said([fact for fact in facts if fact["what"] != "fault"]).found
+    assert sum(found[rule] for rule in ("overlap", "repeat")) >= 1
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"what": "begun", "at": 1}', "what: found 'begun', expected one of settings"),
+        ('{"what": "started", "at": 1, "entry": "e"}', "started: start, process, execution missing"),
+        ('{"what": "settings", "at": 1}', "settings: entries"),
+        ('{"what": "healed", "at": -1}', "at: found -1, expected no less than 0"),
+        ('{"what": "fault", "at": 1, "kind": "rain"}', "kind: found 'rain', expected one of killed"),
+        ('{"what": "fault", "at": 1, "kind": "killed"}', "killed: target, until missing"),
+        ('{"what": "fault", "at": 1, "kind": "reply", "target": "me"}', "target: found 'me'"),
+        ('{"what": "fault", "at": 1, "kind": "away", "target": "me", "until": 2}', "target: found 'me'"),
+        ('{"what": "recorded", "at": 1, "entry": "e", "start": 100, "outcome": "ok"}', "outcome: found 'ok'"),
+        ('{"what": "ended", "at": 1, "entry": "e", "start": 100, "execution": "x", "how": "done"}', "doesn't run"),
+        ('{"what": "ended", "at": 1, "entry": "e", "start": 100, "execution": "x", "how": "ok"}', "how: found 'ok'"),
+        ('{"what": "received", "at": 1, "entry": "e", "start": 100, "process": "beat-1"}', "process: found 'beat-1'"),
+        ('{"what": "schedule", "at": 1, "entry": "e", "description": {}}', "description: found {}"),
+        (
+            '{"what": "schedule", "at": 1, "entry": "e", "description": {"every": 5, "limit": "few"}}',
+            "limit: found 'few', expected one of the settings",
+        ),
+        ('{"what": "told", "at": 1, "entry": "e", "start": 100, "kind": "early"}', "kind: found 'early'"),
+        ('{"what": "schedule", "at": 1, "entry": "e", "description": null, "how": "so"}', "how: found 'so'"),
+        ("{", "JSONDecodeError"),
+        ("[]", "AttributeError"),
+    ],
+)
+def test_a_line_that_is_none_is_named(line, expected):
+    """What isn't a history ends the judge with the line's number and what was expected."""
+    lines = History().lines()
+    with pytest.raises(HistoryError, match=re.escape(expected)) as raised:
+        judge([lines[0], line, *lines[1:]])
+    assert str(raised.value).startswith("line 2: ")
+
+
+def test_a_fault_after_the_last_one_is_refused():
+    """What is judged after healed is without faults."""
+    with pytest.raises(HistoryError, match="a fault after healed"):
+        hit("killed", "beat-1", 3000, 100.1).judged(healed=2000)
+
+
+def test_a_history_without_begin_or_end_is_refused():
+    """A history that was cut off isn't judged."""
+    lines = History().lines()
+    for part, expected in ((lines[:-1], "without its end"), (lines[1:], "first line"), ([], "empty")):
+        with pytest.raises(HistoryError, match=expected):
+            judge(part)
+
+
+def test_a_lease_that_says_nothing_is_refused():
+    """Settings with which every overlap would be allowed are no settings."""
+    with pytest.raises(HistoryError, match="lease: found 2, expected more than renew and step together"):
+        History(lease=2, renew=1).judged()
+
+
+def test_the_command_prints_violations_and_counts(tmp_path, capsys):
+    """A file: status 0 if it is clean, 1 with a line for each violation, 2 if it is no history; the counts last."""
+    file = tmp_path / "history"
+    for made, status, lines in ((History().run(100), 0, 1), (History(), 1, 2)):
+        file.write_text("\n".join(made.lines()))
+        assert main([str(file)]) == status
+        *violations, counts = map(json.loads, capsys.readouterr().out.splitlines())
+        assert len(violations) == lines - 1
+        assert counts["owed"] == 1
+    assert violations[0]["rule"] == "lost"
+    file.write_text("")
+    assert main([str(file)]) == 2
+    assert capsys.readouterr().err == "not a history: an empty history\n"
+
+
+def test_the_command_reads_stdin_and_knows_nothing_of_the_package():
+    """It runs as a module, and neither the package nor Celery is imported."""
+    code = (
+        "import runpy, sys; sys.argv = ['judge', '-']\n"
+        "try: runpy.run_module('simulation.judge', run_name='__main__')\n"
+        "except SystemExit as end: print(end.code, [name for name in sys.modules if 'celery' in name])"
+    )
+    told = "\n".join(History().run(100).lines())
+    folder = Path(__file__).parents[1]
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, input=told, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "0 []"
+
+
+def test_a_window_takes_some_hundred_bytes():
+    """A million windows fit in memory."""
+
+    def lines(number: int) -> Iterator[str]:
+        first, *_, last = History({"e": {"every": 1, "from": 0}}, concurrency=9).lines(end=number + 0.5, healed=None)
+        yield first
+        for start in range(1, number + 1):
+            fact = {"entry": "e", "start": start, "execution": f"x{start}"}
+            yield json.dumps({"what": "started", "at": start + 0.1, "process": "worker-1", **fact})
+            yield json.dumps({"what": "ended", "at": start + 0.2, "how": "done", **fact})
+            yield json.dumps({"what": "recorded", "at": start + 0.21, "outcome": "done", **fact})
+        yield last
+
+    number = 4000
+    tracemalloc.start()
+    try:
+        judgement = judge(lines(number))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert judgement.clean
+    assert judgement.counts["ended"] == {"done": number}
+    assert peak / number < 900

@@ -1,0 +1,102 @@
+"""The simulation runs the same way each time, strikes as it says, and sees a rule of the protocol that is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needs import need
+from simulation.ablations import ABLATIONS
+
+TESTS = Path(__file__).parents[1]
+KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
+
+
+def simulate(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    need("gcc")
+    return subprocess.run(
+        [sys.executable, "-m", "simulation", *map(str, arguments)], cwd=TESTS, env={**os.environ, **env},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def digest(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout.splitlines()[-1]
+
+
+def test_one_seed_is_one_run(tmp_path: Path) -> None:
+    """The same seed gives the same history to the byte; another one gives another."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    first = digest(simulate("--seed", 7, "--episode", 0, "--history", one, PYTHONHASHSEED="1"))
+    again = digest(simulate("--seed", 7, "--episode", 0, "--history", other, PYTHONHASHSEED="2", TZ="Asia/Tokyo"))
+    assert first == again
+    assert one.read_bytes() == other.read_bytes()
+    assert digest(simulate("--seed", 8, "--episode", 0)) != first
+
+
+def test_nothing_of_an_episode_is_left_to_the_next(tmp_path: Path) -> None:
+    """An episode runs the same by itself and behind others: so it can be shrunk."""
+    behind, alone = tmp_path / "behind", tmp_path / "alone"
+    digest(simulate("--seed", 5, "--windows", 400, "--history", behind))
+    digest(simulate("--seed", 5, "--episode", 1, "--history", alone))
+    second = [at for at, line in enumerate(behind.read_text().splitlines()) if '"what": "settings"' in line][1]
+    assert behind.read_text().splitlines()[second:] == alone.read_text().splitlines()
+
+
+@pytest.mark.parametrize("rule", ["fence", "renew-extends", "begin-to-run-again", "close-counts"])
+def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
+    """Without a rule of the protocol the simulation fails; the table of all is docs/reports/simulation.md."""
+    run = simulate("--seed", 1, "--windows", 3000, "--until-wrong", "--without", rule)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert any(line.startswith("seed 1, episode ") for line in run.stdout.splitlines())
+
+
+def test_every_rule_that_survives_is_explained() -> None:
+    """There are thirty ablations at least, and each changes what it says."""
+    assert len(ABLATIONS) >= 30
+    package = TESTS.parent / "celery_once_beat"
+    for name, ablation in ABLATIONS.items():
+        for file, old, new in ablation.changes:
+            assert (package / file).read_text().count(old) == 1, f"{name}: {file} doesn't hold {old!r} once"
+            assert old != new, name
+
+
+@pytest.mark.parametrize("plan", KEPT, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_mended(plan: Path) -> None:
+    """A shrunk history of a fault that was mended; each was seen to fail before."""
+    assert digest(simulate("--plan", plan))
+
+
+@pytest.mark.long
+def test_a_plan_that_fails_is_made_smaller(tmp_path: Path) -> None:
+    """What is left of it fails in the same way, and needs a few faults instead of dozens."""
+    small = tmp_path / "small.json"
+    ran = simulate("--seed", 1, "--episode", 0, "--without", "renew-extends", "--shrink", small)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    plan = json.loads(small.read_text())
+    assert len(plan["faults"]) < 3
+    assert len(plan["entries"]) < 3
+    assert simulate("--plan", small, "--without", "renew-extends").returncode == 1
+    assert simulate("--plan", small).returncode == 0
+
+
+@pytest.mark.long
+def test_faults_strike_everywhere() -> None:
+    """Each kind of fault occurs, and nearly every verb is struck in every way; what wasn't is named."""
+    run = simulate("--seed", 3, "--windows", 5000)
+    assert run.returncode == 0, run.stdout + run.stderr
+    told = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
+    for kind in (
+        "beat killed", "worker killed", "child killed", "stopped", "frozen", "suspended", "asleep",
+        "frozen until its lease ends", "request lost", "request late", "reply lost", "reply late", "store away",
+        "broker away", "cut off from the store", "cut off from the broker", "failover", "scripts forgotten", "clock",
+        "message lost", "message twice", "message late", "message overtakes", "queue purged", "edit: set",
+        "edit: delete", "edit: pause", "edit: resume", "edit: backfill", "edit: abandon", "visibility timeout",
+    ):  # fmt: skip
+        assert f"{kind} " in told["happened"], kind
+    assert len(told["never reached"].split(", ")) < 30

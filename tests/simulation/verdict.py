@@ -1,0 +1,348 @@
+"""What the judge says of an episode, without what it can't know of a simulation.
+
+The judge takes times from README's promise, for a system with room to spare. Here messages may wait for a place that a
+call to the store takes, and not a body, and processes that were away wait for some seconds until they try again. Both
+are in the simulator's books. What is late for that alone is told apart, and counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+from .judge import HistoryError, Violation, judge
+
+if TYPE_CHECKING:
+    from .episode import Result
+
+__all__ = ("judged", "rule_of")
+
+
+def rule_of(line: str) -> str:
+    """The rule that a line of what is wrong speaks of."""
+    if line.startswith("{"):
+        return str(json.loads(line)["rule"])
+    return line.partition(":")[0]
+
+
+def judged(result: Result) -> list[str]:
+    """What breaks the promise, a line each."""
+    try:
+        judgement = judge(result.lines())
+    except HistoryError as exc:
+        return [f"no history: {exc}"]
+    wrong = [*result.wrong, *_calm(result), *_own(result)]
+    for violation in judgement.violations:
+        why = next(filter(None, (ask(result, violation) for ask in _ASKED)), "")
+        if why:
+            result.counted[why] = result.counted.get(why, 0) + 1
+        else:
+            wrong.append(json.dumps(vars(violation), sort_keys=True))
+    return wrong
+
+
+def _calm(result: Result) -> list[str]:
+    """Where nothing is struck, each window is sent once, begins at once, and ends as its body does."""
+    healed = next(line["at"] for line in result.history if line["what"] == "healed")
+    pause = next(line["at"] for line in result.history if line["what"] == "paused" and line["at"] > healed)
+    since = max([healed + 8.0, *(end for begin, end in [*result.crowded, *result.busy] if begin < pause)])
+    told = result.told
+    begun: dict[tuple[str, float], float] = {}
+    for line in result.history:
+        key = line.get("entry", ""), line.get("start", -1.0)
+        if line["what"] == "started":
+            begun.setdefault(key, line["at"])
+    # A message that waits for its time, or expires, does so by the worker's own clock.
+    clocks = any(line["what"] == "fault" and line["kind"] == "clock" for line in result.history)
+    wrong = []
+    for (entry, start), number in sorted(result.sent.items()):
+        description = told.get(entry)
+        if not since < start < pause - 4.0 or description is None:
+            continue
+        if clocks and any(told[name].get("expires") for name in _group(result, entry)):
+            continue
+        again = any(description.get(name) for name in ("retries", "rejects", "retry_failed_after"))
+        if len(number) != 1 and not again and not _waits(description):
+            wrong.append(f"calm: window {start} of {entry} was sent {len(number)} times")
+        at = begun.get((entry, start), start)
+        late = at - max(start, _free_since(result, entry, at))
+        if late > 2.0:
+            wrong.append(f"calm: window {start} of {entry} began {late:.3f} s late")
+    starts = [(line["entry"], line["start"], line["at"]) for line in result.history if line["what"] == "started"]
+    for entry, start, at, due in () if clocks else result.retries:
+        if since < at and due < pause - 3.0 and not _waits(told.get(entry, {}), skips=True):
+            came = any(
+                key == (entry, start) and at < then <= due + 2.0 for *key_, then in starts for key in [tuple(key_)]
+            )
+            if not came:
+                wrong.append(f"calm: the retry of window {start} of {entry} that is due at {due} didn't come")
+    return wrong
+
+
+def _waits(told: dict[str, Any], *, skips: bool = False) -> bool:
+    """Whether windows of an entry may have to wait; or, with ``skips``, don't run as soon as they could."""
+    overlap = told.get("overlap") or ""
+    return overlap.startswith("buffer") or bool(told.get("limit")) or (skips and overlap == "skip")
+
+
+def _group(result: Result, entry: str) -> set[str]:
+    """The entry, and those with which it shares a limit."""
+    limit = result.told[entry].get("limit")
+    return {name for name, other in result.told.items() if limit and other.get("limit") == limit} | {entry}
+
+
+def _free_since(result: Result, entry: str, at: float) -> float:
+    """When the last execution ended for which a window that began then may have had to wait."""
+    if not _waits(result.told[entry]):
+        return 0.0
+    group = _group(result, entry)
+    ends = (line["at"] for line in result.history if line["what"] == "ended" and line["entry"] in group)
+    return max((end for end in ends if end <= at), default=0.0)
+
+
+class _Faults:
+    """When who was struck."""
+
+    def __init__(self, result: Result) -> None:
+        self._struck: dict[str, list[tuple[float, float]]] = {}
+        for line in result.history:
+            if line["what"] == "fault":
+                until = line.get("until")
+                if line["kind"] == "failover" and line["lose"] and not result.history[0]["wait_replicas"]:
+                    # What was lost may show much later.
+                    self._struck.setdefault("server", []).append((line["at"] - line["lose"], line["at"] + 30.0))
+                end = line["at"] if line["kind"] in ("failover", "clock") else float("inf") if until is None else until
+                target = "server" if line["kind"] == "failover" else line.get("target", "")
+                self._struck.setdefault(target, []).append((line["at"], end))
+
+    def near(self, process: str, since: float, until: float, margin: float = 3.0) -> bool:
+        """Whether a process, or the server, was struck about that time."""
+        return any(
+            begin - margin <= until and since - margin <= end
+            for who in (process, "server")
+            for begin, end in self._struck.get(who, ())
+        )
+
+
+def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
+    """What the simulator knows of executions, their fences and their ends, and the judge doesn't."""
+    faults = _Faults(result)
+    ordered = {(line["entry"], line["start"]) for line in result.history if line["what"] in ("asked", "revoked")}
+    windows: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    known: dict[str, dict[str, Any]] = {}
+    recorded: dict[tuple[str, float], dict[str, Any]] = {}
+    for line in result.history:
+        if line["what"] == "started":
+            known[line["execution"]] = {**line, "ended": float("inf"), "how": "", "final": False}
+            windows.setdefault((line["entry"], line["start"]), []).append(known[line["execution"]])
+        elif line["what"] == "ended":
+            known[line["execution"]].update(ended=line["at"], how=line["how"], final=line.get("final", False))
+        elif line["what"] == "recorded":
+            recorded[line["entry"], line["start"]] = line
+    told_stale = {(entry, start, fence): at for entry, start, fence, at in result.stale}
+    wrong: list[str] = []
+    for key, executions in sorted(windows.items()):
+        told = result.told.get(key[0])
+        if told is None or key in ordered or told["task"] == "plain":
+            continue
+        tracked = told.get("tracked", True)
+        wrong += _soon(key, executions, told, faults)
+        if tracked:
+            wrong += _ends(key, executions, told, recorded.get(key), faults)
+        for execution in executions:
+            fence = execution.get("fence")
+            later = [each for each in executions if (each.get("fence") or 0) > (fence or 0)]
+            before = [each for each in later if each["at"] < execution["ended"]]
+            quiet = not faults.near(execution["process"], execution["ended"], execution["ended"])
+            told_so = (*key, fence) in told_stale
+            if tracked and execution["how"] == "done" and before and quiet and not told_so:
+                wrong.append(f"untold: {execution} isn't told that {before[0]['execution']} began after it")
+            told_at = told_stale.get((*key, fence))
+            end = recorded.get(key, {"at": float("inf")})
+            closed = end["at"] < execution["ended"] or (  # by a limit
+                told_at is not None and end["at"] <= told_at and end["outcome"] != execution["how"]
+            )
+            began = [each for each in later if told_at is not None and each["at"] <= told_at + 1.0]
+            if told_at is not None and not began and not closed and not _others_died(result, execution, told_at):
+                wrong.append(f"no-stale: {execution} is told at {told_at} that another began, and none did")
+    # Who has much to send may take longer than a claim's lease: then another sends a copy.
+    sorted_sends = [each for sends in result.sent.values() for each in sends]
+    for key, sends in sorted(result.sent.items()):
+        if result.told.get(key[0], {}).get("overlap"):  # a copy that was refused goes next, at once
+            continue
+        for (at, who), (then, other) in itertools.pairwise(sends):
+            if who != other and who.startswith("beat") and other.startswith("beat") and then - at < 0.2:
+                places = who.partition("-")[0], other.partition("-")[0]
+                slow = sum(1 for began, by in sorted_sends if by == who and at - 2.0 < began < at) > 10
+                if not slow and not any(faults.near(place, at, then, 2.5) for place in places):
+                    wrong.append(f"mutex: {who} and {other} sent window {key} at {at} and {then}")
+    return wrong + _copies(result, windows, faults) + _refused(result, windows, faults)
+
+
+def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
+    """Whether another worker was killed or frozen meanwhile: it may have begun, and died before its first line."""
+    return any(
+        line["what"] == "fault"
+        and line["kind"] in ("killed", "frozen", "failover")
+        and execution["at"] - 0.1 <= line["at"] <= at + 0.1
+        and line.get("target") != execution["process"]
+        and not line.get("target", "").startswith("beat")
+        for line in result.history
+    )
+
+
+def _copies(result: Result, windows: dict[tuple[str, float], list[dict[str, Any]]], faults: _Faults) -> list[str]:
+    """A window whose message waits in the queue isn't sent again before start_timeout."""
+    received: dict[tuple[str, float], float] = {}
+    for line in result.history:
+        if line["what"] == "received":
+            received.setdefault((line["entry"], line["start"]), line["at"])
+    wrong = []
+    least = result.history[0]["start_timeout"] * 0.9
+    for key, sends in sorted(result.sent.items()):
+        (at, who), *others = sends
+        told = result.told.get(key[0], {})
+        if not others or not who.startswith("beat") or told.get("task") == "plain" or not told.get("tracked", True):
+            continue
+        then = others[0][0]
+        waits = then - at < least and received.get(key, then) >= then
+        struck = faults.near(who.partition("-")[0], at, at, 4.0) or faults.near("broker", at, then, 4.0)
+        if waits and not struck and (key not in windows or windows[key][0]["at"] > then):
+            wrong.append(f"copies: window {key} was sent at {at} by {who}, and again at {then}")
+    return wrong
+
+
+def _refused(result: Result, windows: dict[tuple[str, float], list[dict[str, Any]]], faults: _Faults) -> list[str]:
+    """A copy is refused since another runs only if another runs."""
+    lease, workers = result.history[0]["lease"], result.history[0]["workers"]
+    wrong = []
+    for entry, start, reason, at, places in result.refused:
+        runs = any(each["at"] <= at + 0.3 and each["ended"] >= at - 0.2 for each in windows.get((entry, start), ()))
+        died = any(faults.near(worker, at - lease - 1.5, at, 0.5) for worker in workers if worker not in places)
+        if reason == "running" and not runs and not died and not faults.near("server", at, at, 0.0):
+            wrong.append(f"refused: at {at} {places} were refused {start} of {entry}, which nobody runs")
+    return wrong
+
+
+def _soon(key: tuple[str, float], executions: list[dict[str, Any]], told: dict[str, Any], faults: _Faults) -> list[str]:
+    """What no fault befell at its end isn't executed again: an untracked window never, a failed one not too soon."""
+    for one, other in itertools.pairwise(executions):
+        if other["at"] < one["ended"] or not (one["how"] == "done" or one["final"]):
+            continue
+        if faults.near(one["process"], one["at"], one["ended"]):
+            continue
+        wait = told.get("retry_failed_after") or 0.0
+        if told.get("tracked", True) is False and not (one["final"] and wait):
+            return [f"copy: an untracked window was executed again: {one} {other}"]
+        if one["final"] and wait and other["at"] < one["ended"] + wait - 0.01:
+            return [f"soon: window {key} failed and ran again {other['at'] - one['ended']:.3f} s later: {one} {other}"]
+    return []
+
+
+def _ends(
+    key: tuple[str, float], executions: list[dict[str, Any]], told: dict[str, Any], recorded: Any, faults: _Faults
+) -> list[str]:
+    """What is recorded is how the last one ended that began."""
+    if recorded is None or recorded["outcome"] not in ("done", "failed"):
+        return []
+    begun = [each for each in executions if each["at"] <= recorded["at"] and each.get("fence") is not None]
+    if not begun:
+        return []
+    last = max(begun, key=lambda each: each["fence"])
+    if recorded["outcome"] == "done" and (last["how"] != "done" or last["ended"] > recorded["at"] + 0.01):
+        return [f"stale-end: {key} is recorded as done at {recorded['at']}, its last execution is {last}"]
+    struck = any(each["how"] == "killed" or faults.near(each["process"], each["at"], each["ended"]) for each in begun)
+    if recorded["outcome"] == "failed" and not struck and not (last["how"] == "failed" and last["final"]):
+        return [f"given-up: {key} is recorded as failed at {recorded['at']}, its last execution is {last}"]
+    return []
+
+
+def _waited(result: Result, violation: Violation) -> str:
+    """A window was late while others waited for a place, or while somebody waited to try again."""
+    if violation.rule not in ("late", "late-again", "missed"):
+        return ""
+    since = violation.facts.get("due", violation.facts.get("killed", 0.0))
+    until = violation.facts["at"] if violation.rule != "missed" else violation.facts["recorded"]
+    waited = any(begin <= until and since - 0.5 <= end for begin, end in result.crowded)
+    return "late in a crowd" if waited else ""
+
+
+def _lines(result: Result, entry: str | None, *what: str) -> list[dict[str, Any]]:
+    return [line for line in result.history if line["what"] in what and line.get("entry") == entry]
+
+
+def _paused(result: Result, violation: Violation) -> str:
+    """Windows of a pause are caught up on after it (docs/cli.md)."""
+    if violation.rule not in ("not-owed", "repeat", "outcome"):
+        return ""
+    paused = None
+    for line in _lines(result, violation.entry, "paused", "resumed"):
+        if line["what"] == "paused":
+            paused = line.get("asked", line["at"])
+        elif paused is not None and paused - 0.001 <= violation.start <= line["at"]:
+            return "of a pause"
+    later = paused is not None and violation.start > paused and violation.facts.get("outcome") == "missed"
+    return "of a pause" if later else ""
+
+
+def _left(result: Result, violation: Violation) -> str:
+    """What an entry owes that is in no schedule any more, no beat can send (docs/logs.md, window_unknown)."""
+    if violation.rule != "lost":
+        return ""
+    told = _lines(result, violation.entry, "schedule")
+    return "of an entry that left" if told and told[-1]["description"] is None else ""
+
+
+def _died(result: Result, violation: Violation) -> str:
+    """The judge isn't told the limit of an entry whose retries are executions and no attempts."""
+    told = result.told.get(violation.entry or "", {})
+    if violation.rule != "outcome" or violation.facts["outcome"] != "failed" or not told:
+        return ""
+    faults = _Faults(result)
+    died = sum(
+        faults.near(process, violation.start, violation.facts["recorded"], 0.5)
+        for process in result.history[0]["workers"]
+    )
+    return "given up after deaths" if died >= (told.get("max_attempts", 3) if told.get("recover", True) else 1) else ""
+
+
+def _skipped(result: Result, violation: Violation) -> str:
+    """Without overlap, a late window is skipped also for a newer one that began before it, or waits for a place."""
+    if violation.rule != "outcome" or violation.facts.get("outcome") != "skipped":
+        return ""
+    at = violation.facts["recorded"]
+    began = {line["start"] for line in _lines(result, violation.entry, "started") if line["at"] <= at + 0.5}
+    waits, faults = result.told.get(violation.entry or "", {}).get("limit"), _Faults(result)
+    for line in _lines(result, violation.entry, "received"):
+        # Or it was struck before the first line of its body.
+        if line["at"] <= at + 0.5 and (waits or faults.near(line["process"], line["at"], line["at"], 1.0)):
+            began.add(line["start"])
+    over = {line["start"] for line in _lines(result, violation.entry, "recorded") if line["at"] < at - 60.0}
+    return "skipped for another" if any(start > violation.start for start in began - over) else ""
+
+
+def _by_fence(result: Result, violation: Violation) -> str:
+    """Of two that the judge can't tell apart, the larger fence began later; what people gave up may go on."""
+    if violation.rule == "attempts":
+        asked = {line["start"] for line in _lines(result, violation.entry, "asked")}
+        return "ordered: as many again" if violation.start in asked else ""
+    if violation.rule != "outcome":
+        return ""
+    at, outcome = violation.facts["recorded"], violation.facts["outcome"]
+    if outcome == "revoked":
+        gone = {line["start"] for line in _lines(result, violation.entry, "revoked")}
+        return "given up by order" if violation.start in gone else ""
+    begun = [
+        line
+        for line in _lines(result, violation.entry, "started")
+        if line["start"] == violation.start and line["at"] <= at and line.get("fence")
+    ]
+    if not begun:
+        return ""
+    last = max(begun, key=lambda line: line["fence"])["execution"]
+    ends = [line["how"] for line in _lines(result, violation.entry, "ended") if line["execution"] == last]
+    return "told apart by the fence" if ends == [outcome] else ""
+
+
+_ASKED = (_by_fence, _waited, _paused, _skipped, _left, _died)
