@@ -8,7 +8,7 @@ import time
 
 import apps.unheard  # noqa: F401  # as in most apps
 from apps.once_app import app, note
-from chaos.entries import LEASE
+from chaos.entries import LEASE, LIMITS
 
 from celery_once_beat import OnceTask
 
@@ -16,6 +16,7 @@ app.conf.update(
     once_beat_lease=LEASE,
     once_beat_start_timeout=5.0,
     once_beat_catch_up="all",
+    once_beat_limits=LIMITS,
     once_beat_max_attempts=1000,  # nothing is given up: what doesn't run is lost
     # The broker delivers again by itself what a killed worker had, and what takes longer than this.
     broker_transport_options={"visibility_timeout": 8, "socket_timeout": 2, "socket_connect_timeout": 2},

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chaos.entries import ENTRIES
+from chaos.entries import ENTRIES, ONCE
 from chaos.network import Link, Network
 from ledger import Ledger
 from needs import find
 from processes import Proc, Processes
 from servers import RedisServer
+from simulation.recorder import Line, RecordingProxy
 from system import System
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Company:
         self._rng = random.Random(0)
         self.ledger.write("clock", epoch=time.monotonic() - time.time())
 
+    @property
+    def store_port(self) -> int:
+        """Where all reach the store."""
+        return self.store.port
+
     def tend(self) -> None:
         """End faults whose time is over; start processes whose time has come."""
         now = time.monotonic()
@@ -106,15 +112,22 @@ class Cast(Company):
     """The system with its two servers: two beats and two workers, one of each with a clock that may jump."""
 
     def __init__(
-        self, directory: Path, processes: Processes, ledger: Ledger, servers: Callable[[], RedisServer]
+        self,
+        directory: Path,
+        processes: Processes,
+        ledger: Ledger,
+        servers: Callable[[], RedisServer],
+        record: Callable[[Line], object] | None = None,
     ) -> None:
         self.store = servers()
+        #: Where all reach the store: a proxy that records it, if that is asked for.
+        self.recorder = RecordingProxy(self.store.port, record) if record else None
         super().__init__(System(processes, ledger, self.store.url(), directory), ledger, servers())
         self.network = Network()
         self.network.__enter__()
         self.system.app = "chaos.app"
         self.system.entries = {
-            entry: {"task": task, "every": every, "args": [seconds]}
+            entry: {"task": task, "every": every, "args": [seconds], "options": {"once": ONCE.get(entry, {})}}
             for entry, (task, every, seconds) in ENTRIES.items()
         }
         jumps = find("libfaketime") is not None
@@ -125,12 +138,20 @@ class Cast(Company):
             self._member("worker", "worker2", pool="threads"),
         ]
 
+    @property
+    def store_port(self) -> int:
+        return self.recorder.port if self.recorder else self.store.port
+
     def __enter__(self) -> Self:
+        if self.recorder:
+            self.recorder.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.system.store.close()
         self.network.__exit__()
+        if self.recorder:
+            self.recorder.__exit__()
 
     def _member(self, kind: str, name: str, **more: Any) -> Member:
-        return Member(kind, name, self.network.link(self.store.port), self.network.link(self.broker.port), **more)
+        return Member(kind, name, self.network.link(self.store_port), self.network.link(self.broker.port), **more)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = (
     "Execution",
     "Faults",
     "Verdict",
+    "Waits",
     "executions_of",
     "judge",
     "judge_bodies",
@@ -68,13 +69,22 @@ class Verdict:
     early: list[tuple[str, str]] = field(default_factory=list)
     excused: Counter[str] = field(default_factory=Counter)
     refused: int = 0
+    #: Bodies that began while another window of their entry ran, though its windows run one after another.
+    beside: list[tuple[str, str]] = field(default_factory=list)
+    #: Bodies that began while as many ran as their limit has places.
+    above_limit: list[tuple[str, str]] = field(default_factory=list)
+    #: Windows that never ran, since a newer one of their entry waited instead.
+    skipped: int = 0
+    #: Windows whose first body began after that of a newer one: their message had come later, or their worker had died.
+    overtaken: int = 0
     #: Seconds from a window's start to its first line, in order.
     lateness: list[float] = field(default_factory=list)
 
     @property
     def kept(self) -> bool:
         """Whether the promise was kept."""
-        return not (self.lost or self.finished_twice or self.recorded_twice or self.overlapped or self.early)
+        at_once = self.overlapped or self.beside or self.above_limit
+        return not (self.lost or self.finished_twice or self.recorded_twice or at_once or self.early)
 
     def late(self, share: float) -> float:
         """The lateness that ``share`` of the windows don't exceed; NaN where there is none."""
@@ -83,22 +93,44 @@ class Verdict:
         return self.lateness[min(int(share * len(self.lateness)), len(self.lateness) - 1)]
 
 
+@dataclass(frozen=True)
+class Waits:
+    """Entries whose windows wait: for each other, or for one of so many places (limit → entries, number)."""
+
+    in_turn: Collection[str] = ()
+    #: Of those of ``in_turn``: only the newest waits.
+    skips: Collection[str] = ()
+    limits: Mapping[str, tuple[Collection[str], int]] = field(default_factory=dict)
+
+
 def judge(
-    events: Iterable[Mapping[str, Any]], grids: Mapping[str, float], begin: float, end: float, lease: float
+    events: Iterable[Mapping[str, Any]],
+    grids: Mapping[str, float],
+    begin: float,
+    end: float,
+    lease: float,
+    waits: Waits | None = None,
 ) -> Verdict:
     """Judge all windows that ``grids`` (entry → seconds between windows, from the epoch) define in (begin, end]."""
+    waits = waits or Waits()
     events = list(events)
     epoch = next(event["epoch"] for event in events if event["kind"] == "clock")
     faults = Faults(events, lease)
     executions = executions_of(events, faults)
     verdict = Verdict(executions=sum(map(len, executions.values())))
     verdict.refused = sum(event["kind"] == "refused" for event in events)
+    _judge_waits(executions, epoch, waits, faults, verdict)
+    ran = {window for window, bodies in executions.items() if any(body.finished for body in bodies)}
+    newest = {entry: max((start for each, start in ran if each == entry), default="") for entry in waits.skips}
     for entry, every in grids.items():
         first = math.floor((begin - epoch) / every) + 1
         for number in range(first, math.floor((end - epoch) / every) + 1):
             start = round(number * every, 6)
             window = (entry, text_of(start))
             verdict.windows += 1
+            if window not in executions and window[1] < newest.get(entry, ""):
+                verdict.skipped += 1
+                continue
             _judge_window(window, epoch + start, executions.pop(window, []), faults, verdict)
     # Beyond the edges nothing can be lost; all else holds there too.
     for window, bodies in executions.items():
@@ -145,6 +177,40 @@ def judge_bodies(
                 verdict.excused[f"overlapped: {LOST_DATA}"] += 1
             else:
                 verdict.overlapped.append(window)
+
+
+def _judge_waits(
+    executions: Mapping[tuple[str, str], list[Execution]], epoch: float, waits: Waits, faults: Faults, verdict: Verdict
+) -> None:
+    """Judge how many bodies ran at the same time of the entries, and of the limits, that say how many may."""
+
+    def bodies_of(entries: Collection[str]) -> list[Execution]:
+        found = [body for window, bodies in executions.items() if window[0] in entries for body in bodies]
+        return sorted(found, key=lambda body: body.start)
+
+    def judge_at_once(what: str, entries: Collection[str], most: int, found: list[tuple[str, str]]) -> None:
+        bodies = bodies_of(entries)
+        for place, body in enumerate(bodies):
+            running = [other for other in bodies[:place] if other.end > body.start and other.window != body.window]
+            if len({other.window for other in running}) < most:
+                continue
+            since = min(epoch + _seconds(other.window[1]) for other in (*running, body))
+            if any(faults.out_of_contact(other, other.start - _BREATH, body.start) for other in (*running, body)):
+                verdict.excused[f"{what}: {OUT_OF_CONTACT}"] += 1
+            elif faults.flushes(since, body.start):
+                verdict.excused[f"{what}: {LOST_DATA}"] += 1
+            else:
+                found.append(body.window)
+
+    for entry in waits.in_turn:
+        judge_at_once("beside another of its entry", {entry}, 1, verdict.beside)
+        newest = ""
+        for body in bodies_of({entry}):
+            first = executions[body.window][0] is body
+            verdict.overtaken += first and body.window[1] < newest
+            newest = max(newest, body.window[1])
+    for entries, most in waits.limits.values():
+        judge_at_once("above its limit", entries, most, verdict.above_limit)
 
 
 def _judge_repetition(

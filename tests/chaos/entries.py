@@ -1,6 +1,6 @@
 """What is scheduled in the chaos runs."""
 
-__all__ = ("EDITED", "EDITS_LEASE", "ENTRIES", "LEASE", "PERIODS")
+__all__ = ("EDITED", "EDITS_LEASE", "ENTRIES", "IN_TURN", "LEASE", "LIMITS", "ONCE", "PERIODS", "SHARED", "SKIPS")
 
 #: Seconds: what is frozen for longer than that may come back too late.
 LEASE = 2.0
@@ -13,7 +13,27 @@ ENTRIES = {
     "long, late acks": ("chaos.app.work_late", 5.0, 1.7),
     "retries": ("chaos.app.retrying", 2.0, 0.1),
     "odd grid": ("chaos.app.work", 1.7, 0.3),
+    "newest waits": ("chaos.app.work", 1.0, 1.4),
+    "in turn": ("chaos.app.work", 3.0, 1.2),
+    "in turn, with retries": ("chaos.app.retrying", 4.0, 0.2),
+    **{f"shares{n}": ("chaos.app.work", 2.0, 0.5) for n in range(3)},
+    "shares, in turn": ("chaos.app.work_late", 4.0, 1.0),
 }
+#: Places of each limit.
+LIMITS = {"shared": 2}
+#: Entry → its ``once``.
+ONCE: dict[str, dict[str, str]] = {
+    "newest waits": {"overlap": "buffer_one"},
+    "in turn": {"overlap": "buffer_all"},
+    "in turn, with retries": {"overlap": "buffer_all"},
+    **{f"shares{n}": {"limit": "shared"} for n in range(3)},
+    "shares, in turn": {"overlap": "buffer_all", "limit": "shared"},
+}
+#: Entries of which no two windows run at once; of those the ones of which windows are skipped.
+IN_TURN = {entry for entry, once in ONCE.items() if "overlap" in once}
+SKIPS = {entry for entry, once in ONCE.items() if once.get("overlap") == "buffer_one"}
+#: Limit → the entries that share it.
+SHARED = {limit: {entry for entry, once in ONCE.items() if once.get("limit") == limit} for limit in LIMITS}
 
 #: Names of the schedules that are edited, and the seconds between windows that an edit may set.
 EDITED = [f"user-{number}" for number in range(30)]

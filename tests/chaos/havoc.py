@@ -196,7 +196,7 @@ class Havoc:
         if not _answers(self.cast.store):
             return False
         try:
-            with self.cast.store.client() as client:
+            with redis.Redis(port=self.cast.store_port, socket_timeout=10) as client:  # recorded as all that is sent
                 client.flushall()
         except redis.RedisError:
             return False

@@ -6,20 +6,25 @@ long as its lease is out of contact, whoever starves it.
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from datetime import datetime
+from pathlib import Path
 
 from chaos.cast import Cast
-from chaos.checker import judge
-from chaos.entries import ENTRIES, LEASE
+from chaos.checker import Waits, judge
+from chaos.entries import ENTRIES, IN_TURN, LEASE, LIMITS, SHARED, SKIPS
 from chaos.faults import plan
 from chaos.havoc import Havoc
 from chaos.report import write_report
 from processes import wait_until
+from simulation.judge_chaos import judge_ledger
 
 #: Seconds between two faults, on average.
 EVERY = 1.8
 GRIDS = {entry: every for entry, (_, every, _) in ENTRIES.items()}
+WAITS = Waits(IN_TURN, SKIPS, {limit: (SHARED[limit], most) for limit, most in LIMITS.items()})
 
 
 def test_chaos(start_redis, procs, ledger, tmp_path, request):
@@ -27,7 +32,14 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
     seed, minutes = request.config.getoption("seed"), request.config.getoption("minutes")
     seconds = minutes * 60
     faults = plan(seed, seconds, EVERY)
-    with Cast(tmp_path, procs, ledger, lambda: start_redis(appendonly=True)) as cast:
+    history = request.config.getoption("history")
+    with (
+        Path(history or os.devnull).open("w", encoding="utf-8") as lines,
+        Cast(
+            tmp_path, procs, ledger, lambda: start_redis(appendonly=True),
+            (lambda line: lines.write(json.dumps(line) + "\n")) if history else None,
+        ) as cast,
+    ):  # fmt: skip
         cast.tend()
         wait_until(lambda: {e["entry"] for e in ledger.read("finish")} == set(GRIDS), "all entries run", 60)
         begin = time.monotonic()
@@ -37,13 +49,17 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
 
         def verdict():
             cast.tend()
-            return judge(ledger.read(), GRIDS, begin, end, LEASE)
+            return judge(ledger.read(), GRIDS, begin, end, LEASE, WAITS)
 
         calm = wait_until(lambda: not verdict().lost or time.monotonic() > end + 300, "", 400, every=2) and verdict()
         procs.end()
         write_report(request.config.getoption("report"), calm, cast, havoc.counts, seed, minutes)
         cast.system.check_conservation()
     assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
+    # Another judge, which shares nothing with the first one but the ledger.
+    second = judge_ledger(ledger.path)
+    print("The second judge:", second.counts)
+    assert second.clean, second.violations
     # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
     ours = [ended for ended in cast.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]
     assert not ours, "\n".join(ours)
@@ -51,7 +67,14 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
 
 def stories(events, verdict):
     """All lines about the windows that went wrong, and the faults around them."""
-    twice = [*verdict.recorded_twice, *verdict.finished_twice, *verdict.overlapped, *verdict.early]
+    twice = [
+        *verdict.recorded_twice,
+        *verdict.finished_twice,
+        *verdict.overlapped,
+        *verdict.early,
+        *verdict.beside,
+        *verdict.above_limit,
+    ]
     told = []
     for window in dict.fromkeys((*twice[:10], *verdict.lost[:5])):
         own = [event for event in events if (event.get("entry"), event.get("start")) == window]

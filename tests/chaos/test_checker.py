@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from chaos.checker import LAST_LINE, LOST_DATA, OUT_OF_CONTACT, UNTOLD, judge, text_of
+from chaos.checker import LAST_LINE, LOST_DATA, OUT_OF_CONTACT, UNTOLD, Waits, judge, text_of
 from processes import wait_until
 
 LEASE = 1.5
@@ -151,3 +151,54 @@ def test_what_is_not_excused_is_a_fault(story):
     verdict = verdict_of(*groups)
     assert getattr(verdict, found), verdict
     assert not verdict.kept
+
+
+# -- windows that wait
+
+
+def other_body(begin, end, *, fence, of="tick", start=20, pid=2):
+    return [{**event, "entry": of, "start": text_of(start)} for event in body(begin, end, fence=fence, pid=pid)]
+
+
+def verdict_of_two(*groups, waits):
+    events = [{"kind": "clock", "epoch": 0.0}, *sorted((e for g in groups for e in g), key=lambda e: e["mono"])]
+    return judge(events, {"tick": 10.0, "tock": 10.0}, 5, 5, LEASE, waits)
+
+
+IN_TURN = Waits(in_turn={"tick"})
+ONE_PLACE = Waits(limits={"shared": ({"tick", "tock"}, 1)})
+TWO_PLACES = Waits(limits={"shared": ({"tick", "tock"}, 2)})
+FIRST = body(20.1, 23, fence=1)
+DIED = body(20.1, 23, fence=1, finish=False, recorded=False)
+
+
+@pytest.mark.parametrize(
+    ("waits", "groups", "found"),
+    [
+        (IN_TURN, [FIRST, other_body(23.1, 24, fence=2)], None),
+        (IN_TURN, [FIRST, other_body(22.9, 24, fence=2)], "beside"),
+        (IN_TURN, [FIRST, other_body(22.9, 24, fence=2, of="tock")], None),
+        (IN_TURN, [FIRST, other_body(22.9, 24, fence=2), out(20.5, 22.8)], None),
+        (IN_TURN, [FIRST, other_body(22.9, 24, fence=2), out(20.5, 22.8, of=3)], "beside"),
+        (IN_TURN, [FIRST, other_body(22.9, 24, fence=2), flush(20.5)], None),
+        (IN_TURN, [FIRST, other_body(22.9, 24, fence=2), flush(9)], "beside"),
+        (ONE_PLACE, [FIRST, other_body(22.9, 24, fence=2, of="tock")], "above_limit"),
+        (TWO_PLACES, [FIRST, other_body(22.9, 24, fence=2, of="tock")], None),
+        (TWO_PLACES, [FIRST, other_body(22.8, 24, fence=2), other_body(22.9, 24, fence=3, of="tock")], "above_limit"),
+        (ONE_PLACE, [FIRST, other_body(22.9, 24, fence=2, of="tock"), death(21)], "above_limit"),
+        (ONE_PLACE, [DIED, other_body(22.9, 24, fence=2), death(21)], None),
+    ],
+)  # fmt: skip
+def test_how_many_run_at_once(waits, groups, found):
+    """Two at once of an entry or a limit that says otherwise are a fault, but for what the promise leaves open."""
+    verdict = verdict_of_two(*groups, waits=waits)
+    assert [name for name in ("beside", "above_limit") if getattr(verdict, name)] == ([found] if found else [])
+    assert verdict.kept == (found is None)
+
+
+def test_a_window_that_a_newer_one_waited_for_is_skipped():
+    """It isn't lost; the newest one is, if it never ran."""
+    events = [{"kind": "clock", "epoch": 0.0}, *other_body(31, 32, fence=1, start=30)]
+    verdict = judge(events, {"tick": 10.0}, 5, 45, LEASE, Waits(in_turn={"tick"}, skips={"tick"}))
+    assert verdict.skipped == 2
+    assert verdict.lost == [("tick", text_of(40))]
