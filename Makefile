@@ -19,11 +19,20 @@ KILLS ?= 50
 SEED ?=
 # Where the reports of chaos and edits go.
 REPORT ?=
-# How many windows make leaks lets through.
-WINDOWS ?= 100000
-# How often make bench measures each thing, and which part alone: ONLY=workers.
+# How many windows make simulate plays (10000), and make leaks lets through (100000).
+WINDOWS ?=
+# ABLATIONS=1: make simulate leaves out each rule of the protocol in turn.
+ABLATIONS ?=
+# A file for what chaos asks of the store and is answered: python -m simulation.replay, in tests/, reads it.
+HISTORY ?=
+# How many histories make model replays.
+HISTORIES ?= 100000
+# How often make bench measures each thing, and which part alone: ONLY=workers. Of make mutants: ONLY=python, ONLY=lua.
 ROUNDS ?= 5
 ONLY ?=
+# How many mutants of each part make mutants tries; all if empty. AT='claim.lua:57 rules/starts.py': those of a line, a file.
+SAMPLE ?=
+AT ?=
 # COVERAGE=1: measures the tests, their subprocesses too.
 COVERAGE ?=
 # Without any server of the machine, as on one with Python and make only (tests/needs.py): make test ONCE_TEST_BARE=1.
@@ -37,7 +46,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test long bare whens whencost matrix figures chaos edits effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot boardcost unit test long bare whens whencost model matrix figures chaos edits simulate mutants effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -77,6 +86,9 @@ whens: $(VENV)/.test  ## a million starts of cron lines in all time zones agains
 whencost: $(VENV)/.test  ## what it costs to find the next start of a schedule
 	cd tests && $(abspath $(VENV))/bin/python when_cost.py
 
+model: $(VENV)/.test  ## the protocol's model in every state, and HISTORIES=100000 of a real server against it, SEED=7
+	$(PY) -m pytest -s -m "" tests/simulation/test_model.py tests/simulation/test_replay.py --histories $(HISTORIES) $(if $(SEED),--seed $(SEED))
+
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))
 
@@ -85,11 +97,17 @@ figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what th
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
 	mkdir -p build
-	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT)) $(if $(HISTORY),--history '$(abspath $(HISTORY))')
 
 edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 SEED=7: faults, failovers, conflicts
 	mkdir -p build
 	$(PY) -m pytest -s -m long tests/chaos/test_edits_under_faults.py --basetemp build/edits --edits $(EDITS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+simulate: $(VENV)/.test  ## the whole system in one process under virtual time: make simulate SEED=1 WINDOWS=10000; ABLATIONS=1
+	cd tests && $(abspath $(VENV))/bin/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(ABLATIONS),--ablations)
+
+mutants: $(VENV)/.mutants  ## whether a test fails of each small change of the pure core and of the Lua: SAMPLE=300 SEED=7 ONLY=lua
+	cd tests && $(abspath $(VENV))/bin/python -m mutation $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at $(AT))
 
 effects: $(VENV)/.test  ## bodies that write on PostgreSQL, killed and frozen FAULTS=1000 times; writes docs/effects.md's tables
 	$(PY) -m pytest -s -m long tests/effects/test_proof.py --faults $(FAULTS) --report docs
@@ -98,7 +116,7 @@ failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, K
 	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
-	$(PY) -m pytest -s -m long tests/leaks --windows $(WINDOWS) --report docs/reports
+	$(PY) -m pytest -s -m long tests/leaks --windows $(or $(WINDOWS),100000) --report docs/reports
 
 bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=5 ONLY=workers; writes a report, plots and docs/scaling.md's tables
 	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS) $(if $(ONLY),--only '$(ONLY)')
@@ -140,8 +158,9 @@ $(VENV)/.test: EXTRAS = test-all
 $(VENV)/.check: EXTRAS = check,test-all
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.docs: EXTRAS = docs
+$(VENV)/.mutants: EXTRAS = mutants
 $(VENV)/.matrix: EXTRAS = matrix
-$(VENV)/.demo $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.demo $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix $(VENV)/.mutants: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
 from chaos.report import machine
-from deliveries import Worker, workers
+from deliveries import Worker, without_receivers, workers
 from ledger import Ledger
 from needs import BARE, IN_CI, bare_path, extra_of, find, left_out, missing
 from preloaded import Preloaded
@@ -39,7 +39,7 @@ from servers import (
 )
 from system import System
 
-from celery_once_beat import OnceTask, signals
+from celery_once_beat import OnceTask
 from celery_once_beat.worker import leases
 
 ROOT = Path(__file__).parent.parent
@@ -59,6 +59,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--edits", type=int, default=500, help="of the schedules that are edited under faults")
     group.addoption("--faults", type=int, default=150, help="of the bodies whose windows are recorded")
+    group.addoption("--histories", type=int, default=10_000, help="that are replayed against the model, by make long")
+    group.addoption("--history", help="a file for what the chaos asks of the store and is answered, to be replayed")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
     group.addoption("--bare-part", action="store_true", help="what may be left out on a bare machine, and some more")
@@ -311,7 +313,7 @@ def unmeasured() -> Iterator[None]:
 
 @pytest.fixture
 def new_worker() -> Iterator[Callable[..., Worker]]:
-    with workers() as make:
+    with without_receivers(), workers() as make:
         yield make
 
 
@@ -322,9 +324,7 @@ def worker(new_worker: Callable[..., Worker], redis_url: str) -> Worker:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread leaves ends alone. No slow machine is in the way, nor receivers of other tests."""
-    for each in (signals.window_succeeded, signals.window_closed):
-        monkeypatch.setattr(each, "receivers", [])
+    """The thread leaves ends alone. No slow machine is in the way."""
     monkeypatch.setattr(leases, "WITHIN", 3600.0)
     monkeypatch.setattr(OnceTask, "once_lease", 20.0)
 

@@ -25,7 +25,20 @@ from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.leases import Leases, leases_of
 
-__all__ = ("KEY", "LEASE", "QUEUE", "T0", "WINDOW", "Worker", "heard", "leases", "told", "waiting", "workers")
+__all__ = (
+    "KEY",
+    "LEASE",
+    "QUEUE",
+    "T0",
+    "WINDOW",
+    "Worker",
+    "heard",
+    "leases",
+    "told",
+    "waiting",
+    "without_receivers",
+    "workers",
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = Window("nightly", T0 + timedelta(hours=1), None)
@@ -106,6 +119,22 @@ class Worker:
 
 
 @contextmanager
+def without_receivers() -> Iterator[None]:
+    """Nobody hears the signals: a module of another test may have receivers, and with them no end waits."""
+    all_signals = [getattr(signals, name) for name in signals.__all__]
+    others = [signal.receivers for signal in all_signals]
+    for signal in all_signals:
+        signal.receivers = []
+        signal.sender_receivers_cache.clear()
+    try:
+        yield
+    finally:
+        for signal, receivers in zip(all_signals, others, strict=True):
+            signal.receivers = receivers
+            signal.sender_receivers_cache.clear()
+
+
+@contextmanager
 def workers() -> Iterator[Callable[..., Worker]]:
     """Give a function that makes workers, from a Redis URL and settings."""
     made: list[Worker] = []
@@ -160,15 +189,7 @@ def heard() -> Iterator[list[tuple[str, dict[str, Any]]]]:
     def hear(signal: Signal, **arguments: Any) -> None:
         sent.append((signal.name, arguments))
 
-    all_signals = [getattr(signals, name) for name in signals.__all__]
-    others = [signal.receivers for signal in all_signals]
-    for signal in all_signals:
-        signal.receivers = []
-        signal.sender_receivers_cache.clear()
-        signal.connect(hear, weak=False)
-    try:
+    with without_receivers():
+        for name in signals.__all__:
+            getattr(signals, name).connect(hear, weak=False)
         yield sent
-    finally:
-        for signal, receivers in zip(all_signals, others, strict=True):
-            signal.receivers = receivers
-            signal.sender_receivers_cache.clear()

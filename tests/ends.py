@@ -7,16 +7,18 @@ first worker is gone. A worker of its own is there for each end that takes the w
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 from ledger import Ledger
-from processes import Proc, Processes, wait_until
+from processes import Proc, Processes, environ, wait_until
 from servers import RedisServer
 from system import System
 
@@ -52,6 +54,11 @@ SETTINGS_OF = {"calm": {"once_beat_start_timeout": 8.0}, "soft": {"worker_soft_s
 #: A copy of these comes before their lease is over; that ends once the copy is refused, however late Celery sends it.
 COPIES = ("child killed, rejected/late", "child killed, retried/early")
 ENV_OF = {"soft": {"REMAP_SIGTERM": "SIGQUIT"}}
+_ASK = """
+import json
+from apps.ends_app import app
+print(json.dumps({name: entry["options"]["queue"] for name, entry in app.conf.beat_schedule.items()}))
+"""
 
 
 class Play:
@@ -65,10 +72,13 @@ class Play:
         self.system.result_url = server.url()
         self.app = Celery("ends", broker=server.url(), backend=server.url(), set_as_current=False)
         self.workers: dict[str, Proc] = {}
-        with _environment(self.system.env()):
-            from apps.ends_app import ENDS, app
-        self.ends = ENDS
-        self.entries = {entry: ENDS[entry.rpartition("/")[0]] for entry in app.conf.beat_schedule}
+        # Asked of a process of its own: here its tasks, receivers and patches would be those of the next tests too.
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASK], env=environ(self.system.env()), stdout=subprocess.PIPE, check=True, text=True
+        )
+        #: Which worker gets each first; one of a pool of one body has one kind of acks.
+        self.entries: dict[str, str] = json.loads(asked.stdout)
+        self.ends = {entry.rpartition("/")[0] for entry in self.entries}
 
     def close(self) -> None:
         self.system.store.close()
@@ -78,7 +88,7 @@ class Play:
 
     def run(self) -> None:
         """All of it; returns once every window has its outcome, or can't be waited for any longer."""
-        for name in {self.worker_of(entry) for entry in self.entries} & set(WORKERS):
+        for name in set(self.entries.values()) & set(WORKERS):
             pool, concurrency = WORKERS[name]
             self.workers[name] = self.system.worker(
                 name, pool=pool, concurrency=concurrency, extra_args=["-Q", name],
@@ -144,7 +154,7 @@ class Play:
         """Each worker that is to go, once all its bodies run."""
         going = {name: self.workers[name] for name in SHUT_DOWN if name in self.workers}
         for name in going:
-            self._wait_for(*(entry for entry in self.entries if self.worker_of(entry) == name))
+            self._wait_for(*(entry for entry, worker in self.entries.items() if worker == name))
         going["killed"].kill()
         for name in COLD:
             going[name].signal(signal.SIGQUIT, main_only=True)
@@ -164,12 +174,6 @@ class Play:
                 self.workers[name].wait_log(line, since=said)
             self.ledger.write("told", worker=name)
 
-    def worker_of(self, entry: str) -> str:
-        """Which worker gets it first; one of a pool of one body has one kind of acks."""
-        if entry.endswith("/killed"):
-            return "lossy"
-        return self.entries[entry].worker.format(acks=entry.rpartition("/")[2])
-
     # -- what came of it --------------------------------------------------------------------------------------
 
     def account(self, entry: str) -> Any:
@@ -184,14 +188,3 @@ class Play:
 
     def starts(self, entry: str) -> list[dict[str, Any]]:
         return self.ledger.read("start", entry=entry)
-
-
-@contextlib.contextmanager
-def _environment(env: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(env)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 __all__ = ("POINTS", "install", "reach")
 
 #: The store's methods that record an end.
 _FINISH = ("store.Store.finish", "store.Store.finish_many")
-#: step → (before or after the call, the methods); of some only a call counts that has something to do (_counts).
+#: step → (before or after the call, the methods); of some only a call counts that has something to do (_COUNTS).
 POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_claim": ("before", ("store.Store.claim_many",)),
     "beat.claimed": ("after", ("store.Store.claim_many",)),
@@ -24,9 +26,21 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
     "beat.change_read": ("after", ("store.Store.definitions",)),
     "beat.change_in_force": ("after", ("beat.entries.Entries.put_in",)),
+    "beat.telling": ("after", ("store.Store.tell_many",)),
+    "beat.before_told": ("before", ("store.Store.told",)),
+    "beat.told": ("after", ("store.Store.told",)),
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
     "worker.before_begin": ("before", ("store.Store.begin",)),
     "worker.begun": ("after", ("store.Store.begin",)),
+    "worker.full": ("after", ("store.Store.enter_limit",)),
+    "worker.entered": ("after", ("store.Store.enter_limit",)),
+    "worker.before_leave": ("before", ("store.Store.leave_limit",)),
+    "worker.left": ("after", ("store.Store.leave_limit",)),
+    "worker.before_park": ("before", ("store.Store.park",)),
+    "worker.parked": ("after", ("store.Store.park",)),
+    "worker.before_call": ("before", ("store.Store.call_many",)),
+    "worker.called": ("after", ("store.Store.call_many",)),
+    "worker.call_published": ("after", ("worker.waiting._publish",)),
     "worker.body": ("", ()),
     "worker.body_returned": ("before", ("worker.execution.Execution._decide",)),
     "worker.traced": ("before", ("worker.execution.Execution.close",)),
@@ -37,6 +51,29 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "worker.before_hand_over": ("before", ("store.Store.hand_over",)),
     "worker.handed_over": ("after", ("store.Store.hand_over",)),
     "worker.retry_published": ("after", ("worker.OnceTask.apply_async",)),
+}
+
+
+def _any(kind: str, field: str | None = None) -> Callable[[Any], bool]:
+    """Whether one of the replies is of this type; and has something in ``field``."""
+    return lambda replies: any(_is(reply, kind) and (field is None or getattr(reply, field)) for reply in replies)
+
+
+def _is(reply: object, kind: str) -> bool:
+    return type(reply).__name__ == kind  # by its name: an app imports this before the package
+
+
+#: step → whether a call has something to do: by what it returned, or by its arguments before it is called.
+_COUNTS: dict[str, Callable[[Any], bool]] = {
+    "beat.claimed": _any("Claimed"),  # one that only lost doesn't stand in the gap
+    "beat.change_read": bool,
+    "beat.telling": _any("Tell"),
+    "beat.taken": lambda taken: bool(taken[0]),  # what to publish, and why it isn't all
+    "worker.full": lambda reply: _is(reply, "Full"),
+    "worker.entered": lambda reply: _is(reply, "Entered"),
+    "worker.left": bool,  # there is a place for others, who are called
+    "worker.called": _any("Called", "message"),
+    "worker.draining": lambda arguments: bool(arguments[0]._ends),
 }
 
 
@@ -66,30 +103,17 @@ def install() -> None:
 
 
 def _wrapped(original, point, when):
+    counts = _COUNTS.get(point, lambda _: True)
+
     @functools.wraps(original)
     def wrapped(*args, **kwargs):
         if when == "before":
-            if _counts(point, args):
+            if counts(args):
                 reach(point)
             return original(*args, **kwargs)
         result = original(*args, **kwargs)
-        if _counts(point, result):
+        if counts(result):
             reach(point)
         return result
 
     return wrapped
-
-
-def _counts(point, what) -> bool:
-    """Whether a call has something to do: ``what`` is what it returned, or its arguments before it is called."""
-    if point == "beat.taken":
-        return bool(what[0])  # what to publish, and why it isn't all
-    if point == "beat.claimed":  # one that only lost doesn't stand in the gap
-        from celery_once_beat.store import Claimed
-
-        return any(isinstance(reply, Claimed) for reply in what)
-    if point == "beat.change_read":
-        return bool(what)
-    if point == "worker.draining":
-        return bool(what[0]._ends)
-    return True

@@ -191,6 +191,7 @@ NEEDS: dict[str, Need] = {
         _program("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
     ),
     "docker compose": Need("https://docs.docker.com/compose/install", ("docker*",), _compose, ci_must_have=False),
+    "gcc": Need("gcc libc6-dev", ("gcc*",), _program("gcc")),
     "libfaketime": Need(
         "faketime", ("faketime",), _libfaketime,
         # Without a lock of its own: a thread that looks while the clock is moved may see it too early or too late.

@@ -84,13 +84,17 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                if self.away:
-                    _cut(client)
-                    continue
-                server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
-                server.settimeout(None)  # a connection may be idle for as long as it likes
             except OSError:
                 return
+            if self.away:
+                _cut(client)
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
+                server.settimeout(None)  # a connection may be idle for as long as it likes
+            except OSError:  # it is down, and may come back
+                _cut(client)
+                continue
             self.seen += 1
             self._sockets += [client, server]
             doomed: list[tuple[Callable[[], object], int]] = []

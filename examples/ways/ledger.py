@@ -26,6 +26,11 @@ class Event:
     start: float
     since: float | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether it says how a job ended."""
+        return self.kind != "start"
+
 
 class Ledger:
     """The file at ``path``, to which all nodes append."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .ledger import Event
-from .stage import NODES, Stage
+from .stage import NODES, FailedError, Stage
 from .verdict import Owed, Verdict, judge, time_of_day, windows_of
 
 __all__ = ("OURS", "OWN", "Join", "Kill", "StandStill", "Way", "celery", "plain", "play")
@@ -67,6 +67,7 @@ class Kill:
     """The node that runs a window is killed (SIGKILL) in the middle of it; or ``node``, just before it falls due.
 
     The middle is so many seconds ``after`` the job's start; of several entries' jobs it is that of ``entry``, if given.
+    A job that is over by then, on a machine that is busy, is left alone, and the next window's counts.
     """
 
     window: int
@@ -76,20 +77,32 @@ class Kill:
 
     def act(self, stage: Stage, starts: Sequence[float], program: str) -> None:  # noqa: ARG002
         """Do it; returns when it is done."""
-        start = starts[self.window]
         if self.node:
+            start = starts[self.window]
             stage.until(lambda: time.time() >= start - JUST_BEFORE, "its time")
             stage.kill(self.node)
             stage.say(f"KILLED {self.node} (SIGKILL) just before {time_of_day(start)} falls due")
             return
-        run = stage.until(lambda: self._run(stage.events, start), f"a node that runs window {self.window}")
+        for start in starts[self.window :]:
+            if self._kill_in_the_middle(stage, start):
+                return
+        raise FailedError("each job was over before its node could be killed in the middle of it")
+
+    def _kill_in_the_middle(self, stage: Stage, start: float) -> bool:
+        run = stage.until(lambda: self._run(stage.events, start), f"a node that runs {time_of_day(start)}")
         stage.until(lambda: time.time() >= run.at + self.after, "its time")
+        stage.pause(run.who)  # so that nothing comes to its end between the look and the kill
+        events = stage.until(lambda: stage.events, "the ledger")
+        if any((event.who, event.entry, event.start) == (run.who, run.entry, start) for event in events if event.over):
+            stage.resume(run.who)
+            return False
         stage.kill(run.who)
         stage.say(f"KILLED {run.who} (SIGKILL) in the middle of {run.entry} {time_of_day(start)}")
+        return True
 
     def _run(self, events: Sequence[Event], start: float) -> Event | None:
         for event in events:
-            if event.kind == "start" and event.start == start and self.entry in ("", event.entry):
+            if not event.over and event.start == start and self.entry in ("", event.entry):
                 return event
         return None
 

@@ -106,6 +106,17 @@ if hasattr(signals, "window_closed"):  # an old package has none
         note("closed", window, outcome=outcome)
 
 
+if hasattr(signals, "window_late"):  # an old package has none
+
+    @signals.window_late.connect
+    def note_late(window, state, why, **_):
+        note("late", window, state=state, why=why)
+
+    @signals.entry_paused.connect
+    def note_paused(window, note, **_):
+        ledger.write("paused", entry=window.entry, note=note)
+
+
 @window_stale.connect
 def note_stale(window, **_):
     note("stale", window)
@@ -174,6 +185,11 @@ def ending(self, how):
     if how == "sleeps" or (how == "hands over" and self.request.retries == 0):
         time.sleep(60)
     note("finish", current_window())
+
+
+@app.task(bind=True, base=Task, queue=os.environ["QUEUE"] + "-told")
+def tell(self, **kwargs):
+    ledger.write("told", id=self.request.id, **kwargs)
 
 
 @app.task(base=Task)

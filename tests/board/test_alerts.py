@@ -368,3 +368,22 @@ def _as_humanized(seconds: float) -> str:
         return f"{seconds:.4g}s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}m {rest}s"
+
+
+def test_a_window_is_late(watched: Watched) -> None:
+    """By the deadline of its entry, also while no beat lives to say it."""
+    system = watched.system
+    options = {"once": {"deadline": 5.0}}
+    system.entries = {"tick": {"task": WORK, "every": 1.0, "options": options}}
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    system.wait_done(2)
+    watched.export()
+    watched.phase("late_windows", lambda late: late == 0, entry="tick")
+    beat.kill()
+    system.count_as_gone(beat)
+    watched.phase("late_windows", bool, entry="tick")
+    beat = system.beat("beat2").wait_ready()
+    watched.phase("late_windows", lambda late: late == 0, entry="tick")
+    fires = [{"entry": "tick", "summary": "tick: 1 windows aren't done by their deadline"}]
+    watched.check("OnceWindowLate", {(0, END): [], (1, SOON): fires, (2, END): []})

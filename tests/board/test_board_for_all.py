@@ -93,6 +93,7 @@ def test_the_rules_of_accessibility(varied: System, board: Start, visit: Visit, 
     check(page)
     page.goto(f"{page.url.partition('?')[0]}?zoom=6h")
     page.get_by_role("link", name="Show only what needs attention").click()
+    expect(page.get_by_role("link", name="Show all entries")).to_be_visible()
     check(page)
     address = page.locator(".cells .failed").get_attribute("href")
     page.goto(f"{page.url.partition('?')[0]}{address}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from urllib.parse import parse_qs, urlsplit
 
 import filled
 import pytest
@@ -265,6 +266,44 @@ def test_a_menu_that_is_opened_while_a_view_is_read_stays_open(system: System, b
     expect(page.get_by_role("link", name="prefix")).to_be_visible()
 
 
+def query_of(page: Page) -> dict[str, list[str]]:
+    """What the page's address asks for."""
+    return parse_qs(urlsplit(page.url).query)
+
+
+def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> None:
+    """However slow the server is: what is chosen before the last choice is shown is added to it."""
+    system.check_law = False
+    system.entries = {f"{area}-{n}": {"task": WORK, "every": 600.0} for area in ("billing", "mail") for n in range(60)}
+    loaded_of(system)
+    there = board()
+    page = visit(f"{there.url}/?sort=name&page=2")
+    there.proc.pause()
+    page.get_by_role("link", name="7 days").click()
+    page.get_by_text("Group: none").click()
+    page.get_by_role("link", name="prefix").click()
+    page.get_by_role("link", name="31 days").click()
+    there.proc.resume()
+    expect(page.get_by_role("link", name="31 days")).to_have_attribute("aria-current", "true")
+    expect(page.get_by_text("Group: prefix")).to_be_visible()
+    expect(page.locator("[role=rowheader]")).to_have_count(2)
+    assert query_of(page) == {"sort": ["name"], "zoom": ["month"], "group": ["prefix"]}
+
+    there.proc.pause()
+    for group in ("billing", "mail"):
+        page.get_by_role("link", name=group, exact=True).click()
+    there.proc.resume()
+    expect(page.get_by_role("link", name="billing", exact=True)).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_role("link", name="mail", exact=True)).to_have_attribute("aria-expanded", "true")
+    there.proc.pause()
+    page.get_by_role("link", name="billing", exact=True).click()
+    page.get_by_role("link", name="7 days").click()
+    there.proc.resume()
+    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    expect(page.locator("[role=rowheader]")).to_have_count(62)
+    assert query_of(page) == {"sort": ["name"], "zoom": ["week"], "group": ["prefix"], "open": ["mail"]}
+
+
 def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) -> None:
     """What is chosen stands in the address; whoever opens it sees the same; Back leads to the view before."""
     system.check_law = False
@@ -289,7 +328,8 @@ def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) 
     page.get_by_text("State: any").click()
     page.locator("#state-failed").click()
     expect(page.get_by_text("State: failed")).to_be_visible()
-    assert page.url.endswith("/?q=-1&state=failed&group=prefix&open=mail&sort=name&zoom=week")
+    wanted = {"q": "-1", "state": "failed", "group": "prefix", "open": "mail", "sort": "name", "zoom": "week"}
+    assert query_of(page) == {name: [value] for name, value in wanted.items()}
     other = visit(page.url)
     assert other.locator("#grid").inner_text() == page.locator("#grid").inner_text()
     expect(other.get_by_role("searchbox")).to_have_value("-1")

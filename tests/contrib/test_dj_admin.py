@@ -122,6 +122,7 @@ def cells(page: str, column: str) -> dict[str, str]:
 ROWS = """
 row("quick", interval=every(1))
 row("daily", crontab=CrontabSchedule.objects.create(minute="30", hour="2", timezone="Europe/Berlin"))
+row("slow", task="apps.dj_shop.celery.slow", interval=every(3), headers='{"once": {"deadline": 1}}')
 row("wrong", interval=every(60), headers='{"once": {"grase": 1}}')
 row("off", interval=every(1), enabled=False)
 row("<b>hostile</b>", interval=every(3600))
@@ -151,6 +152,8 @@ def test_each_row_says_how_it_stands(admin: Shop) -> None:
     form = see(admin, path=f"{key}/change/")
     lines = form.partition("field-once_windows")[2].partition("field-once_attention")[0].split("<br>")
     assert any(re.search(r"done, .* s late, took .* s, on ", line) for line in lines), lines
+    key = admin.orm.value("PeriodicTask.objects.get(name='slow').pk")
+    wait_until(lambda: " s past its deadline" in see(admin, path=f"{key}/change/"), "its row says that it was late", 60)
     key = admin.orm.value("PeriodicTask.objects.get(name='wrong').pk")
     assert "grase" in see(admin, path=f"{key}/change/").partition("field-once_attention")[2]
 

@@ -384,3 +384,22 @@ def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> N
     schedules.delete("tick")
     schedules.close()
     assert not any("Traceback" in beat.log for beat in beats)
+
+
+def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
+    """A row's headers set it; the admin's own switch stays as it was, and a wrong value leaves the row out."""
+    once = '{"once": {"deadline": 1, "pause_after_failures": 2, "on_failure": "apps.dj_shop.celery.tell"}}'
+    shop.orm(f"row('tick', task='apps.dj_shop.celery.failing', interval=every(1), headers={once!r})")
+    shop.orm("""row('wrong', interval=every(1), headers='{"once": {"pause_after_failures": 0}}')""")
+    shop.worker().wait_ready()
+    beats = shop.beats()
+    wait_until(lambda: (account := shop.store.account("tick")) and account.paused, "it is paused", 60)
+    told = wait_until(lambda: len(found := shop.ledger.read("told")) >= 2 and found, "its ends are told", 60)
+    assert {(each["entry"], each["outcome"], each["error"]) for each in told} == {
+        ("tick", "failed", "ValueError: no rows")
+    }
+    assert shop.account("tick").paused_for.startswith("2 windows in a row failed: ")
+    assert shop.orm.row("tick")[0], "it is enabled"
+    wrong = r"once\['pause_after_failures'\]: found 0, expected a whole number, at least 1, or None"
+    wait_until(lambda: any(re.search(wrong, beat.log) for beat in beats), "the wrong row is named", 60)
+    wait_until(lambda: sum(len(re.findall("is late: failed", beat.log)) for beat in beats) >= 2, "both are late", 60)

@@ -177,9 +177,27 @@ def test_headers_without_once(make: Any) -> None:
     assert (policy.catch_up, policy.grace, policy.anchor) == ("all", 3600, datetime(2026, 2, 28, 23, tzinfo=UTC))
 
 
+def test_what_a_row_may_set(make: Any) -> None:
+    """Whatever an entry may: how its windows wait, and what people are told."""
+    once = {
+        "overlap": "buffer_first", "limit": "reports", "deadline": 900, "pause_after_failures": 5,
+        "on_failure": "proj.tell", "tracked": True,
+    }  # fmt: skip
+    entry = make(interval=5, headers=json.dumps({"once": once}))
+    beat = Entries("beat", Settings(redis_url="redis://h", limits={"reports": 3}), {})
+    beat.refresh({"row": entry})
+    row = beat.get("row")
+    assert row is not None, beat.wrong
+    assert {key: getattr(row.policy, key) for key in once} == once
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "once": ({"headers": '{"once": {"grce": 1}}'}, r"'row', option 'once': unknown key 'grce' \(did you mean 'grace'"),
     "value": ({"headers": '{"once": {"grace": "1h"}}'}, r"'row', once\['grace'\]: found '1h'"),
+    "limit": (
+        {"headers": '{"once": {"limit": "reports"}}'},
+        r"'row', once\['limit'\]: found 'reports', expected a name in",
+    ),
     "kind": ({"headers": '{"once": "all"}'}, "'row', option 'once': found str, expected a dict"),
     "anchor": ({"headers": '{"once": {"anchor": "noon"}}', "expires": NOW}, r"'row', once\['anchor'\]: found 'noon'"),
     "started": ({"headers": '{"once": 5}', "start_time": NOW}, "'row', option 'once': found int"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from doc_pages import ROOT
 
+from celery_once_beat.rules import Limits
 from celery_once_beat.rules.policy import EntryPolicy, next_steps
-from celery_once_beat.settings import Settings
+from celery_once_beat.settings import OVERLAP, Settings
+from celery_once_beat.store import Begun, Buffered, ClaimRequest, Closed, Ending, LoadRequest, Store
+from celery_once_beat.windows import WindowKey
 
 TEXT = (ROOT / "docs/windows.md").read_text()
 DUE = [datetime(2026, 11, 21, 10, 10, tzinfo=timezone.utc) + n * timedelta(minutes=10) for n in range(6)]
@@ -47,3 +51,45 @@ def test_the_defaults_are_the_settings() -> None:
         "max_catch_up": str(settings.max_catch_up),
         "grace": "none" if settings.grace is None else f"{settings.grace:g} s",
     }
+
+
+def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
+    """The windows of 02:00 to 05:00 that run, in order, and those that are skipped, as the page's example goes."""
+    night = datetime(2026, 1, 1, 1, tzinfo=timezone.utc)
+    limits = Limits(max_attempts=3, recover=True, grace=None, overlap=overlap)
+    store.load_many([LoadRequest(overlap, "beat", "mark", 86400.0, limits, known=night)])
+    windows = [WindowKey(overlap, night + timedelta(hours=n)) for n in range(5)]
+    running, ran, skipped = [], [], []
+
+    def begin(window: WindowKey) -> None:
+        reply = store.begin(window, str(window.start.hour), 30.0)
+        if isinstance(reply, Begun):
+            running.append((window, reply.fence))
+            ran.append(f"{window.start:%H:%M}")
+        elif isinstance(reply, Closed):
+            skipped.append(f"{window.start:%H:%M}")
+        else:
+            assert isinstance(reply, Buffered)
+            skipped.extend(f"{start:%H:%M}" for start in reply.skipped)
+
+    for before, window in itertools.pairwise(windows):
+        store.claim_many("beat", [ClaimRequest(window, before.start, "mark")])
+        begin(window)
+    while running:
+        window, fence = running.pop(0)
+        ended = store.finish(Ending(window, str(window.start.hour), fence, "done"))
+        if ended.called is not None:
+            begin(WindowKey(overlap, ended.called))
+    return ran, skipped
+
+
+def test_overlap(redis_url: str) -> None:
+    """Each row of the example is what the store does; every policy has its row."""
+    table = TEXT.partition("<!-- overlap -->")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    assert [row[0].strip('`"') for row in rows] == list(OVERLAP)
+    store = Store(Settings(redis_url=redis_url))
+    for overlap, _, _, run, skipped in rows:
+        ran, over = played(store, overlap.strip('`"'))
+        assert (ran, sorted(over)) == (said(run), said(skipped)), overlap
+    store.close()

@@ -21,7 +21,22 @@ from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import Lookup
-from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Finished, Loaded, LoadRequest, Taken
+from celery_once_beat.store.model import (
+    Begun,
+    Buffered,
+    Called,
+    Claimed,
+    ClaimRequest,
+    Entered,
+    Finished,
+    Full,
+    Loaded,
+    LoadRequest,
+    Parked,
+    Renewal,
+    Renewed,
+    Taken,
+)
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -252,3 +267,76 @@ def test_overdue_windows_are_found_on_all_nodes(cluster: Cluster) -> None:
         wait_until(all_overdue, "all are overdue", 60)
         taken = store.take_many("beat-2", [(window(entry), MARK) for entry in ENTRIES])
         assert all(isinstance(reply, Taken) for reply in taken)
+
+
+def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
+    """begin, park, finish and call of an entry are in one slot, its parked message too."""
+    with cluster.store(wait_replicas=1) as store:
+        load(store)
+        claim(store)
+        for entry in ENTRIES:
+            first, second = window(entry), WindowKey(entry, T0 + timedelta(minutes=2))
+            (claimed,) = store.claim_many("beat-1", [ClaimRequest(second, first.start, MARK)])
+            assert isinstance(claimed, Claimed)
+            begun = store.begin(first, "A", 30.0, overlap="buffer_all")
+            assert isinstance(begun, Begun)
+            assert store.begin(second, "B", 30.0, overlap="buffer_all") == Buffered(first.start)
+            assert store.park(second, 0, "text") == Parked()
+            ended = store.finish(Ending(first, "A", begun.fence, "done"))
+            assert isinstance(ended, Finished)
+            assert ended.called == second.start
+        seconds = [WindowKey(entry, T0 + timedelta(minutes=2)) for entry in ENTRIES]
+        called = store.call_many(seconds, of_limit=False)
+        assert all(isinstance(reply, Called) and reply.message == "text" for reply in called), called
+        for second in seconds:
+            assert isinstance(store.begin(second, "B", 30.0, overlap="buffer_all"), Begun)
+        for node in cluster.masters():
+            with redis.Redis(port=node.port) as client:
+                assert list(client.scan_iter("*message:*")) == [], "it is gone once its window has begun"
+
+
+def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
+    """Its places and its windows are in different slots, and renewed in one round; of limits only those away are."""
+    for node in cluster.servers:
+        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    node = cluster.masters()[0]
+    replica = cluster.replica_of(node)
+    try:
+        with cluster.store() as store:
+            names = [f"limit-{number}" for number in range(12)]
+            slots = slots_of(node)
+            gone = {name for name in names if key_slot(store.keys.of_limit(name)["places"].encode()) in slots}
+            assert gone
+            assert set(names) - gone
+            load(store)
+            claim(store)
+            one, other = window(ENTRIES[0]), window(ENTRIES[1])
+            for name in names:
+                assert store.enter_limit(name, 1, one, "A", 60.0) == Entered()
+                assert store.enter_limit(name, 1, other, "B", 60.0) == Full()
+            begun = store.begin(one, "A", 30.0)
+            renewals = [Renewal(one, "A", begun.fence, 30.0, True, name) for name in names]
+            assert store.renew_many(renewals) == [Renewed()] * len(names)
+            last = [renewal._replace(lease=0.1) for renewal in renewals]
+            assert store.renew_many(last) == [Renewed()] * len(names)
+            assert store.leave_limit(names[0], 1, one, "A", forget=False) == (other,)
+            assert store.enter_limit(names[0], 1, other, "B", 60.0) == Entered()
+            for server in (replica, node):
+                os.kill(server.pid, signal.SIGKILL)
+            called: dict[str, Any] = {}
+
+            def looked() -> bool:
+                limits = dict.fromkeys(names, 1)
+                found = store.overdue("beat-2", datetime.now(timezone.utc), 100, limits=limits).called
+                replies = dict(zip(names, found, strict=True))
+                assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone
+                called.update({name: reply for name, reply in replies.items() if reply and name not in gone})
+                return called.keys() == {*names[1:]} - gone
+
+            wait_until(looked, "a beat calls those who wait for the places of the dead", 60)
+            assert {*called.values()} == {(other,)}
+    finally:
+        for server in (node, replica):
+            server.restart()
+        for each in cluster.servers:
+            ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")

@@ -21,10 +21,10 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Order
-from celery_once_beat.store.model import Begun, Claimed, Loaded
+from celery_once_beat.store import Ending, Order
+from celery_once_beat.store.model import Begun, Claimed, Finished, Loaded, Notice, Tell, Unchanged
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import Window, WindowKey, encode_headers
+from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 
 SECRET = "s3cret-word"
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
@@ -318,6 +318,28 @@ def _raising(stage: Stage) -> Any:
             setattr(stage, name, value)
 
     return Raising()
+
+
+def test_being_told_needs_no_more_rights(any_server: RedisServer) -> None:
+    """With the document's list what fails is told. How an earlier version ended a window needs the history."""
+    with any_server.client() as client:
+        client.flushall()
+    set_user(any_server, *rights())
+    stage = Stage(any_server.url(), redis_options={"username": "once", "password": SECRET})
+    stage.load(deadline=900.0, on_failure="proj.tell", pause_after_failures=1)
+    stage.claim(start=nth(3), missed=[nth(1), nth(2)], missed_count=2)
+    stage.start = nth(3)
+    fence = stage.begin("A").fence
+    assert stage.store.finish(Ending(stage.window, "A", fence, "failed")) == Finished()
+    for kind in ("ended", "paused"):
+        notice = Notice(stage.window, kind)
+        said = stage.store.tell_many("beat-1", [(notice, True)])[0]
+        assert isinstance(said, Tell)
+        assert stage.store.told(notice, said.turn)
+    stage.raw.hdel(stage.entry_key, f"e:{format_instant(stage.start)}")
+    stage.raw.delete(stage.run_key)
+    assert stage.store.tell_many("beat-1", [(Notice(stage.window, "late"), True)]) == [Unchanged()]
+    stage.close()
 
 
 def test_each_right_is_needed(any_server: RedisServer) -> None:

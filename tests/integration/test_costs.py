@@ -17,7 +17,7 @@ from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.keys import SHARDS
-from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
+from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest, Renewal
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -48,8 +48,8 @@ def load(store: Store) -> None:
 
 
 @contextmanager
-def counted(store: Store) -> Iterator[Counter[str]]:
-    """Count the commands that the server is sent: those of scripts not among them."""
+def counted(store: Store, by: str = "clients") -> Iterator[Counter[str]]:
+    """Count the commands that the server is sent by clients, or by scripts."""
     found: Counter[str] = Counter()
     with redis.Redis.from_url(store.settings.redis_url, decode_responses=True).monitor() as monitor:
         yield found
@@ -57,7 +57,7 @@ def counted(store: Store) -> Iterator[Counter[str]]:
         for line in iter(monitor.next_command, None):
             if line["command"].startswith("ECHO"):
                 return
-            if line["client_type"] != "lua":
+            if (line["client_type"] == "lua") == (by == "scripts"):
                 found[line["command"].split()[0]] += 1
 
 
@@ -82,6 +82,23 @@ def run(store: Store, name: str, number: int) -> None:
     store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
     begun = store.begin(window, OWNER, 30.0)
     store.finish(Ending(window, OWNER, begun.fence, "done"))
+
+
+def test_what_being_told_costs(store: Store) -> None:
+    """Nothing where it isn't asked for: each script sends the server what it did before. Else four commands more."""
+    told = Limits(max_attempts=3, recover=True, grace=None, deadline=900.0, pause_after_failures=5, on_failure="x.y")
+    store.load_many([LoadRequest("told", BEATS[0], MARK, 86400.0, told, known=T0)])
+    sent = {}
+    with redis.Redis.from_url(store.settings.redis_url) as client:
+        for name in (NAMES[0], "told"):
+            for number in range(3):
+                client.config_resetstat()
+                run(store, name, number)
+            stats = client.info("commandstats")
+            sent[name] = sum(
+                each["calls"] for command, each in stats.items() if not command.startswith("cmdstat_config")
+            )
+    assert sent == {NAMES[0]: 41, "told": 45}
 
 
 def look(store: Store) -> None:
@@ -116,13 +133,49 @@ def test_what_it_costs(store: Store) -> None:
     assert commands == {"EVALSHA": 4}, "claim, confirm, begin, finish"
     with counted(store) as commands:
         look(store)
-    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 32}, "a beat's look: one pipeline, however many entries"
+    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 48}, "a beat's look: one pipeline, however many entries"
     with redis.Redis.from_url(store.settings.redis_url) as client:
         before = client.info("stats")["total_net_input_bytes"]
         look(store)
         assert client.info("stats")["total_net_input_bytes"] - before == pytest.approx(
             quoted(r"It sends ([\d,]+) bytes a look"), rel=0.2
         )
+
+
+#: What each verb's script asks of the server, and what it asks beyond that for an entry whose windows don't overlap.
+SCRIPTS = {
+    "claim": "TIME HMGET GET SET HSET PEXPIRE PEXPIRE ZADD PTTL LLEN ZSCORE",
+    "confirm": "TIME HMGET GET ZSCORE PEXPIRE HSET ZADD",
+    "begin": "TIME HMGET GET ZSCORE DEL SET HSET ZADD",
+    "renew": "TIME HMGET GET PEXPIRE ZADD",
+    "finish": "TIME HMGET GET ZSCORE LTRIM ZREM HDEL SET HSET LPUSH PTTL",
+}
+SKIP_BEGINS = "HGET HGET HGET HGET HGET HGET HSET"
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+def test_what_waits_for_nothing_pays_nothing(store: Store, overlap: str) -> None:
+    """Without buffers and limits no verb asks more of the server than before there were any."""
+    name, since = "daily", T0
+    limits = Limits(max_attempts=3, recover=True, grace=None, overlap=overlap)
+    store.load_many([LoadRequest(name, BEATS[0], MARK, 86400.0, limits, known=since)], BEATS)
+    found: dict[str, Counter[str]] = {}
+    for number in range(3):  # the first makes keys
+        window = WindowKey(name, since + (number + 1) * HOUR)
+        with counted(store, "scripts") as found["claim"]:
+            (claimed,) = store.claim_many(BEATS[0], [ClaimRequest(window, since + number * HOUR, MARK)])
+        with counted(store, "scripts") as found["confirm"]:
+            store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
+        with counted(store, "scripts") as found["begin"]:
+            begun = store.begin(window, OWNER, 30.0)
+        with counted(store, "scripts") as found["renew"]:
+            store.renew_many([Renewal(window, OWNER, begun.fence, 30.0, True)])
+        with counted(store, "scripts") as found["finish"]:
+            store.finish(Ending(window, OWNER, begun.fence, "done"))
+    expected = {verb: Counter(commands.split()) for verb, commands in SCRIPTS.items()}
+    if overlap == "skip":
+        expected["begin"] += Counter(SKIP_BEGINS.split())
+    assert found == expected
 
 
 def test_what_it_keeps(store: Store) -> None:

@@ -249,7 +249,8 @@ def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: S
         wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
         assert result_of(system).state == "SUCCESS"
         (start,) = system.ledger.read("start")
-        assert [event["start"] for event in system.ledger.read("recorded")] == [start["start"]]
+        recorded = lambda: [event["start"] for event in system.ledger.read("recorded")]  # noqa: E731
+        wait_until(lambda: recorded() == [start["start"]], "the worker knows it, too", 60)
         beat.stop()
         worker.end()
 

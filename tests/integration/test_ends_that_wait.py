@@ -25,13 +25,8 @@ def test_a_receiver_of_one_signal(worker: Worker, patient: None, name: str) -> N
     def hear(**arguments: Any) -> None:
         heard.append(arguments["window"])
 
-    others, signal.receivers = signal.receivers, []
     signal.connect(hear)
-    try:
-        worker.trace(lambda: "worked")
-    finally:
-        signal.receivers = others
-        signal.sender_receivers_cache.clear()
+    worker.trace(lambda: "worked")
     assert len(heard) == 1
     assert worker.account.counts == {"done": 1}
 

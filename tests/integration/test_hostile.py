@@ -53,7 +53,7 @@ def meaning(headers: dict[str, Any]) -> Any:
         return type(exc)
 
 
-@pytest.mark.parametrize("seed", [4, 7])
+@pytest.mark.parametrize("seed", [13, 26])
 def test_fuzzed_headers(system: System, seed: int) -> None:
     """Hundreds of messages with broken headers: each fails with one line that names the header, and isn't executed.
 

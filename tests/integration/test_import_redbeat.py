@@ -98,21 +98,26 @@ def anchor_of(found: Schedule) -> datetime | None:
 def test_what_redbeat_stores_goes_on(app: Celery, import_: Import, schedules: Schedules) -> None:
     """Task, arguments, options, crontab in the app's zone; it counts from RedBeat's last run of it."""
     due = datetime(2027, 5, 1, 12, tzinfo=BERLIN)
+    app.conf.once_beat_limits = {"reports": 3}
+    once = {"catch_up": "all", "overlap": "buffer_one", "limit": "reports", "deadline": 900, "on_failure": "proj.tell"}
     last = save(
         app, "at night", crontab(hour=2, minute="*/30", day_of_week=[1, 5]),
         args=["bolts", due], kwargs={"kind": "daily"},
-        options={"queue": "slow", "expires": 60, "once": {"catch_up": "all"}},
+        options={"queue": "slow", "expires": 60, "once": once},
     )  # fmt: skip
     said = import_("--by", "anna")
     assert said.output.startswith("+ at night: proj.work, */30 2 * * [1, 5] Europe/Berlin, from 20")
     assert said.stdout.endswith(f"1 imported, 0 left out.\nBeats of RedBeat's wait until {LOCK} is deleted.\n")
-    assert said.stderr == "once: this app doesn't know the task 'proj.work'\n"
+    assert said.stderr.splitlines() == [
+        "once: this app doesn't know the task 'proj.tell'",
+        "once: this app doesn't know the task 'proj.work'",
+    ]
     found = schedules.get("at night")
     assert found is not None
     assert found.schedule == crontab(hour=2, minute="*/30", day_of_week=[1, 5])
     assert found.schedule.tz == BERLIN
     assert (list(found.args), found.kwargs) == (["bolts", due], {"kind": "daily"})
-    assert (found.options, found.once) == ({"queue": "slow", "expires": 60}, {"catch_up": "all"})
+    assert (found.options, found.once) == ({"queue": "slow", "expires": 60}, once)
     assert (found.changed_by, found.note, found.paused) == ("anna", "imported from RedBeat", False)
     assert counts_from(schedules, "at night") == last
 
@@ -282,6 +287,8 @@ def odd(**changed: Any) -> str:
         (odd(args=7), None, "args: found 7, expected a list"),
         (odd(options=[7]), None, "options: found [7], expected an object"),
         (odd(options={"expires": "soon"}), None, "beat entry 'odd', options['expires']"),
+        (odd(options={"once": {"limit": "reports"}}), None, "beat entry 'odd', once['limit']: found 'reports', exp"),
+        (odd(options={"once": {"overlap": "buffer"}}), None, "beat entry 'odd', once['overlap']: found 'buffer'"),
         (odd(options={"once": {"grce": 1}}), None, "beat entry 'odd', option 'once': unknown key 'grce'"),
         (odd(enabled="no"), None, "enabled: found 'no', expected true or false"),
         (odd(args=[{"__type__": "interval", "every": 1, "relative": False}]), None, "args: found an object of type"),

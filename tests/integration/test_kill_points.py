@@ -5,6 +5,7 @@ After each: every window has exactly one outcome, and no success is recorded twi
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -31,6 +32,9 @@ ENDS = {
     "worker.draining": {"WITHIN": "1", "settings": {"worker_max_tasks_per_child": 3}},
 }
 RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]
+#: Of windows that wait for each other, and of those that wait for a place of a limit; by what is to happen often.
+TURNS = ["worker.before_park", "worker.parked", "worker.before_call", "worker.called", "worker.call_published"]
+PLACES = ["worker.entered", "worker.before_leave", "worker.left"]
 
 
 def goes_on(system: System, point: str, action: str, **worker: Any) -> None:
@@ -129,3 +133,62 @@ def test_a_beat_between_take_and_publish(system: System, action: str) -> None:
         system.wait_done(2)
     system.settle([beat for beat in beats if beat.alive])
     system.check_each_once()
+
+
+def all_end(system: System, point: str, action: str) -> None:
+    """Let a process be killed or frozen at the point; then every window ends, and none has or waits for a place."""
+    system.settings = {"once_beat_lease": 4.0, "once_beat_limits": {"reports": 1}}
+    system.kill_point = f"{point}:{action}"
+    beats, workers = system.pair(concurrency=3)
+    fired = system.wait_fired()
+    frozen_at = len(system.ledger.read("finish"))
+    wait_until(lambda: len(system.ledger.read("finish")) >= frozen_at + 4, "four more windows have run", 90)
+    if action == "STOP":
+        fired.resume()
+    assert all(proc.alive for proc in (*beats, *workers) if proc is not fired), "a bystander ended"
+    for entry in system.entries:
+        system.store.pause(entry)
+    for entry in system.entries:
+        wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
+    keys = system.store.keys.of_limit("reports")
+    with system.client() as client:
+        wait_until(lambda: not client.zcard(keys["waiting"]), "nobody waits for a place", 60)
+        held = lambda: client.zcount(keys["places"], client.time()[0] * 1000, "+inf")  # noqa: E731
+        wait_until(lambda: not held(), "each place is free", 60)
+    for beat in beats:
+        if beat.alive:
+            beat.stop()
+    for entry in system.entries:
+        system.check_each_once(entry, body_again=1 if action == "KILL" else 2)
+
+
+def bodies_beside_others(system: System) -> list[Any]:
+    """Bodies that came to their end, and began before the one before them ended."""
+    times = []
+    for end in system.ledger.read("finish"):
+        (start, *_) = system.ledger.read("start", entry=end["entry"], fence=end["fence"])
+        times.append((start["mono"], end["mono"], end["entry"], end["start"]))
+    times.sort()
+    return [two for one, two in itertools.pairwise(times) if two[0] < one[1]]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("point", TURNS)
+def test_a_worker_at_each_gap_of_a_turn(system: System, point: str, action: str) -> None:
+    """A worker that dies or freezes while it parks or calls: the windows that wait run all the same, one at a time."""
+    once = {"overlap": "buffer_all"}
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [1.2], "options": {"once": once}}}
+    all_end(system, point, action)
+    if action == "KILL":  # frozen, the body beside it went on, out of contact for longer than its lease
+        assert not bodies_beside_others(system)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("point", [*PLACES, "worker.parked", "worker.called"])
+def test_a_worker_at_each_gap_of_a_place(system: System, point: str, action: str) -> None:
+    """A worker that dies or freezes while it takes a place, or gives it back: no place is lost, all windows run."""
+    entry = {"task": "apps.once_app.work", "every": 2.0, "args": [0.4], "options": {"once": {"limit": "reports"}}}
+    system.entries = {f"tick-{number}": entry for number in range(3)}
+    all_end(system, point, action)
+    if action == "KILL":
+        assert not bodies_beside_others(system)

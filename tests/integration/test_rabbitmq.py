@@ -289,3 +289,40 @@ def test_rabbitmq_is_killed_under_load(system: System) -> None:
         for beat in beats:
             assert beat.log.count("the broker doesn't answer") == beat.log.count("the broker answers again") == 1
             beat.stop()
+
+
+def test_a_task_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
+    """The queue for the task of on_failure is of another type: that is said once, costs no other window, and ends."""
+    told = f"{system.queue}-told"
+    ending = {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]}
+    options = {"options": {"once": {"on_failure": "apps.once_app.tell"}}}
+    system.entries = {**EVERY_SECOND, "failing": {**ending, **options}}
+    with Connection(rabbit.url()) as connection:
+        connection.default_channel.queue_declare(told, durable=True, auto_delete=False, arguments={"x-max-length": 9})
+        system.worker().wait_ready()
+        beat = system.beat()
+        wait_until(lambda: "isn't sent, and is tried again: PreconditionFailed" in beat.log, "it is said", 60)
+        system.wait_done(8)
+        assert beat.log.count("isn't sent, and is tried again") == 1
+        connection.default_channel.queue_delete(told)
+    wait_until(lambda: "the task apps.once_app.tell is sent" in beat.log, "it is sent", 60)
+    system.settle([beat], "failing")
+
+
+def test_windows_that_wait(rabbit: RabbitServer, system: System) -> None:
+    """What is parked is published again as it came: to its queue, with its priority; the end of one begins the next."""
+    system.entries = {
+        "tick": {
+            "task": "apps.once_app.work",
+            "every": 1.0,
+            "args": [1.5],
+            "options": {"once": {"overlap": "buffer_all"}, "priority": 3},
+        }
+    }
+    system.settings |= {"once_beat_lease": 30.0}
+    worker, beat = system.worker(concurrency=2).wait_ready(), system.beat()
+    wait_until(lambda: "is called: its message is published" in worker.log, "one is called", 60)
+    system.settle([beat])
+    system.check_each_once()
+    begun = [event["start"] for event in system.ledger.read("start")]
+    assert begun == sorted(begun)

@@ -61,7 +61,9 @@ class Beat:
             }
         )
 
-    def claim(self, name: str, number: int, beat: str = "beat-1", mark: str = "mark", most: int = 3) -> list[WindowKey]:
+    def claim(
+        self, name: str, number: int, beat: str = "beat-1", mark: str = "mark", most: int = 3, **limits: Any
+    ) -> list[WindowKey]:
         """``beat`` loads an entry and claims its first windows, which are overdue from then on."""
         row = self.rows.get(name)
         mark = row.fingerprint if row else mark
@@ -72,7 +74,7 @@ class Beat:
                     beat,
                     mark,
                     86400.0,
-                    Limits(max_attempts=most, recover=True, grace=None),
+                    Limits(max_attempts=most, recover=True, grace=None, **limits),
                     known=T0,
                 )
             ],
@@ -83,7 +85,8 @@ class Beat:
             self.store.claim_many(beat, [ClaimRequest(window, T0 + n * MINUTE, mark)])
         open_key = self.store.entry_key(name).partition("entry:")[0] + "open"
         for member, _ in self.client.zscan_iter(open_key):
-            self.client.zadd(open_key, {member: 1}, xx=True)
+            if member.endswith("Z"):
+                self.client.zadd(open_key, {member: (T0 + timedelta(days=1)).timestamp() * 1000}, xx=True)
         return windows
 
     def look(self) -> tuple[list[Job], StoreUnavailableError | None]:
@@ -151,6 +154,18 @@ def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
     assert not beat.taken(), "the first page is full of the other's"
     assert beat.taken() == [window]
     assert not beat.taken(), "and the look begins at the front again"
+
+
+def test_what_is_to_be_said_hides_nothing(beat: Beat) -> None:
+    """Hundreds of windows were claimed at once, long after their deadlines: what is overdue is found all the same."""
+    beat.schedule("a")
+    windows = beat.claim("a", 250, deadline=1.0)
+    overdue = beat.recovery.look(REPORT)
+    assert overdue == windows[:100]
+    assert len(beat.recovery.notices) == 100
+    (known,) = {notice.kind for notice in beat.recovery.notices}
+    assert known == "late"
+    assert beat.recovery.look(REPORT) == windows[100:200], "nobody moved the first"
 
 
 def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:

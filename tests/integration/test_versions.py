@@ -176,3 +176,108 @@ def test_old_and_new_readers(system: System, old: dict[str, str]) -> None:
     system.beat("old again", **old).wait_ready()
     system.wait_done(3)
     assert {entry["entry"] for entry in shown()["entries"]} == set(system.entries)
+
+
+#: Commits before windows were told of.
+UNTOLD = ("884aff6", pytest.param("29d9282", marks=pytest.mark.long))
+
+
+@pytest.mark.parametrize("commit", UNTOLD)
+def test_what_is_told_beside_old_beats_and_workers(system: System, commit: str, tmp_path: Path) -> None:
+    """An old beat passes over what is to be told, and works on; a new one tells it once it is back."""
+    old = package_of(commit, tmp_path)
+    entry = {"task": "apps.once_app.ending", "args": ["fails"], "every": 1.0}
+    system.entries = {"tick": entry, "tock": {"task": "apps.once_app.work", "every": 1.0}}
+    told = {"deadline": 2.0, "on_failure": "apps.once_app.tell"}
+    new = {**system.entries, "tick": {**entry, "options": {"once": told}}}
+    system.worker("listener", extra_args=["-Q", f"{system.queue}-told"]).wait_ready()
+    for worker in (system.worker("old worker", env=old), system.worker("worker")):
+        worker.wait_ready()
+    old_beat, new_beat = system.beat("old", **old), system.beat("new", entries=new)
+    for beat in (old_beat, new_beat):
+        beat.wait_ready()
+    wait_until(lambda: len(system.ledger.read("told")) >= 3, "ends are told", 60)
+    wait_until(lambda: len(system.ledger.read("late")) >= 3, "late windows are told", 60)
+    new_beat.kill()
+    system.count_as_gone(new_beat)
+    before = len(system.starts("tock"))
+    wait_until(lambda: len(system.starts("tock")) > before + 5, "the old beat goes on", 60)
+    with system.client() as client:
+        notices = client.zcount(system.store.keys.open(system.store.shard_of("tick")), "-inf", "+inf")
+    assert notices > 0
+    again = system.beat("new again", entries=new)
+    again.wait_ready()
+    account = system.account()
+    shard = system.store.keys.open(system.store.shard_of("tick"))
+    for name in ("tick", "tock"):
+        system.store.pause(name)
+    wait_until(lambda: not system.account().open, "every window has its outcome", 60)
+    with system.client() as client:
+        wait_until(lambda: not client.zcard(shard), "all is told", 60)
+    assert account.deadline == 2.0
+    for kind in ("told", "late"):
+        starts = [each["start"] for each in system.ledger.read(kind)]
+        assert len(starts) - len(set(starts)) <= 1, "of what the killed one said, one may be said again"
+    assert set(system.outcomes()) == {"failed"}
+    assert set(system.outcomes("tock")) == {"done"}
+    assert "is no account" not in old_beat.log
+    assert "Traceback" not in old_beat.log
+    system.check_conservation()
+
+
+#: The last commit that knows neither buffers nor limits.
+BEFORE_BUFFERS = "29d9282"
+
+
+def two_at_once(system: System) -> int:
+    """How many bodies ran at the same time at most, by the ledger."""
+    events = (event for event in system.ledger.read() if event["kind"] in {"start", "finish"})
+    running, most = 0, 0
+    for event in sorted(events, key=lambda event: (event["mono"], event["kind"] == "start")):
+        running += 1 if event["kind"] == "start" else -1
+        most = max(most, running)
+    return most
+
+
+@pytest.mark.long
+def test_a_worker_that_knows_no_buffers(system: System, tmp_path: Path) -> None:
+    """It skips what has to wait, and nothing runs beside another; what it ends, a beat calls the next of."""
+    old = package_of(BEFORE_BUFFERS, tmp_path)
+    system.entries = {
+        "tick": {
+            "task": "apps.once_app.work",
+            "every": 1.0,
+            "args": [1.5],
+            "options": {"once": {"overlap": "buffer_all"}},
+        }
+    }
+    system.settings = {"once_beat_lease": 30.0}
+    workers = [system.worker("old", concurrency=2, env=old), system.worker("new", concurrency=2)]
+    for worker in workers:
+        worker.wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.outcomes().get("skipped"), "the old one skips", 60)
+    wait_until(lambda: "waits for 20" in workers[1].log, "the new one lets wait", 60)
+    workers[0].stop()
+    system.settle([beat], timeout=120)
+    assert set(system.outcomes()) == {"done", "skipped"}
+    assert two_at_once(system) == 1
+    system.check_conservation()
+
+
+@pytest.mark.long
+def test_a_worker_that_knows_no_limits(system: System, tmp_path: Path) -> None:
+    """It puts messages with a limit back, until a worker that knows it has them."""
+    old = package_of(BEFORE_BUFFERS, tmp_path)
+    system.entries = {"tick": {"task": "apps.once_app.work", "every": 2.0, "options": {"once": {"limit": "reports"}}}}
+    system.settings = {"once_beat_start_timeout": 600.0}
+    limits = {"settings": {"once_beat_limits": {"reports": 1}}}
+    first = system.worker("old", env=old).wait_ready()
+    beat = system.beat(**limits)
+    wait_until(lambda: "messages are put back" in first.log, "it puts one back", 60)
+    assert not system.ledger.read("start")
+    system.worker("new", env=limits).wait_ready()
+    system.wait_done(3)
+    system.settle([beat])
+    assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"new"}
+    system.check_each_once()

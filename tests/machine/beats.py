@@ -63,7 +63,7 @@ class BeatRules(Rules):
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
             entry, beat.name, beat.definition, 30 * 86_400.0,
-            Limits(**{name: self.limits[name] for name in ("max_attempts", "recover", "grace")}),
+            Limits(**self.limits, **self.told),
             beat.loaded_at[entry], beat.known.get(entry), absent_at=beat.absent.get(entry),
         )  # fmt: skip
         before = self.world.books.accounts[entry]
@@ -190,7 +190,8 @@ class BeatRules(Rules):
         found = self.world.store.overdue(beat.name, self.world.time, 100)
         self.learn(beat, found.heartbeat)
         # In an order of their own: those whose deadlines are of one tick come in one that the machine's load decides.
-        for window in sorted((window for shard in found.shards for window in shard), key=astuple):
+        windows = (each for shard in found.shards for each in shard if isinstance(each, WindowKey))
+        for window in sorted(windows, key=astuple):
             reply = self.world.ask(
                 "take",
                 lambda window=window: self.world.store.take_many(beat.name, [(window, beat.definition)])[0],

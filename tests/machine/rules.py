@@ -17,7 +17,7 @@ START_TIMEOUT = 600.0 + OFF
 several = st.integers(0, 50)
 maybe = st.booleans()
 rarely = st.sampled_from([False, False, False, True])
-entries = st.sampled_from(["tracked", "tracked", "untracked"])
+entries = st.sampled_from(["tracked", "tracked", "other", "untracked"])
 
 
 class Rules(RuleBasedStateMachine):
@@ -26,6 +26,8 @@ class Rules(RuleBasedStateMachine):
     world: World
     policy: EntryPolicy
     expires: float | None
+    #: What is to be said of windows: the limits of that.
+    told: dict[str, object]
     begun: dict[tuple[WindowKey, int], set[int]]
     names: int
 

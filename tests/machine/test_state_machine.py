@@ -14,8 +14,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
-from machine.beats import BeatRules, Job
+from machine.beats import Job
+from machine.notices import TOLD, NoticeRules
 from machine.rules import START_TIMEOUT, entries, maybe, nothing, rarely, several
+from machine.waiting import OVERLAPS, WaitingRules, WaitingWorld
 from machine.workers import WorkerRules
 from machine.world import DEFINITIONS, ENTRIES, OFF, Told, World
 
@@ -25,22 +27,33 @@ from celery_once_beat.windows import WindowKey, starts_after
 
 #: Seconds that pass: the first two within a lease and longer than one.
 PASSES = (1.7, 5.7, 11.3, 16.7, 61.9, 613.0, 1307.0)
+#: Seconds after which one that waits for another of its entry is looked at again, at the end.
+LOOK_AGAIN = 20.0
 #: So many windows may be late and still run, of those that catch up.
 MOST = 3
 
 
-class Machine(BeatRules, WorkerRules):
+#: What differs between runs.
+RUNS = {
+    "max_attempts": st.integers(1, 3),
+    "recover": st.sampled_from([True, True, True, False]),
+    "grace": st.sampled_from([None, None, 30.0 + OFF]),
+    "expires": st.sampled_from([None, None, 45.0 + OFF]),
+    "loses": st.sampled_from([None, None, None, "last writes", "everything"]),
+    "told": st.sampled_from(TOLD),
+}
+
+
+class Machine(NoticeRules, WorkerRules):
     """Beats, workers, people, time and loss."""
 
-    @initialize(
-        max_attempts=st.integers(1, 3),
-        recover=st.sampled_from([True, True, True, False]),
-        grace=st.sampled_from([None, None, 30.0 + OFF]),
-        expires=st.sampled_from([None, None, 45.0 + OFF]),
-        loses=st.sampled_from([None, None, None, "last writes", "everything"]),
-    )
-    def set_up(self, max_attempts, recover, grace, expires, loses):
-        self.limits = {"max_attempts": max_attempts, "recover": recover, "grace": grace}
+    made_of = World
+
+    @initialize(**RUNS)
+    def set_up(self, max_attempts, recover, grace, expires, loses, told, overlap=None):
+        self.told = told
+        self.begin_telling()
+        self.limits = {"max_attempts": max_attempts, "recover": recover, "grace": grace, "overlap": overlap}
         self.expires = expires
         self.loses = loses
         self.policy = EntryPolicy(
@@ -56,7 +69,7 @@ class Machine(BeatRules, WorkerRules):
 
     def __init__(self):
         super().__init__()
-        self.world = World(_server())
+        self.world = self.made_of(_server())
 
     # -- people -----------------------------------------------------------------------------------------------
 
@@ -138,7 +151,7 @@ class Machine(BeatRules, WorkerRules):
 
     def end_well(self):
         world = self.world
-        world.running.clear()
+        self.all_die()
         world.pass_time(17.9)  # the other beats count as gone
         beat = self.new_beat("ten")
         for entry in ENTRIES:
@@ -146,16 +159,26 @@ class Machine(BeatRules, WorkerRules):
             self.load(beat, entry)
         for _ in range(200):
             self.take_by(beat)
+            self.tell_due(beat)
             self.send_all(beat)
             while world.queue:
                 execution = self.begin_by(world.queue.pop())
                 if execution:
                     assert isinstance(self.finish_by(execution, "done"), r.Finished)
+                self.finish_steps()
             deadlines = world.deadlines()
             if not deadlines:
                 break
-            world.pass_time(max(min(deadlines) - world.time.timestamp(), 0))
+            now = world.time.timestamp()
+            # What is overdue all the same waits for another, until that one's deadline, or isn't waited for any more.
+            waits = [LOOK_AGAIN] if min(deadlines) <= now else []
+            world.pass_time(min([at - now for at in deadlines if at > now] + waits))
         assert not world.books.open, f"still open: {world.books.open}"
+        self.tell_all(beat)
+        if world.books.accounts["tracked"].paused:  # since the last resume, by what ended meanwhile
+            if not world.lossy:
+                self.check_pause("tracked")
+            world.store.resume("tracked")
         before = world.books.accounts["tracked"]
         self.claim_by(beat, "tracked")
         after = world.books.accounts["tracked"]
@@ -165,6 +188,27 @@ class Machine(BeatRules, WorkerRules):
         world.check_law()
 
 
+class WaitingMachine(WaitingRules, Machine):
+    """The same, and windows wait for each other, for a place of a limit, or for both."""
+
+    made_of = WaitingWorld
+
+    @initialize(
+        **RUNS,
+        overlap=st.sampled_from([None, *OVERLAPS]),
+        of_task=st.sampled_from(OVERLAPS),
+        most=st.sampled_from([None, 1, 1, 2, 3]),
+    )
+    def set_up(self, of_task, most, **run):
+        self.world.of_task, self.most = of_task, most
+        self.errands, self.line, self.last_serial = [], {}, {}
+        super().set_up(**run)
+
+    def end_well(self):
+        super().end_well()
+        self.check_all_is_free()
+
+
 _SERVERS = []
 
 
@@ -172,34 +216,39 @@ def _server():
     return _SERVERS[-1]
 
 
-def run_machine(start_redis, runs, seed):
+def run_machine(kind, start_redis, runs, seed):
     """So many runs of 50 steps, on a server whose clock they move."""
     _SERVERS.append(start_redis(faketime=0))
     settings = hypothesis.settings(
         max_examples=runs, stateful_step_count=50, deadline=None, derandomize=False, database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
-    machine = hypothesis.seed(seed)(type("Machine", (Machine,), {}))
+    machine = hypothesis.seed(seed)(type(kind.__name__, (kind,), {}))
     try:
         hypothesis.stateful.run_state_machine_as_test(machine, settings=settings)
     finally:
         _SERVERS.pop()
 
 
+KINDS = pytest.mark.parametrize("kind", [Machine, WaitingMachine], ids=["all begin at once", "some wait"])
+
+
+@KINDS
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(2))
-def test_some_orders_of_steps(part, start_redis, request):
+def test_some_orders_of_steps(kind, part, start_redis, request):
     """The promise holds in every order of steps; of these a hundred are tried."""
-    run_machine(start_redis, 50, request.config.getoption("seed") * 2 + part)
+    run_machine(kind, start_redis, 50, request.config.getoption("seed") * 2 + part)
 
 
 PARTS = 8
 
 
+@KINDS
 @pytest.mark.long
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_any_order_of_steps(part, start_redis, request):
+def test_any_order_of_steps(kind, part, start_redis, request):
     """The same for 2,000 of them, or as many as ``--runs`` says."""
     runs = -(-request.config.getoption("runs") // PARTS)
-    run_machine(start_redis, runs, request.config.getoption("seed") * PARTS + part)
+    run_machine(kind, start_redis, runs, request.config.getoption("seed") * PARTS + part)

@@ -39,6 +39,12 @@ class WorkerRules(Rules):
 
         self.world.ask("receive", send, nothing, twice=twice)
 
+    def all_die(self) -> None:
+        self.world.running.clear()
+
+    def finish_steps(self) -> None:
+        """What workers are in the middle of is done: nothing here, where each verb is all of a step."""
+
     def begin_next(self, message: Message) -> None:
         execution = self.begin_by(message)
         if execution:
@@ -102,7 +108,9 @@ class WorkerRules(Rules):
         twice=maybe,
     )
     def hand_over(self, which, delay, copies, twice):
-        execution = self.pick(self.world.running, which)
+        self.hand_over_by(self.pick(self.world.running, which), delay, copies, twice=twice)
+
+    def hand_over_by(self, execution: Execution, delay: float, copies: int, *, twice: bool) -> None:
         message = execution.message
         self.world.running.remove(execution)
 
@@ -127,14 +135,16 @@ class WorkerRules(Rules):
     @precondition(lambda self: self.world.running)
     @rule(which=several)
     def revoke_running(self, which):
-        execution = self.pick(self.world.running, which)
+        self.revoke_by(self.pick(self.world.running, which))
+
+    def revoke_by(self, execution: Execution):
         self.world.running.remove(execution)
         window, tracked = execution.message.window, execution.message.tracked
 
         def send():
             return self.world.store.finish(Ending(window, execution.owner, 0, "revoked", tracked=tracked))
 
-        self.world.ask("revoke", send, self.ends(window, "revoked"))
+        return self.world.ask("revoke", send, self.ends(window, "revoked"))
 
     @precondition(lambda self: self.world.queue)
     @rule(which=several, outcome=st.sampled_from(["expired", "revoked"]), twice=maybe)

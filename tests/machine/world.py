@@ -21,7 +21,7 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import model as r
-from celery_once_beat.store.codec import read_account
+from celery_once_beat.store.codec import read_account, read_members
 from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
@@ -37,7 +37,7 @@ LEASE = 5.0 + OFF
 #: Longer than any run: a message that is older than it may run once more, which is promised nowhere to be refused.
 RETENTION = 20 * 86_400.0 + OFF
 #: Entry → whether a worker closes its windows.
-ENTRIES = {"tracked": True, "untracked": False}
+ENTRIES = {"tracked": True, "other": True, "untracked": False}
 #: What each definition's schedule is, by its fingerprint.
 DEFINITIONS = {"ten": schedule(timedelta(seconds=10)), "seven": schedule(timedelta(seconds=7))}
 _BEGINNING = datetime(2030, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
@@ -61,6 +61,10 @@ class Execution:
     fence: int
     until: datetime
     handed_over: bool = False
+    #: Its entry's windows don't overlap, as it was told when it began.
+    serial: bool = False
+    #: It has a place of the limit.
+    placed: bool = False
 
 
 @dataclass
@@ -69,6 +73,8 @@ class Books:
 
     accounts: dict[str, EntryAccount | None]
     open: set[WindowKey]
+    #: What is to be said, each with when it is due, server ms.
+    notices: dict[r.Notice, float]
 
     def total(self, entry: str) -> Counter[str]:
         account = self.accounts[entry]
@@ -106,6 +112,8 @@ class World:
         #: Window and how often it was backfilled → what closed it.
         self.closings: dict[tuple[WindowKey, int], list[str]] = {}
         self.backfills: Counter[WindowKey] = Counter()
+        #: Windows that ended and weren't done, at any time.
+        self.owed: set[WindowKey] = set()
         self.fences: Counter[str] = Counter()
         #: The server has lost what it had answered: what closes twice or overlaps after that is excused.
         self.lossy = False
@@ -217,6 +225,8 @@ class World:
     def _close(self, window: WindowKey, outcome: str) -> None:
         ends = self.closings.setdefault((window, self.backfills[window]), [])
         ends.append(outcome)
+        if outcome not in ("done", "untracked"):
+            self.owed.add(window)
         assert len(ends) == 1 or self.lossy, f"{window} was closed as {ends}"
 
     # -- the books --------------------------------------------------------------------------------------------
@@ -225,18 +235,22 @@ class World:
         with self.client.pipeline(transaction=False) as pipe:
             for entry in ENTRIES:
                 pipe.hgetall(self.store.entry_key(entry))
-                pipe.zrange(self.open_key(entry), 0, -1)
+                pipe.zrange(self.open_key(entry), 0, -1, withscores=True)
             raw = pipe.execute()
-        accounts, open_windows = {}, set()
+        accounts, open_windows, notices = {}, set(), {}
         for entry, fields, members in zip(ENTRIES, raw[::2], raw[1::2], strict=True):
             account = read_account(entry, fields)
             assert not isinstance(account, OnceError), account
             accounts[entry] = account
-            for member in members:
-                name, _, start = member.rpartition("@")
-                assert name == entry, member
-                open_windows.add(WindowKey(name, datetime.fromisoformat(start.replace("Z", "+00:00"))))
-        return Books(accounts, open_windows)
+            found = read_members([member for member, _ in members])
+            for each, (member, at) in zip(found, members, strict=True):
+                assert each is not None, member
+                if isinstance(each, r.Notice):
+                    notices[each] = at - r.FIRST_NOTICE
+                else:
+                    open_windows.add(each)
+                assert member.startswith(f"{entry}@"), member
+        return Books(accounts, open_windows, notices)
 
     def open_key(self, entry: str) -> str:
         return self.store.keys.open(self.store.shard_of(entry))
@@ -244,7 +258,7 @@ class World:
     def deadlines(self) -> list[float]:
         """Of all open windows, server seconds."""
         members = [self.client.zrange(self.open_key(entry), 0, -1, withscores=True) for entry in ENTRIES]
-        return [deadline / 1000 for of_entry in members for _, deadline in of_entry]
+        return [deadline / 1000 for of_entry in members for member, deadline in of_entry if member.endswith("Z")]
 
     def check_law(self) -> None:
         """Windows that the schedule defines since the definition came in force = outcomes + open."""
@@ -270,6 +284,8 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two answers say the same; what was missed is counted, and said, by the first alone."""
     if isinstance(one, (r.Claimed, r.Moved)) and type(one) is type(other):
         return {**vars(one), "missed": 0} == {**vars(other), "missed": 0}
-    if one == r.Unchanged("put off"):  # what has been put off isn't overdue any more
+    if one in map(r.Unchanged, ("put off", "waits", "held")):  # what has been put off isn't overdue any more
         return other in (one, r.Unchanged("not overdue"))
+    if isinstance(one, r.Closed) and isinstance(other, r.Closed):  # who was called is called again: that costs a copy
+        return one.outcome == other.outcome
     return one == other

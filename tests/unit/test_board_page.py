@@ -36,13 +36,17 @@ def past(start: datetime = START, **more: Any) -> WindowSeen:
         "start": start, "outcome": "done", "claimed": start, "begun": start + timedelta(seconds=1.2),
         "closed": start + timedelta(seconds=4), "attempts": 1, "missed": 0, "beat": "host-a:17", "worker": "host-b",
     }  # fmt: skip
-    refused = more.pop("refused", 0)
+    refused, done_by = more.pop("refused", 0), more.pop("done_by", None)
     record = Past(**{**told, **more})
-    return WindowSeen(start, record.outcome, past=record, refused=refused)
+    return WindowSeen(start, record.outcome, past=record, refused=refused, done_by=done_by)
 
 
 def running(start: datetime = START, state: str = "running", begun: datetime | None = START) -> WindowSeen:
     return WindowSeen(start, state, open=OpenWindow(start, begun, 1, 0, False, False, "host-a:17:x", "host-b:1:d/1"))
+
+
+def by(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
 
 
 def entry(name: str = "nightly-report", **more: Any) -> EntryStatus:
@@ -146,10 +150,46 @@ def test_a_story_of_each_kind() -> None:
     assert waits["State"] == "waits: no worker has begun it yet"
     assert waits["Published"] == "its message is out, or on its way"
     assert (waits["Begun"], waits["Late"]) == ("-", "-")
+    buffered = told(replace(running(state="buffered", begun=None), waits_for=START - timedelta(hours=1)), timezone.utc)
+    assert buffered["Waits for"] == "the window of 21 November 2026 00:00:00 UTC"
+    assert buffered["Published"] == "yes, and its message is kept until it is called"
     assert not {"Took", "Running for"} & waits.keys()
+    for_that = replace(running(state="buffered", begun=None), waits_for=START - timedelta(hours=1))
+    assert told(for_that)["Waits for"] == "the window of 21 November 2026 01:00:00 CET (2026-11-21 00:00:00 UTC)"
+    assert words.label("a", WindowStatus.of(for_that), BERLIN).endswith(", waits its turn, for that of 01:00")
+    for_place = replace(running(state="buffered", begun=None), limit="reports")
+    assert told(for_place)["Waits for"] == "a place of the limit reports"
+    assert words.label("a", WindowStatus.of(for_place), BERLIN).endswith(", waits its turn, for a place of reports")
     missed = told(past(outcome="missed", begun=None, attempts=0, missed=3, worker=""))
     assert missed["Missed with it"] == "2 windows before it"
     assert missed["Published"] == "-"
+
+
+def test_what_ended_past_its_deadline_is_seen() -> None:
+    """By how much, in words and by a line below its cell; what is open is so in its story alone."""
+    assert labels(past(done_by=by(3))) == [
+        "nightly-report, 21 November 02:00, done, 1.2 s late, 1.0 s past its deadline"
+    ]
+    assert labels(past(done_by=by(4))) == ["nightly-report, 21 November 02:00, done, 1.2 s late"]
+    assert labels(past(outcome="skipped", begun=None, attempts=0, done_by=by(3))) == [
+        "nightly-report, 21 November 02:00, skipped"
+    ]
+
+    def story(window: WindowSeen) -> str | None:
+        return dict(words.story_words(WindowStatus.of(window), timezone.utc, by(75))).get("To be done by")
+
+    assert story(past(done_by=by(3))) == "21 November 2026 01:00:03 UTC: 1.0 s past it"
+    assert story(past(done_by=by(4))) == "21 November 2026 01:00:04 UTC"
+    assert story(replace(running(), done_by=by(70))) == "21 November 2026 01:01:10 UTC: 5.0 s past it"
+    assert story(past()) is None
+
+    def row(*windows: WindowSeen) -> str:
+        return list(show(page_of(*windows), Choice()).rows.values())[1]
+
+    assert 'class="done past-deadline"' in row(past(done_by=by(3)))
+    assert "past" not in row(past(done_by=by(4)), replace(running(), done_by=by(1)))
+    both = row(past(START + timedelta(minutes=1), done_by=by(600)), past(done_by=by(3)))
+    assert "2 windows: 2 done, 1 past the deadline" in both
 
 
 def test_an_instant_at_the_calendars_ends() -> None:

@@ -100,6 +100,10 @@ def test_addresses_and_clocks() -> None:
     assert not list(address_findings(["tick", "a at noon"]))
     (finding,) = address_findings(["tick", "proj.add(<object at 0x7f12>)"])
     assert "0x7f12" in finding.found
+    names = [f"{number}: <object at 0x7f12>{'a' * 99}" for number in range(6)]
+    (finding,) = address_findings(names)
+    said = "with an object's address in them: " + ", ".join(repr(name[:60]) for name in names[:5])
+    assert (finding.check, finding.verdict, finding.found) == ("names", "warn", said)
     (finding,) = clock_findings([("one", 0.1), ("two", -3.0)])
     assert (finding.verdict, finding.found) == ("warn", "from the server's: two -3.0 s")
     (finding,) = clock_findings([("one", 0.1), ("two", -1.9)])

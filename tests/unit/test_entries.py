@@ -6,6 +6,7 @@ import itertools
 import logging
 import tracemalloc
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Entries
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import ScheduleError
+from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules.policy import Step
 from celery_once_beat.schedules import LoadedDefinition, cron, excluding
 from celery_once_beat.settings import Settings
@@ -765,3 +766,28 @@ def test_a_file_of_holidays_that_cannot_be_read_is_its_entrys_trouble(caplog: py
     assert line.startswith("once: entry 'shut' is left out: excluding: /nowhere/holidays.ics ")
     rows.refresh({"shut": entry(shut), "open": entry(60.0)})
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("overlap", "buffer_all"),
+        ("limit", "reports"),
+        ("deadline", 900.0),
+        ("pause_after_failures", 5),
+        ("on_failure", "proj.tell"),
+    ],
+)
+def test_what_untracked_entries_cant_set(key: str, value: object) -> None:
+    """Nobody would know when a window has ended: the error names the entry, what was found and what was expected."""
+    once = {key: value}
+    settings = replace(SETTINGS, limits={"reports": 3})
+    entries = Entries("beat", settings, TASKS)
+    for task, tracked in (("proj.unknown", {}), ("proj.task", {"tracked": False})):
+        source = ScheduleEntry("e", task, schedule=schedule(60), options={"once": {**once, **tracked}}, app=APP)
+        with pytest.raises(
+            SettingError, match=rf"'e', once\['{key}'\]: found {value!r} on an untracked entry, expected "
+        ):
+            entries.make("e", source)
+    source = ScheduleEntry("e", "proj.unknown", schedule=schedule(60), options={"once": {"overlap": "skip"}}, app=APP)
+    assert not entries.make("e", source).tracked

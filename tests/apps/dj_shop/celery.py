@@ -100,6 +100,22 @@ def deadly(self):
     note("finish", self.window)
 
 
+@app.task
+def slow():
+    time.sleep(1.5)
+
+
+@app.task(bind=True)
+def failing(self):
+    note("start", self.window)
+    raise ValueError("no rows")
+
+
+@app.task(base=Task)
+def tell(**kwargs):
+    ledger.write("told", **kwargs)
+
+
 @app.task(base=Task)
 def stock(what):
     note("start", None, what=what)

@@ -1,0 +1,573 @@
+"""Windows that wait for each other: which one waits, which is called, what becomes of the others. Verb by verb."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+
+from celery_once_beat.beat.entries import Entries
+from celery_once_beat.beat.recovery import Recovery
+from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.rules import Limits
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Ending
+from celery_once_beat.store.lookup import Lookup
+from celery_once_beat.store.model import (
+    MOST_WAITING,
+    Again,
+    BeatReport,
+    Begun,
+    Buffered,
+    Busy,
+    Called,
+    Claimed,
+    ClaimRequest,
+    Closed,
+    Confirmation,
+    Confirmed,
+    Finished,
+    Full,
+    LoadRequest,
+    Notice,
+    Parked,
+    Published,
+    Stale,
+    Taken,
+    Unchanged,
+)
+from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import WindowKey, format_instant
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+#: Characters that a message may have: nothing of it is read by the store.
+MESSAGE = '{"body": "W1tdLCB7fSwge31d", "of": "é"}'
+
+
+class Tick:
+    """One entry with claimed windows 1 to 9; window 1 starts a minute after the first cursor."""
+
+    def __init__(self, url: str, most: int = 0, **limits: Any) -> None:
+        self.store = Store(Settings(redis_url=url, limits={"reports": most} if most else {}))
+        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.fences: dict[str, int] = {}
+        self.limits = {"max_attempts": 3, "recover": True, "grace": None, **limits}
+        self.load()
+        for number in range(1, 10):
+            request = ClaimRequest(self.window(number), START + (number - 1) * MINUTE, "mark")
+            assert isinstance(self.store.claim_many("beat", [request])[0], Claimed)
+
+    def load(self, **limits: Any) -> None:
+        self.limits |= limits
+        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, Limits(**self.limits), known=START)])
+
+    def close(self) -> None:
+        self.store.close()
+        self.raw.close()
+
+    def window(self, number: int) -> WindowKey:
+        return WindowKey("tick", START + number * MINUTE)
+
+    def start(self, number: int) -> datetime:
+        return self.window(number).start
+
+    def begin(self, number: int, owner: str | None = None, retry: int = 0, **more: Any) -> Any:
+        owner = owner or f"w{number}"
+        reply = self.store.begin(self.window(number), owner, 30.0, retry, **more)
+        if isinstance(reply, Begun):
+            self.fences[owner] = reply.fence
+        return reply
+
+    def end(self, number: int, outcome: str = "done", again: float | None = None, owner: str | None = None) -> Any:
+        owner = owner or f"w{number}"
+        return self.store.finish(Ending(self.window(number), owner, self.fences[owner], outcome, again))
+
+    def park(self, number: int, retry: int = 0) -> Any:
+        return self.store.park(self.window(number), retry, MESSAGE)
+
+    def wait(self, number: int) -> Any:
+        """Begin, and park what waits."""
+        reply = self.begin(number)
+        if isinstance(reply, Buffered):
+            assert self.park(number) == Parked()
+        return reply
+
+    def call(self, number: int, *, of_limit: bool = False) -> Any:
+        return self.store.call_many([self.window(number)], of_limit=of_limit)[0]
+
+    def take(self, number: int) -> Any:
+        return self.store.take_many("beat", [(self.window(number), "mark")])[0]
+
+    def die(self, number: int, seconds_ago: float = 0.001) -> None:
+        """Its lease has run out, and its deadline has passed."""
+        self.raw.delete(*self.raw.keys(f"once:*run:tick:{format_instant(self.start(number))}"))
+        self.overdue(number, seconds_ago)
+
+    def overdue(self, number: int, seconds_ago: float = 0.001) -> None:
+        now = self.raw.time()[0] * 1000 - seconds_ago * 1000
+        self.raw.zadd(self.store.keys.open(self.store.shard_of("tick")), {self.member(number): now}, xx=True)
+
+    def member(self, number: int) -> str:
+        return f"tick@{format_instant(self.start(number))}"
+
+    def due_in(self, number: int) -> float:
+        """Seconds until the window is overdue."""
+        seconds, micro = self.raw.time()
+        deadline = self.raw.zscore(self.store.keys.open(self.store.shard_of("tick")), self.member(number))
+        assert deadline is not None, "it is closed"
+        return deadline / 1000 - seconds - micro / 1e6
+
+    def messages(self) -> list[str]:
+        return list(self.raw.scan_iter("*message:*"))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.store.account("tick").counts
+
+
+@pytest.fixture
+def make(redis_url: str) -> Iterator[Any]:
+    made: list[Tick] = []
+
+    def make(**limits: Any) -> Tick:
+        made.append(Tick(redis_url, **limits))
+        return made[-1]
+
+    yield make
+    for tick in made:
+        tick.close()
+
+
+def test_all_run_in_order(make: Any) -> None:
+    """buffer_all: each waits for its turn; the end of one calls the oldest, whichever came first."""
+    tick = make(overlap="buffer_all")
+    assert isinstance(tick.begin(1), Begun)
+    for number in (3, 4, 2):
+        assert tick.wait(number) == Buffered(tick.start(1))
+        assert tick.due_in(number) > 300, "no beat asks for it"
+    for number, following in itertools.pairwise([1, 2, 3, 4]):
+        assert tick.end(number).called == tick.start(following)
+        assert tick.end(number).called == tick.start(following), "the reply was lost"
+        assert tick.due_in(following) < 2, "a beat takes it, if the one who ended the last dies right here"
+        assert tick.begin(9, "late") == Buffered(tick.start(following)), "the called one goes first"
+        called = tick.call(following)
+        assert called.message == MESSAGE
+        confirmed = tick.store.confirm_many([Confirmation(tick.window(following), called.turn, Published.SENT, 600.0)])
+        assert confirmed == [Confirmed()]
+        assert tick.due_in(following) > 300
+        assert isinstance(tick.begin(following), Begun)
+    assert tick.end(4).called == tick.start(9)
+    assert isinstance(tick.begin(9), Begun)
+    assert tick.end(9) == Finished()
+    assert tick.end(9).called is None
+    assert tick.messages() == []
+    assert tick.raw.hget(tick.store.entry_key("tick"), "buffered") is None
+    assert tick.counts == {"done": 5}
+
+
+@pytest.mark.parametrize(("overlap", "waits"), [("buffer_one", 4), ("buffer_first", 2)])
+def test_one_waits(make: Any, overlap: str, waits: int) -> None:
+    """Of the new ones the newest waits, or the oldest, however they come; the others are skipped and recorded."""
+    for order in ([2, 3, 4], [4, 3, 2], [3, 4, 2]):
+        tick = make(overlap=overlap)
+        tick.begin(1)
+        over = set()
+        for number in order:
+            reply = tick.wait(number)
+            over |= {number} if reply == Closed("skipped") else set()
+            over |= {each for each in (2, 3, 4) for start in getattr(reply, "skipped", ()) if start == tick.start(each)}
+        assert over == {2, 3, 4} - {waits}
+        assert tick.counts == {"skipped": 2}
+        assert len(tick.messages()) == 1
+        assert tick.end(1).called == tick.start(waits)
+        assert isinstance(tick.begin(waits), Begun)
+        assert tick.end(waits) == Finished()
+        assert tick.begin(3, "copy") == Closed("") if waits != 3 else True
+        tick.raw.flushall()
+
+
+def test_a_called_one_is_skipped_no_more(make: Any) -> None:
+    """buffer_one: what was called has the turn; a newer one waits behind it."""
+    tick = make(overlap="buffer_one")
+    tick.begin(1)
+    tick.wait(2)
+    assert tick.end(1).called == tick.start(2)
+    assert tick.wait(3) == Buffered(tick.start(2))
+    assert tick.wait(4) == Buffered(tick.start(2), skipped=(tick.start(3),))
+    assert isinstance(tick.begin(2), Begun)
+    assert tick.end(2).called == tick.start(4)
+    assert tick.counts == {"done": 2, "skipped": 1}
+
+
+def test_a_thousand_wait(make: Any) -> None:
+    """Further new ones are skipped, and it is recorded why; a copy of one that waits, or what was ordered, isn't."""
+    tick = make(overlap="buffer_all", on_failure="proj.tell")
+    last = MOST_WAITING + 3
+    asked = [ClaimRequest(tick.window(number), START + (number - 1) * MINUTE, "mark") for number in range(10, last + 1)]
+    assert all(isinstance(reply, Claimed) for reply in tick.store.claim_many("beat", asked))
+    tick.begin(1)
+    for number in range(2, MOST_WAITING + 2):
+        assert tick.begin(number) == Buffered(tick.start(1))
+    why = f"{MOST_WAITING} windows of its entry wait already"
+    assert tick.begin(last - 1) == Closed("skipped", why=why)
+    said = tick.raw.hget(tick.store.entry_key("tick"), f"e:{format_instant(tick.start(last - 1))}")
+    assert said.endswith(why)
+    assert tick.begin(9, "copy") == Buffered(tick.start(1))
+    assert isinstance(tick.store.backfill(tick.window(last - 1), "order"), Claimed)
+    ordered = WindowKey("tick", tick.start(last - 1), sent_as="of the order")
+    assert tick.store.begin(ordered, "B", 30.0) == Buffered(tick.start(1))
+    assert tick.end(1).called == tick.start(last - 1), "it was ordered"
+    tick.store.begin(ordered, "B", 30.0)
+    assert tick.store.abandon_many([(tick.window(number), "order") for number in (2, 3)]) == [Finished()] * 2
+    assert tick.begin(last) == Buffered(tick.start(last - 1)), "there is room again"
+    assert tick.counts == {"skipped": 1, "done": 1, "abandoned": 2}
+
+
+def test_a_retry_keeps_the_turn(make: Any) -> None:
+    """The others wait for the end of it, not for the end of its first execution."""
+    tick = make(overlap="buffer_all")
+    fence = tick.begin(1).fence
+    tick.wait(2)
+    tick.store.hand_over(tick.window(1), "w1", fence, 1, 60.0, 600.0)
+    assert tick.wait(3) == Buffered(tick.start(1))
+    assert tick.call(2) == Unchanged(), "it isn't its turn"
+    assert isinstance(tick.begin(1, "again", 1), Begun)
+    assert tick.end(1, owner="again").called == tick.start(2)
+
+
+def test_one_that_runs_again_later_gives_its_turn(make: Any) -> None:
+    """retry_failed_after: the next one runs meanwhile; then the failed one waits, and goes before what is new."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.wait(3)
+    assert tick.end(1, "failed", 60.0).called == tick.start(2)
+    answer = tick.end(1, "failed", 60.0)
+    assert answer == Again()
+    assert answer.called == tick.start(2), "the reply was lost"
+    tick.begin(2)
+    tick.overdue(1)
+    assert tick.take(1) == Unchanged("another window of its entry runs")
+    assert tick.end(2).called is None, "a beat takes the one that has begun before"
+    assert isinstance(tick.take(1), Taken)
+    assert isinstance(tick.begin(1, "again"), Begun)
+    assert tick.end(1, owner="again").called == tick.start(3)
+
+
+def test_what_died_goes_first(make: Any) -> None:
+    """The dead holder is recovered before what waits; given up, it calls the next."""
+    tick = make(overlap="buffer_all", max_attempts=2)
+    tick.begin(1)
+    tick.wait(2)
+    tick.die(1)
+    assert tick.wait(3) == Buffered(tick.start(1))
+    assert isinstance(tick.take(1), Taken)
+    assert isinstance(tick.begin(1, "B"), Begun)
+    assert tick.wait(4) == Buffered(tick.start(1))
+    tick.die(1)
+    assert tick.take(1) == Closed("abandoned")
+    assert tick.due_in(2) < 2
+    assert isinstance(tick.take(2) if tick.overdue(2) is None else None, Taken)
+    assert isinstance(tick.begin(2), Begun)
+    assert tick.counts == {"abandoned": 1}
+
+
+def test_who_is_dead_and_taken_by_nobody_blocks_nobody(make: Any) -> None:
+    """No beat lives: after a while a begin finds whose turn it is, and calls that one."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.die(1, seconds_ago=61)
+    assert tick.begin(3) == Buffered(tick.start(2), called=tick.start(2))
+    assert tick.call(2).message == MESSAGE
+    assert isinstance(tick.begin(2), Begun)
+    assert tick.begin(1, "late") == Buffered(tick.start(2)), "it died, and waits for the one that runs"
+    assert tick.park(1) == Parked()
+    assert tick.end(2).called == tick.start(1), "it has begun before"
+
+
+def test_a_stale_holder_calls_nobody(make: Any) -> None:
+    """It ended after others began: nothing is recorded, and it has no turn to give."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.die(1, seconds_ago=61)
+    tick.begin(3)
+    tick.begin(2)
+    assert tick.end(1) == Stale()
+    assert isinstance(tick.begin(3), Buffered)
+
+
+@pytest.mark.parametrize("how", ["abandoned", "revoked", "expired"])
+def test_one_that_ends_while_it_waits_blocks_nobody(make: Any, how: str) -> None:
+    """It has its outcome, its message is gone, and the next one is called when the turn is free."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.wait(3)
+    if how == "abandoned":
+        assert tick.store.abandon_many([(tick.window(2), "order")]) == [Finished()]
+    elif how == "revoked":
+        assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked")
+    else:
+        expires = tick.raw.hget(tick.store.entry_key("tick"), f"w:{format_instant(tick.start(2))}").split(" ")
+        expires[6] = str(tick.raw.time()[0] * 1000 - 1)
+        tick.raw.hset(tick.store.entry_key("tick"), f"w:{format_instant(tick.start(2))}", " ".join(expires))
+        tick.overdue(2)
+        assert tick.take(2) == Closed("expired")
+    assert len(tick.messages()) == 1
+    assert tick.call(2) == Unchanged()
+    assert tick.end(1).called == tick.start(3)
+    assert tick.counts == {how: 1, "done": 1}
+
+
+def test_a_called_one_that_ends_calls_the_next(make: Any) -> None:
+    """Its message had expired or was revoked: the worker that discards it is told whose turn it is."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.wait(3)
+    assert tick.end(1).called == tick.start(2)
+    assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked", tick.start(3))
+    assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked", tick.start(3)), "sent again"
+    assert isinstance(tick.begin(3), Begun)
+
+
+def test_the_end_of_the_grace(make: Any) -> None:
+    """A window that waits is missed when its grace is over: a beat is told in time."""
+    tick = make(overlap="buffer_all", grace=(datetime.now(timezone.utc) - START).total_seconds())
+    tick.raw.zrange("once:beats", 0, -1)
+    tick.begin(9)
+    tick.load(grace=(datetime.now(timezone.utc) - START).total_seconds())
+    assert tick.begin(8) == Buffered(tick.start(9))
+    assert tick.due_in(8) < 500
+    tick.load(grace=1.0)
+    tick.overdue(8)
+    assert tick.take(8) == Closed("missed")
+
+
+def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
+    """The next one is overdue at once: nobody else publishes it."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    assert tick.store.abandon_many([(tick.window(1), "order")], running=True) == [Finished()]
+    assert tick.due_in(2) < 2
+    tick.overdue(2)
+    assert isinstance(tick.take(2), Taken)
+    assert tick.end(1) == Stale()
+
+
+def test_a_beat_that_asks_too_early(make: Any) -> None:
+    """The deadline of one that waits has passed, and it isn't its turn: it is put off, and stays in line."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.overdue(2)
+    assert tick.take(2) == Unchanged("waits")
+    assert tick.due_in(2) > 300
+    assert tick.end(1).called == tick.start(2)
+
+
+def test_park(make: Any) -> None:
+    """Only what waits is parked. What was called between begin and park is told so, and begins."""
+    tick = make(overlap="buffer_all")
+    assert tick.park(1) == Unchanged(), "it hasn't begun"
+    tick.begin(1)
+    assert tick.park(1) == Unchanged(), "it runs"
+    tick.begin(2)
+    assert tick.park(2) == Parked()
+    assert tick.park(2) == Parked(), "sent again"
+    tick.begin(3)
+    assert tick.end(1).called == tick.start(2)
+    assert tick.call(2).message == MESSAGE
+    tick.begin(2)
+    assert tick.end(2).called == tick.start(3)
+    called = tick.call(3)
+    assert called == Called(called.turn, ""), "its worker died before it could park it"
+    assert tick.due_in(3) < 0.1, "so a beat publishes it"
+    assert tick.park(3) == Parked(called=True), "or its worker was slow"
+    assert isinstance(tick.begin(3), Begun)
+    tick.end(3)
+    assert tick.park(3) == Unchanged()
+
+
+def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
+    """A backfill isn't skipped, and runs before new ones that wait, also where it is of a later time."""
+    tick = make(overlap="buffer_one")
+    tick.begin(6)
+    tick.end(6)
+    assert isinstance(tick.begin(5), Begun)
+    assert isinstance(tick.store.backfill(tick.window(6), "order"), Claimed)
+    assert tick.wait(2) == Buffered(tick.start(5))
+    ordered = WindowKey("tick", tick.start(6), sent_as="of the order")
+    assert tick.store.begin(ordered, "B", 30.0) == Buffered(tick.start(5))
+    assert tick.end(5).called == tick.start(6)
+
+
+def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None:
+    """The first in line has ended meanwhile: in the same look the next is overdue, to be published."""
+    tick = Tick(redis_url, most=1)
+    settings = tick.store.settings
+    for number in (1, 2, 3):
+        entered = tick.store.enter_limit("reports", 1, tick.window(number), f"w{number}", 30.0)
+        if isinstance(entered, Full):
+            tick.begin(number, no_place="reports")
+            tick.park(number)
+        else:
+            tick.begin(number)
+    tick.store.abandon_many([(tick.window(2), "order")])
+    tick.raw.delete(tick.store.keys.of_limit("reports")["places"])  # its lease is over
+    recovery = Recovery(tick.store, "beat", ServerClock(), Entries("beat", settings, {}), sender=None)
+    recovery.look(BeatReport(0.0, 0.0, 1, 0, "1"))
+    assert tick.due_in(3) <= 0
+    assert recovery.due_in() == 0, "the next look is at once"
+    assert tick.raw.zrange(tick.store.keys.of_limit("reports")["waiting"], 0, -1) == [tick.member(3)]
+    tick.close()
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "buffer_first"])
+def test_the_policy_changes_while_windows_wait(make: Any, overlap: str) -> None:
+    """Who waits is called all the same, one after another."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    for number in (2, 3):
+        tick.wait(number)
+    tick.load(overlap=overlap)
+    assert tick.end(1).called == tick.start(2)
+    assert isinstance(tick.begin(2), Begun)
+    assert tick.end(2).called == tick.start(3)
+    assert isinstance(tick.begin(3), Begun)
+    assert tick.end(3).called is None
+
+
+def test_a_task_says_it(make: Any) -> None:
+    """The entry says nothing, so the task counts; those that wait are called whoever ends."""
+    tick = make()
+    begin = {"overlap": "buffer_all"}
+    assert tick.begin(1, **begin).overlap == "buffer_all"
+    assert tick.begin(2, **begin) == Buffered(tick.start(1))
+    assert tick.end(1).called == tick.start(2)
+
+
+def test_earlier_versions_skip(make: Any) -> None:
+    """A worker that knows no buffers reads skip in the entry: nothing runs beside another."""
+    tick = make(overlap="buffer_all")
+    key = tick.store.entry_key("tick")
+    assert tick.raw.hmget(key, "overlap", "buffer") == ["skip", "all"]
+    tick.load(overlap="skip")
+    assert tick.raw.hmget(key, "overlap", "buffer") == ["skip", None]
+    tick.begin(1)
+    assert tick.begin(2) == Closed("skipped")
+
+
+def test_a_copy_of_what_waits(make: Any) -> None:
+    """Begun again by another copy it waits still; an older retry's copy is refused."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    assert tick.begin(2, "copy") == Buffered(tick.start(1))
+    assert tick.store.receive_many([(tick.window(2), 0, 30.0)]) == [Unchanged()], "its worker's death says nothing"
+    assert tick.end(1).called == tick.start(2)
+    assert tick.store.receive_many([(tick.window(2), 0, 30.0)]) == [Confirmed()]
+    fence = tick.begin(2).fence
+    tick.store.hand_over(tick.window(2), "w2", fence, 1, 0.0, 600.0)
+    assert isinstance(tick.begin(2, "copy", 0), Busy)
+
+
+def test_no_place(make: Any) -> None:
+    """A window without a place of its limit has its turn and waits; the others of its entry wait for it, uncalled."""
+    tick = make(overlap="buffer_all")
+    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert tick.park(1) == Parked()
+    assert tick.begin(2) == Buffered(tick.start(1))
+    assert tick.begin(2) == Buffered(tick.start(1)), "and isn't called by it"
+    assert tick.call(1) == Unchanged(), "it waits for no turn"
+    assert tick.call(1, of_limit=True).message == MESSAGE
+    assert tick.due_in(1) < 2
+    assert isinstance(tick.begin(1), Begun)
+    assert tick.call(1, of_limit=True) == Unchanged(), "it runs"
+    assert tick.end(1).called == tick.start(2)
+
+
+def test_a_message_that_nobody_consumes_isnt_sent_again_and_again(make: Any) -> None:
+    """Called for a place, its message is out: it waits in no line until somebody has consumed that."""
+    tick = make()
+    tick.begin(1, no_place="reports")
+    tick.park(1)
+    called = tick.call(1, of_limit=True)
+    tick.store.confirm_many([Confirmation(tick.window(1), called.turn, Published.SENT, 600.0)])
+    assert tick.call(1, of_limit=True) == Unchanged("out")
+    assert tick.begin(1, no_place="reports") == Buffered(None), "it was consumed, and there is no place"
+    assert tick.call(1, of_limit=True).message == MESSAGE
+
+
+def test_what_is_called_in_the_same_step_isnt_passed_over(make: Any) -> None:
+    """buffer_one: the dead one has the turn no more, and a new one calls the one that waits, and waits for it."""
+    tick = make(overlap="buffer_one")
+    tick.begin(1)
+    tick.wait(2)
+    tick.die(1, seconds_ago=61)
+    assert tick.begin(3) == Buffered(tick.start(2), called=tick.start(2))
+    assert isinstance(tick.begin(2), Begun)
+    assert tick.end(2).called == tick.start(3)
+
+
+def test_for_what_each_waits(make: Any) -> None:
+    """What people read is what the store goes by: who runs, who is called, who goes first. A late one says it too."""
+    tick = make(overlap="buffer_all", deadline=1.0)
+    lookup = Lookup(tick.store)
+
+    def waits() -> dict[int, int | str | None]:
+        seen = lookup.entry("tick", 20).windows
+        numbers = {tick.start(number): number for number in range(10)}
+        said = {
+            numbers[each.start]: numbers[each.waits_for] if each.waits_for else each.limit
+            for each in seen
+            if each.state == "buffered"
+        }
+        for number, what in said.items():
+            tell = tick.store.tell_many("beat", [(Notice(tick.window(number), "late"), True)])[0]
+            assert (numbers[tell.waits_for] if tell.waits_for else tell.limit or None) == what, number
+        return said
+
+    tick.begin(1)
+    for number in (2, 3):
+        tick.wait(number)
+    assert waits() == {2: 1, 3: 1}
+    tick.end(1)
+    assert waits() == {2: None, 3: 2}, "the second was called"
+    assert tick.begin(2, no_place="reports") == Buffered(None)
+    assert waits() == {2: "reports", 3: 2}
+    tick.begin(2)
+    assert waits() == {3: 2}
+    tick.die(2, seconds_ago=61)
+    tick.begin(3)
+    tick.begin(2, "late")
+    assert waits() == {2: 3}
+    tick.wait(4)
+    assert waits() == {2: 3, 4: 3}
+    tick.end(3)
+    assert waits() == {2: None, 4: 2}, "it has begun before"
+
+
+def test_no_place_and_skip(make: Any) -> None:
+    """What waits for a place counts as active: a newer one is skipped."""
+    tick = make(overlap="skip")
+    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert tick.begin(2) == Closed("skipped")
+    assert isinstance(tick.begin(1), Begun)
+
+
+def test_no_place_and_allow(make: Any) -> None:
+    """Without an overlap policy each waits by itself."""
+    tick = make()
+    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert isinstance(tick.begin(2), Begun)
+    assert tick.end(2) == Finished()
+    assert tick.call(1, of_limit=True) == Called(2, "")

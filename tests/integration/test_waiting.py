@@ -1,0 +1,394 @@
+"""Windows that wait for each other, or for a place of a limit: real beats and workers, and the deaths of both."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+
+import pytest
+from celery import Celery
+from processes import wait_until
+from system import System
+
+from celery_once_beat.windows import task_id
+
+#: Longer than its interval.
+LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [1.5]}
+#: Nobody dies of it on a busy machine.
+LEASE = {"once_beat_lease": 30.0, "once_beat_start_timeout": 600.0}
+
+
+def most_at_once(system: System, entries: set[str] | None = None) -> int:
+    """How many bodies ran at the same time at most, by the ledger."""
+    running, most = 0, 0
+    events = (event for event in system.ledger.read() if event["kind"] in {"start", "finish"})
+    for event in sorted(events, key=lambda event: (event["mono"], event["kind"] == "start")):
+        if entries is None or event["entry"] in entries:
+            running += 1 if event["kind"] == "start" else -1
+            most = max(most, running)
+    return most
+
+
+def claimed(system: System, number: int, entry: str = "tick") -> None:
+    """Wait until so many windows are open or have ended."""
+
+    def there() -> bool:
+        account = system.store.account(entry)
+        return account is not None and len(account.open) + sum(account.counts.values()) >= number
+
+    wait_until(there, f"{number} windows of {entry} are claimed", 60)
+
+
+@pytest.mark.parametrize("by", ["app", "task", "entry"])
+def test_all_run_one_after_another_without_a_beat(system: System, by: str) -> None:
+    """The end of each begins the next: no beat lives by then, so nobody else could have published it."""
+    system.entries = {"tick": dict(LONG)}
+    system.settings = dict(LEASE)
+    if by == "app":
+        system.settings["once_beat_overlap"] = "buffer_all"
+    elif by == "task":
+        system.task = {"once_overlap": "buffer_all"}
+    else:
+        system.entries["tick"]["options"] = {"once": {"overlap": "buffer_all"}}
+    worker, beat = system.worker(concurrency=3).wait_ready(), system.beat()
+    claimed(system, 6)
+    beat.stop()
+    wait_until(lambda: not system.account().open, "each has ended", 90)
+    begun = [event["start"] for event in system.ledger.read("start")]
+    assert begun == sorted(begun)
+    assert most_at_once(system) == 1
+    assert worker.log.count("is called: its message is published") >= 4, worker.log
+    system.check_each_once()
+
+
+@pytest.mark.parametrize("overlap", ["buffer_one", "buffer_first"])
+def test_one_waits(system: System, overlap: str) -> None:
+    """Of those that come while one runs, one runs next; the others are skipped, and the law holds."""
+    system.entries = {"tick": {**LONG, "args": [3.5], "options": {"once": {"overlap": overlap}}}}
+    system.settings = dict(LEASE)
+    system.worker(concurrency=3).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.outcomes().get("skipped", 0) >= 4, "windows are skipped", 60)
+    system.settle([beat])
+    assert set(system.outcomes()) == {"done", "skipped"}
+    assert most_at_once(system) == 1
+    begun = [event["start"] for event in system.ledger.read("start")]
+    assert begun == sorted(begun)
+    assert len(begun) == system.outcomes()["done"]
+    system.check_conservation()
+
+
+@pytest.mark.parametrize("point", ["worker.body", "worker.finished", "worker.begun", "worker.before_finish"])
+def test_a_worker_that_dies(system: System, point: str) -> None:
+    """The window that it ran goes before those that wait; they all run, in their order but for that one."""
+    system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "buffer_all"}}}}
+    system.settings = {"once_beat_lease": 4.0}
+    system.kill_point = f"{point}:KILL"
+    beats, _ = system.pair(concurrency=2)
+    system.wait_fired()
+    claimed(system, 6)
+    system.settle(beats, timeout=120)
+    system.check_each_once(body_again=1)
+    # One that was killed before its end was recorded has no finish at all, or two.
+    times = [(event["mono"], event["start"]) for event in system.ledger.read("start")]
+    distinct = list(dict.fromkeys(start for _, start in sorted(times)))
+    assert distinct == sorted(distinct)
+
+
+def test_a_beat_and_the_holder_die(system: System) -> None:
+    """The others wait on, and begin once a beat has recovered the dead one."""
+    system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "buffer_all"}}}}
+    system.settings = {"once_beat_lease": 4.0}
+    first, beat = system.worker("first").wait_ready(), system.beat("first-beat")
+    wait_until(lambda: system.ledger.read("start"), "one runs", 60)
+    claimed(system, 4)
+    (killed, *_) = (event["start"] for event in system.ledger.read("start")[-1:])
+    first.kill()
+    beat.kill()
+    system.worker("second", concurrency=2).wait_ready()
+    system.count_as_gone(beat)
+    beat = system.beat("second-beat")
+    wait_until(lambda: system.recorded()[killed], "the killed one runs again", 60)
+    system.settle([beat], timeout=120)
+    begun = [event["start"] for event in system.ledger.read("start")]
+    assert begun[begun.index(killed) + 1] == killed, "nothing runs between"
+    system.check_each_once(body_again=1)
+
+
+SHARED = {"once": {"limit": "reports"}}
+
+
+def shared(entries: int, seconds: float = 1.0, **once: Any) -> dict[str, Any]:
+    return {
+        f"tick-{number}": {
+            "task": "apps.once_app.work",
+            "every": 2.0,
+            "args": [seconds],
+            "options": {"once": {"limit": "reports", **once}},
+        }
+        for number in range(entries)
+    }
+
+
+def settled(system: System, beats: list[Any]) -> None:
+    for entry in system.entries:
+        system.store.pause(entry)
+    for entry in system.entries:
+        wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
+    for beat in beats:
+        beat.stop()
+
+
+@pytest.mark.parametrize("by", ["task", "entry"])
+def test_a_limit_of_two(system: System, by: str) -> None:
+    """Over all entries two run at once, and each window runs; ends begin those that wait, with no beat alive."""
+    system.entries = shared(4)
+    if by == "task":
+        for entry in system.entries.values():
+            del entry["options"]
+        system.task = {"once_limit": "reports"}
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 2}}
+    workers = [system.worker(f"worker{n}", concurrency=3).wait_ready() for n in (1, 2)]
+    beat = system.beat()
+    for entry in system.entries:
+        claimed(system, 3, entry)
+    beat.stop()
+    for entry in system.entries:
+        wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
+        system.check_each_once(entry)
+    assert most_at_once(system) == 2
+    assert "waits for a place of 'reports'" in workers[0].log + workers[1].log
+    with system.client() as client:
+        assert client.zcard("once:limit:{reports}:places") == 0
+        assert client.zcard("once:limit:{reports}:waiting") == 0
+
+
+@pytest.mark.parametrize("point", ["worker.body", "worker.begun", "worker.finished"])
+def test_the_places_of_the_dead(system: System, point: str) -> None:
+    """A killed worker's places are free once their leases are over, and the windows that waited for them run."""
+    system.entries = shared(3)
+    system.settings = {"once_beat_lease": 4.0, "once_beat_limits": {"reports": 1}}
+    system.kill_point = f"{point}:KILL"
+    beats, _ = system.pair(concurrency=2)
+    system.wait_fired()
+    settled(system, beats)
+    for entry in system.entries:
+        assert set(system.outcomes(entry)) == {"done"}
+    starts = [event["mono"] for event in sorted(system.ledger.read("start"), key=lambda event: event["mono"])]
+    assert len(starts) >= 3
+    with system.client() as client:
+        assert client.zcard("once:limit:{reports}:waiting") == 0
+
+
+def test_overlap_and_limit(system: System) -> None:
+    """Both at once: windows of an entry in their order, so many of all entries, and none stands still."""
+    system.entries = shared(3, overlap="buffer_all")
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 2}}
+    system.worker(concurrency=6).wait_ready()
+    beat = system.beat()
+    for entry in system.entries:
+        claimed(system, 4, entry)
+    settled(system, [beat])
+    assert most_at_once(system) <= 2
+    for entry in system.entries:
+        system.check_each_once(entry)
+        assert most_at_once(system, {entry}) == 1
+        begun = [event["start"] for event in system.ledger.read("start", entry=entry)]
+        assert all(one < other for one, other in itertools.pairwise(begun))
+
+
+def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
+    """It leaves the messages to those that do, and says so once."""
+    system.entries = shared(1)
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
+    lacks = system.worker("lacks", env={"settings": {"once_beat_limits": {"other": 1}}}).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: "limit 'reports': found in a message" in lacks.log, "it says so", 60)
+    assert not system.ledger.read("start")
+    system.worker("knows").wait_ready()
+    wait_until(lambda: len(system.ledger.read("finish")) >= 2, "the other one runs them", 60)
+    assert lacks.log.count("limit 'reports': found in a message") == 1
+    settled(system, [beat])
+    assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"knows"}
+
+
+def test_a_place_that_becomes_free_meanwhile(system: System) -> None:
+    """Between the look for a place and the wait for one it became free, and nobody else will say so."""
+    system.entries = shared(2)
+    # One runs until the other has found no place, on a busy machine too.
+    for definition, seconds in zip(system.entries.values(), (6.0, 0.1), strict=True):
+        definition |= {"every": 3600.0 * 24, "args": [seconds]}
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
+    system.worker("first").wait_ready()
+    second = system.worker("second", env={"kill_point": "worker.full:STOP"}, extra_args=["-Q", system.queue + "-2"])
+    second.wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.store.account("tick-1"), "they are loaded", 60)
+    system.once("run", "tick-0")
+    wait_until(lambda: system.ledger.read("start", entry="tick-0"), "one runs", 60)
+    beat.stop()
+    system.once("run", "tick-1", env={"settings": {"task_default_queue": system.queue + "-2"}})
+    assert system.wait_fired() is second
+    wait_until(lambda: system.account("tick-0").apart, "the place is free", 60)
+    second.resume()
+    wait_until(lambda: system.account("tick-1").apart == {"done": 1}, "the other has it", 60)
+
+
+def test_a_worker_that_sleeps_before_its_begin(system: System) -> None:
+    """Its place is another's when it wakes: it gives its begin back, which is no attempt, and waits for a place."""
+    system.entries = shared(2, 6.0)
+    for definition in system.entries.values():
+        definition |= {"every": 3600.0 * 24}
+    system.settings = {**LEASE, "once_beat_lease": 4.0, "once_beat_limits": {"reports": 1}}
+    system.worker("first").wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.store.account("tick-0") and system.store.account("tick-1"), "they are loaded", 60)
+    beat.stop()
+    elsewhere = {"settings": {"task_default_queue": system.queue + "-2"}}
+    env = {"kill_point": "worker.entered:STOP"}
+    sleeper = system.worker("sleeper", env=env, extra_args=["-Q", system.queue + "-2"])
+    sleeper.wait_ready()
+    system.once("run", "tick-1", env=elsewhere)
+    assert system.wait_fired() is sleeper
+    with system.client() as client:
+
+        def lapsed() -> bool:
+            ((_, end),) = client.zrange("once:limit:{reports}:places", 0, -1, withscores=True)
+            return client.time()[0] * 1000 > end
+
+        wait_until(lapsed, "the sleeper's place has lapsed", 60)
+    system.once("run", "tick-0")
+    wait_until(lambda: system.ledger.read("start", entry="tick-0"), "the other one runs", 60)
+    sleeper.resume()
+    for entry in system.entries:
+        wait_until(lambda entry=entry: system.account(entry).apart == {"done": 1}, f"{entry} has run", 60)
+    assert most_at_once(system) == 1
+    assert [event["attempt"] for event in system.ledger.read("start")] == [1, 1]
+
+
+def test_a_retry_carries_no_copy_of_its_message(system: System) -> None:
+    """What a worker keeps of a message, in case that its window has to wait, stays in that worker."""
+    system.app = "apps.waiting_app"
+    system.entries = {
+        "tick": {
+            "task": "apps.waiting_app.retries",
+            "every": 1.0,
+            "args": ["x" * 20_000],
+            "options": {"once": {"overlap": "buffer_all"}},
+        }
+    }
+    system.settings = dict(LEASE)
+    system.worker(concurrency=2).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: len(system.ledger.read("finish")) >= 2, "windows are done after retries", 60)
+    system.settle([beat])
+    sizes = {event["retries"]: event["size"] for event in system.ledger.read("start")}
+    assert max(sizes.values()) < 5_000, sizes
+
+
+def parked(system: System, number: int) -> None:
+    """Wait until so many messages are parked."""
+
+    def there() -> bool:
+        with system.client() as client:
+            return len(list(client.scan_iter("once:*message:*"))) >= number
+
+    wait_until(there, f"{number} messages are parked", 60)
+
+
+def test_a_revoked_window_gives_its_place_on(system: System) -> None:
+    """A window that is called and found revoked passes its place on: no beat is needed for it."""
+    system.entries = {"tick": {**LONG, "args": [6.0], "options": SHARED}}
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
+    system.worker(concurrency=3).wait_ready()
+    beat = system.beat()
+    parked(system, 2)
+    system.store.pause("tick")
+    beat.stop()
+    _, second, *_ = sorted(system.account().open)
+    with Celery(broker=system.broker_url, set_as_current=False) as app:
+        app.control.revoke(task_id("once:", "tick", second))
+    wait_until(lambda: not system.account().open, "each has ended", 120)
+    assert system.outcomes()["revoked"] == 1
+
+
+def test_a_queue_without_workers_blocks_no_limit(system: System) -> None:
+    """Windows that are called and that nobody consumes keep no place from others, and get few copies."""
+    elsewhere = f"{system.queue}-dead"
+    system.entries = {"dead": {**LONG, "args": [60.0], "options": {**SHARED, "queue": elsewhere}}}
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
+    dead = system.worker("dead", concurrency=2, extra_args=["-Q", elsewhere]).wait_ready()
+    beat = system.beat()
+    parked(system, 8)
+    system.store.pause("dead")
+    beat.stop()
+    dead.kill()
+    with system.client() as client:
+        client.delete("once:limit:{reports}:places")  # its lease is over
+    system.entries = {**system.entries, "live": {**LONG, "args": [0.01], "options": SHARED}}
+    system.worker("live", concurrency=2).wait_ready()
+    beat = system.beat("second-beat")
+    wait_until(lambda: len(system.ledger.read("finish", entry="live")) >= 20, "live ones run", 90)
+    account = system.account("dead")
+    with system.client() as client:
+        assert client.llen(elsewhere) <= 2 * len(account.open)
+    system.settle([beat], "live")
+
+
+def test_a_topic_exchange(system: System) -> None:
+    """The message of a window that waited goes where it came from, also where kombu forwards it itself."""
+    system.app = "apps.waiting_app"
+    system.entries = {
+        "tick": {
+            "task": "apps.waiting_app.sleeps",
+            "every": 1.0,
+            "args": [2.0],
+            "options": {"once": {"overlap": "buffer_all"}},
+        }
+    }
+    system.settings = dict(LEASE)
+    system.worker(concurrency=2, env={"TOPIC": "1"}).wait_ready()
+    beat = system.beat(TOPIC="1")
+    claimed(system, 4)
+    system.store.pause("tick")
+    beat.stop()
+    wait_until(lambda: not system.account().open, "each has ended", 60)
+
+
+def test_people_see_for_what_a_window_waits(system: System) -> None:
+    """Status, history, next and JSON say it; a window that is next in line is no trouble."""
+    system.entries = {
+        "nightly": {**LONG, "args": [60], "options": {"once": {"overlap": "buffer_all"}}},
+        "report": {"task": "apps.once_app.work", "every": 1.0, "args": [60], "options": {"once": {"limit": "reports"}}},
+    }
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
+    system.worker(concurrency=4).wait_ready()
+    beat = system.beat()
+    for entry in system.entries:
+        claimed(system, 3, entry)
+        system.store.pause(entry)
+
+    def waits(entry: str) -> list[dict[str, Any]]:
+        windows = json.loads(system.once("history", entry, "--json"))["windows"]
+        return windows if sum(each["state"] == "buffered" for each in windows) >= 2 else []
+
+    newest, *_, first = wait_until(lambda: waits("nightly"), "windows wait for their turn", 60)
+    assert first["state"] == "running"
+    assert (newest["waits_for"], newest["limit"]) == (first["start"], None)
+    (line,) = re.findall(rf".* waits for {first['start'][11:19]}'s.*", system.once("next", "nightly", "-n", "1"))
+    assert re.search(r"\(\d windows\)", line), "however many they are, they are one line"
+    newest, *_ = wait_until(lambda: waits("report"), "windows wait for a place", 60)
+    assert (newest["waits_for"], newest["limit"]) == (None, "reports")
+    assert system.once("next", "report", "-n", "1").count("waits for a place of reports (") == 1
+    assert "buffered, waits for a place of reports" in system.once("history", "report")
+    status = system.once("status")
+    assert re.search(rf"^nightly .* \d, \d waits? for {first['start'][11:19]}'s", status, re.MULTILINE)
+    assert re.search(r"^report .* \d, \d waits? for a place of reports", status, re.MULTILINE)
+    told = {each["entry"]: each for each in json.loads(system.once("status", "--json"))["entries"]}
+    for entry in system.entries:
+        assert told[entry]["buffered"] == told[entry]["open"] - 1
+        assert told[entry]["overdue"] == 0
+        assert "waits" not in " ".join(told[entry]["attention"])
+    beat.stop()
