@@ -1,4 +1,4 @@
-"""Why a window isn't done, in a word and in a sentence."""
+"""Why a window isn't done, in a word and in a sentence: for which other one or which limit it waits, say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_once_beat.beat.reasons import end_words, why_late
-from celery_once_beat.outcomes import OUTCOMES
+from celery_once_beat.outcomes import OUTCOMES, STATES
 from celery_once_beat.store import OpenWindow, Tell
 from celery_once_beat.store.model import Ended
 
@@ -33,29 +33,71 @@ DEAD = "and its worker doesn't renew its lease"
 UNBEGUN = f"claimed at {AT}, and no worker has begun it"
 
 
-@pytest.mark.parametrize(
-    ("tell", "state", "why"),
-    [
-        (Tell(), "published", "nothing more is known of it"),
-        (Tell(open=BEGUN, run="running"), "running", f"running since {AT}"),
-        (Tell(open=OWNED, run="running"), "running", f"running since {AT} on celery@host-7, attempt 2"),
-        (Tell(open=BEGUN, run="waiting", retry=2), "waiting", "waits for retry 2"),
-        (Tell(open=BEGUN, run="waiting", retry=2, failure="Boom: 1"), "waiting", "waits for retry 2, after Boom: 1"),
-        (Tell(open=BEGUN, deadline=NOW + MINUTE), "running", f"began {AT}, {DEAD}"),
-        (Tell(open=BEGUN), "running", f"began {AT}, {DEAD}"),
-        (Tell(open=BEGUN, deadline=NOW), "overdue", f"began {AT}, {DEAD}"),
-        (Tell(open=BACK, deadline=NOW + MINUTE), "waiting", f"runs again by {LATER}, began {AT}"),
-        (Tell(open=BACK, deadline=NOW, failure="Boom"), "overdue", f"is to run again, began {AT}, after Boom"),
-        (Tell(open=BACK), "waiting", f"is to run again, began {AT}"),
-        (Tell(open=NEW, deadline=NOW + MINUTE), "published", UNBEGUN),
-        (Tell(open=NEW, deadline=NOW - MINUTE), "overdue", UNBEGUN),
-        (Tell(open=NEW, unconsumed=True), "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
-        (Tell(ended=Ended("failed", NOW, 2, "Boom")), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
-    ],
-)
+REASONS = [
+    (Tell(), "published", "nothing more is known of it"),
+    (Tell(open=BEGUN, run="running"), "running", f"running since {AT}"),
+    (Tell(open=OWNED, run="running"), "running", f"running since {AT} on celery@host-7, attempt 2"),
+    (Tell(open=BEGUN, run="waiting", retry=2), "waiting", "waits for retry 2"),
+    (Tell(open=BEGUN, run="waiting", retry=2, failure="Boom: 1"), "waiting", "waits for retry 2, after Boom: 1"),
+    (Tell(open=BEGUN, deadline=NOW + MINUTE), "running", f"began {AT}, {DEAD}"),
+    (Tell(open=BEGUN), "running", f"began {AT}, {DEAD}"),
+    (Tell(open=BEGUN, deadline=NOW), "overdue", f"began {AT}, {DEAD}"),
+    (Tell(open=BACK, deadline=NOW + MINUTE), "waiting", f"runs again by {LATER}, began {AT}"),
+    (Tell(open=BACK, deadline=NOW, failure="Boom"), "overdue", f"is to run again, began {AT}, after Boom"),
+    (Tell(open=BACK), "waiting", f"is to run again, began {AT}"),
+    (Tell(open=NEW, deadline=NOW + MINUTE), "published", UNBEGUN),
+    (Tell(open=NEW, deadline=NOW - MINUTE), "overdue", UNBEGUN),
+    (Tell(open=NEW, unconsumed=True), "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
+    (Tell(ended=Ended("failed", NOW, 2, "Boom")), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
+    (
+        Tell(open=an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
+        "buffered",
+        f"waits for the window of {AT}",
+    ),
+    (
+        Tell(open=an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
+        "buffered",
+        f"waits for the window of {AT}",
+    ),
+    (
+        Tell(open=an_open(waits="turn"), run="waiting", retry=0, waits_for=NOW - 2 * MINUTE),
+        "buffered",
+        f"waits for the window of {AT}",
+    ),
+    (Tell(open=an_open(waits="turn")), "buffered", "it is its turn, and no worker has begun it"),
+    (
+        Tell(open=an_open(waits="turn"), unconsumed=True),
+        "buffered",
+        "it is its turn, and no worker has begun it: no worker consumes the queue 'night'",
+    ),
+    (Tell(open=an_open(waits="place"), limit="reports"), "buffered", "waits for a place of the limit 'reports'"),
+    (
+        Tell(open=an_open(waits="place"), limit="reports", paused=True, paused_by="ann", paused_for="no\nthanks"),
+        "buffered",
+        "waits for a place of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
+    ),
+    (
+        Tell(ended=Ended("skipped", NOW, 0, "1000 windows of its entry wait already")),
+        "skipped",
+        "skipped at 2026-01-01T12:00:00Z: 1000 windows of its entry wait already",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tell", "state", "why"), REASONS)
 def test_each_state_of_a_window(tell: Tell, state: str, why: str) -> None:
     """What holds a window up is said in one sentence, with times that people read."""
     assert why_late(tell, "night", NOW) == (state, why)
+
+
+@pytest.mark.parametrize(("tell", "state", "why"), REASONS)
+def test_a_reason_is_one_line_of_a_known_state(tell: Tell, state: str, why: str) -> None:
+    """Also where the queue isn't known."""
+    found, text = why_late(tell, None, NOW)
+    assert found == state
+    assert found in STATES
+    assert text.isprintable()
+    assert text.startswith(why.partition(" the queue")[0])
 
 
 def test_a_queue_that_is_not_known() -> None:
