@@ -11,7 +11,6 @@ takes it, says it, and then says that it is said:
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -178,10 +177,10 @@ class Notices:
             )  # fmt: skip
         return published != Published.UNSURE
 
-    def _log_once(self, text: str, extra: dict[str, object], level: int = logging.ERROR) -> None:
+    def _log_once(self, text: str, extra: dict[str, object]) -> None:
         if text not in self._logged:
             self._logged.add(text)
-            logger.log(level, "once: %s", text, extra=extra)
+            logger.error("once: %s", text, extra=extra)
 
 
 def _tells(notice: Notice, entry: BeatEntry | None) -> bool:

@@ -15,10 +15,8 @@ local window = read_window()
 if RETRY < window.retry or window.released == TO_RUN_AGAIN or BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
-if window.released == WAITS_FOR_TURN then
-  if last_that_waits() ~= START then
-    return {'unchanged'}
-  end
+if window.released == WAITS_FOR_TURN and last_that_waits() ~= START then
+  return {'unchanged'}
 end
 touch_entry()
 -- The beat that published this copy may confirm only now: that would put it off.

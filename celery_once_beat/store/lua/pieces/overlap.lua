@@ -229,11 +229,7 @@ local function start_waiting(window, limit)
     redis.call('HDEL', ENTRY, 'waiting')
   end
   window.turn, window.taken = window.turn + 1, 0
-  if limit then
-    window.released = WAITS_FOR_PLACE
-    write_window(window, end_of_wait(window), 'buffered', '1', 'limit', limit)
-  else
-    window.released = WAITS_FOR_TURN
-    write_window(window, end_of_wait(window), 'buffered', '1')
-  end
+  window.released = limit and WAITS_FOR_PLACE or WAITS_FOR_TURN
+  local named = limit and {'limit', limit} or {}
+  write_window(window, end_of_wait(window), 'buffered', '1', unpack(named))
 end
