@@ -84,9 +84,11 @@ class WaitingWorld(World):
 
     def __init__(self, server: Any) -> None:
         super().__init__(server)
-        self.turns = self._read_turns()
         #: What tasks say where an entry says nothing.
         self.of_task = "allow"
+        #: Entries whose windows were allowed to overlap at some time: any of those that run may be the one to go on.
+        self.overlapped: set[str] = set()
+        self.turns = self._read_turns()
 
     def ask(self, verb: str, call: Callable[[], Any], told: Callable[..., Told], **more: Any) -> Any:
         reply = super().ask(verb, call, told, **more)
@@ -122,6 +124,8 @@ class WaitingWorld(World):
             overlap = fields.get("overlap")
             buffer = fields.get("buffer") if overlap == "skip" else None
             turns.overlap = f"buffer_{buffer}" if buffer else None if overlap in (None, "-") else overlap
+            if (turns.overlap or self.of_task) == "allow":
+                self.overlapped.add(entry)
         return found
 
     def _check_turns(self, verb: str) -> None:
@@ -156,9 +160,12 @@ class WaitingWorld(World):
         """Where windows wait, one has the turn, or has been called: nobody waits for what never comes."""
         if not turns.waiting or turns.called is not None:
             return
-        last = turns.windows.get(turns.last or "")
-        goes_on = last is not None and last.fence and last.released <= 1
-        placed = any(each.released == PLACE for each in turns.windows.values())
+        windows = turns.windows.items()
+        goes_on = any(
+            each.fence and each.released <= 1
+            for start, each in windows if start == turns.last or entry in self.overlapped
+        )  # fmt: skip
+        placed = any(each.released == PLACE for _, each in windows)
         assert goes_on or placed, f"{verb}: {turns.waiting} of {entry} wait, and nobody goes on: {turns}"
 
     # -- places -----------------------------------------------------------------------------------------------
@@ -499,9 +506,12 @@ class WaitingRules(Rules):
             assert not skipped, f"{window} is called before {skipped}, at {now}"
 
     def check_none_is_idle(self, places: Places, but: str = "") -> None:
-        """A place that is free is kept for one that is called, or nobody waits that wasn't called of late."""
+        """A place that is free is kept for one that is called, or nobody waits that wasn't called of late.
+
+        While others are late one is called for each that is free, and none is kept: they were kept until now.
+        """
         now = self.world.time.timestamp()
-        free = self.most - len(places.held) - sum(end > now for end in places.called.values())
+        free = self.most - len(places.held) - sum(end >= now for end in places.called.values())
         uncalled = [
             window for window in places.waiting
             if window != but and not places.called.get(window, 0) + CALLED_AGAIN >= now
