@@ -158,7 +158,8 @@ class FakeClock:
 class _Server:
     """One server process in a session of its own: what starting, stopping and pausing have in common."""
 
-    start_timeout = 30.0
+    #: Seconds: long, since a busy machine takes a minute for what else takes five seconds.
+    start_timeout = 240.0
     stop_timeout = 10.0
 
     def __init__(self) -> None:
@@ -457,8 +458,6 @@ class SentinelServer(RedisServer):
 class RabbitServer(_Server):
     """A RabbitMQ node of its own, with its own epmd; nothing of the machine's RabbitMQ is used or touched."""
 
-    start_timeout = 60.0
-
     def __init__(self, script: Path | str) -> None:
         super().__init__()
         self.script = Path(script)
@@ -526,7 +525,7 @@ class RabbitServer(_Server):
                 cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + self.start_timeout
         while not _accepts(self._epmd_port):
             if self._epmd.poll() is not None or time.monotonic() > deadline:
                 raise ServerError(f"epmd didn't start:\n{self.log[-2000:]}")
@@ -568,7 +567,6 @@ class RabbitServer(_Server):
 class _DatabaseServer(_Server):
     """A database server whose one user needs no password. What it holds need not survive a crash."""
 
-    start_timeout = 60.0
     name: str
     #: The user of the system as whom it runs, where the tests run as root: it refuses that.
     system_user: str

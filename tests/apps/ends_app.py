@@ -188,9 +188,9 @@ ENDS = {
     "expired": End(returns, options={"expires": 0.5}, worker="waiting"),
     "exits": End(exits, LONG, worker="lossy"),
     "child killed": End(dies, LONG, worker="lossy"),
-    "child killed, rejected": End(dies, {**ENDED, "reject_on_worker_lost": True}, worker="lossy"),
+    "child killed, rejected": End(dies, {**ENDED, "reject_on_worker_lost": True}, worker="copied"),
     "child killed, retried": End(
-        dies, {**ENDED, "retry_on_worker_lost": True, "default_retry_delay": 0}, worker="lossy"
+        dies, {**ENDED, "retry_on_worker_lost": True, "default_retry_delay": 0}, worker="copied"
     ),
     "worker killed": End(sleeps, worker="killed"),
     "warm": End(waits, worker="warm"),
