@@ -152,6 +152,7 @@ def test_another_execution_of_the_same_window(places: Places) -> None:
     places.leave(1, "B:d:e")
     assert places.held() == 1, "it was refused"
     assert places.begun(1, "B:d:e"), "the other is dead"
+    assert places.raw.pttl(places.keys["places"]) > 0
     assert not places.stay(1, "A:d:e"), "or only slow: it is stale, and takes nothing back"
     places.leave(1, "A:d:e")
     assert places.held() == 1

@@ -160,8 +160,10 @@ elseif buffers and not outcome then
       outcome = 'skipped'
     else
       pass_over(over, OWNER)
+      -- What waits already may have been told of it in a reply that was lost.
+      local called = to_call and call_window(before) or window.released == WAITS_FOR_TURN and called_window() or ''
       start_waiting(window)
-      local reply = {'buffered', before, to_call and call_window(before) or ''}
+      local reply = {'buffered', before, called}
       for _, each in ipairs(over) do
         reply[#reply + 1] = each.start
       end

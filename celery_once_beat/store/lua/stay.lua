@@ -9,8 +9,8 @@ if not place or owner ~= OWNER and not TAKES_OVER then
   return {'lost'}
 end
 keep_limit() -- needs no memory, for a full server
-if owner ~= OWNER then
-  redis.call('ZREM', PLACES, place)
-end
 redis.call('ZADD', PLACES, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
+if owner ~= OWNER then
+  redis.call('ZREM', PLACES, place) -- not before: without a member the key would be gone, and come back without its expiry
+end
 return {'kept'}
