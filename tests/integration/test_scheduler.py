@@ -344,12 +344,14 @@ def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) 
     assert len(first.store.heartbeat(first.beat_id).beats) == 1
 
 
+@pytest.mark.long
 def test_a_confirm_that_redis_does_not_take(
     app: Celery, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
 ) -> None:
     """The slice that was claimed is published all the same; it stays open, and is published again under the same id."""
     server = start_redis(appendonly=True)
-    app.conf.update(once_beat_redis_url=server.url(), once_beat_publish_timeout=5.0)
+    # Times for a busy machine: a slice has to be out within half a claim's lease.
+    app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=10.0, once_beat_publish_timeout=10.0)
     later = soon() + timedelta(seconds=3)  # all are loaded by then
     every = {"task": "tests.tick", "schedule": timedelta(seconds=30), "options": {"once": {"anchor": later}}}
     app.conf.beat_schedule = {f"entry {number}": every for number in range(SLICE + 50)}
