@@ -67,7 +67,13 @@ def test_windows_leave_nothing_behind(
         path.write_text(text)
     assert load.outcomes() <= {"done", "missed"}
     assert max(grown.values()) < most, grown
-    assert after.held() == before.held()
+    # A thread that lives for a moment may be there at first, and not in the end.
+    more = {
+        name: (held, before.held()[name])
+        for name, held in after.held().items()
+        if any(now > was for now, was in zip(held, before.held()[name], strict=True))
+    }
+    assert not more, f"threads and sockets, after and before: {more}"
     assert load.keys() == kept
     assert after.memory - before.memory < limit(windows, PIECES_OF_SERVER) * windows, (before.memory, after.memory)
     load.end()
