@@ -53,9 +53,9 @@ def test_windows_leave_nothing_behind(
     server = start_redis()
     load = Load(procs, tmp_path, server, server)
     load.run(WARM_UP)
-    before, kept = load.rest(), load.keys()
+    (before, _), kept = load.at_rest(), load.keys()
     samples = load.run(windows)
-    after = load.rest()
+    after, _ = load.at_rest()
     grown = growth(samples)
     most = limit(windows // 2)
     text = report(windows, before, samples, after, grown, most, server)
@@ -67,13 +67,7 @@ def test_windows_leave_nothing_behind(
         path.write_text(text)
     assert load.outcomes() <= {"done", "missed"}
     assert max(grown.values()) < most, grown
-    # A thread that lives for a moment may be there at first, and not in the end.
-    more = {
-        name: (held, before.held()[name])
-        for name, held in after.held().items()
-        if any(now > was for now, was in zip(held, before.held()[name], strict=True))
-    }
-    assert not more, f"threads and sockets, after and before: {more}"
+    assert after.held() == before.held()
     assert load.keys() == kept
     assert after.memory - before.memory < limit(windows, PIECES_OF_SERVER) * windows, (before.memory, after.memory)
     load.end()
