@@ -31,7 +31,11 @@ def main() -> None:
             sys.exit(run(directory, sys.argv[1:]))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-    directory = Path(tempfile.mkdtemp(prefix="once-simulation-"))
+    if {"--cores", "--ablations"} & set(sys.argv):
+        from .many import run as run_many
+
+        sys.exit(run_many(sys.argv[1:]))
+    directory = Path(tempfile.mkdtemp(prefix="once-simulation-", dir=os.environ.get("ONCE_SIMULATIONS")))
     clock = StandingClock(directory / "clock")
     clock.set(time.time_ns(), 10**9, 10**9)
     env = {**os.environ, **clock.env(library(directory)), "PYTHONHASHSEED": "0", "ONCE_SIMULATION": str(directory)}

@@ -1,18 +1,15 @@
-"""What ``python -m simulation`` does, once its clock stands still."""
+"""Plays episodes: what ``python -m simulation`` does in a process whose clock stands still."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
 import gc
-import hashlib
 import json
 import logging
 import os
 import signal
 import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +27,8 @@ from .verdict import judged, rule_of
 install()
 
 from .episode import Episode, Plan, Result, make_plan  # noqa: E402  # what they import finds what is installed
-from .faults import cells  # noqa: E402
 from .shrink import shrunk  # noqa: E402
+from .totals import Played, Total  # noqa: E402
 
 
 def _end_with_parent() -> None:
@@ -77,46 +74,9 @@ class Runner:
 
     def run(self, plan: Plan) -> tuple[Result, list[str]]:
         """Run a plan; return what became of it, and what is wrong with that."""
-        result = Episode(plan, self.clock, self.server_clock, self.server).run()
         gc.collect()
+        result = Episode(plan, self.clock, self.server_clock, self.server).run()
         return result, [*(f"a thread ended: {crash}" for crash in result.crashes), *judged(result)]
-
-
-class Total:
-    """What became of many episodes."""
-
-    def __init__(self) -> None:
-        self.digest = hashlib.sha256()
-        self.windows = self.faults = self.episodes = self.steps = self.wrong = 0
-        self.counted: Counter[str] = Counter()
-        self.coverage: Counter[tuple[str, str, str]] = Counter()
-
-    def add(self, result: Result, wrong: list[str]) -> None:
-        for line in result.lines():
-            self.digest.update(line.encode() + b"\n")
-        self.windows += result.windows
-        self.faults += result.faults
-        self.steps += result.steps
-        self.counted.update(result.counted)
-        self.coverage.update(result.coverage)
-        self.episodes += 1
-        self.wrong += len(wrong)
-
-    def tell(self) -> None:
-        """Print all of it; the digest comes last."""
-        real = os.times()
-        print("happened: " + ", ".join(f"{what} {number}" for what, number in sorted(self.counted.items())))
-        reached = {(verb, fault) for _, verb, fault in self.coverage}
-        never = [f"{verb} {fault}" for verb, fault in cells() if (verb, fault) not in reached]
-        print(
-            f"reached: {len(self.coverage)} of (state, verb, fault), {len(reached)} of {len(cells())} of (verb, fault)"
-        )
-        print("never reached: " + (", ".join(never) or "none"))
-        print(
-            f"{self.windows} windows, {self.faults} faults, {self.episodes} episodes, {self.steps} steps, "
-            f"{self.wrong} wrong, {real.user + real.system:.0f} s of CPU"
-        )
-        print(self.digest.hexdigest())
 
 
 def run(directory: Path, arguments: list[str]) -> int:
@@ -131,17 +91,16 @@ def run(directory: Path, arguments: list[str]) -> int:
     parser.add_argument("--history", type=Path, help="write what happened there")
     parser.add_argument("--without", choices=sorted(ABLATIONS), help="leave out a rule of the protocol")
     parser.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
-    parser.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
-    parser.add_argument("--only", default="", help="these rules alone, separated by commas")
+    parser.add_argument("--step", type=int, default=1, help="every so manieth episode alone")
+    parser.add_argument("--tell", action="store_true", help="print each episode as a line of JSON, for totals")
     parser.add_argument("--log", action="store_true", help="print what the package logs")
     given = parser.parse_args(arguments)
-    if given.ablations:
-        return ablations(given.seed, given.windows, given.only.split(",") if given.only else list(ABLATIONS))
     if given.log:
         logging.basicConfig(level=logging.DEBUG, format="%(created).6f %(name)s %(message)s")
     else:
         logging.disable(logging.CRITICAL)
     gc.disable()
+    gc.freeze()  # what is collected between two episodes is theirs
     with a_server(directory) as (server, clock):
         runner = Runner(directory, server, clock)
         if given.shrink:
@@ -161,17 +120,22 @@ def play(runner: Runner, given: argparse.Namespace) -> int:
     number = given.episode if given.episode is not None else given.first
     with (given.history or Path(os.devnull)).open("w") as history:
         while total.windows < given.windows:
-            result, wrong = runner.run(
-                Plan.from_json(given.plan.read_text()) if given.plan else make_plan(f"{given.seed}/{number}")
-            )
+            before = os.times()
+            plan = Plan.from_json(given.plan.read_text()) if given.plan else make_plan(f"{given.seed}/{number}")
+            result, wrong = runner.run(plan)
+            cpu = sum(os.times()[:2]) - sum(before[:2])
             history.writelines(line + "\n" for line in result.lines())
-            total.add(result, wrong)
-            for line in wrong:
-                print(f"seed {given.seed}, episode {number}: {line}", flush=True)
-            number += 1
+            played = Played.of(number, result, wrong, cpu)
+            total.add(played)
+            if given.tell:
+                print(played.as_json(), flush=True)
+            else:
+                played.tell_wrong(given.seed)
+            number += given.step
             if given.episode is not None or given.plan or (given.until_wrong and wrong):
                 break
-    total.tell()
+    if not given.tell:
+        total.tell()
     return 1 if total.wrong else 0
 
 
@@ -192,25 +156,3 @@ def shrink(runner: Runner, plan: Plan, into: Path) -> int:
     print(f"{len(smaller.faults)} faults and {len(smaller.entries)} entries are left of {len(plan.faults)} and "
           f"{len(plan.entries)}: {into}. Put it into tests/simulation/kept: then it is a test")  # fmt: skip
     return 0
-
-
-def ablations(seed: int, windows: int, names: list[str]) -> int:
-    """Print a table: each rule, and after how many windows the simulation fails without it."""
-    survivors = []
-    for name in names:
-        ablation = ABLATIONS[name]
-        ran = subprocess.run(
-            [sys.executable, "-m", "simulation", "--seed", str(seed), "--windows", str(windows), "--until-wrong",
-             "--without", name],
-            env={key: value for key, value in os.environ.items() if key not in ("ONCE_SIMULATION", "LD_PRELOAD")},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        wrong = [line for line in ran.stdout.splitlines() if line.startswith("seed ")]
-        figures = next((line for line in ran.stdout.splitlines() if " windows, " in line), f"? {ran.stderr[-300:]}")
-        found = rule_of(wrong[0].partition(": ")[2]) if wrong else ""
-        if not found:
-            survivors.append(name)
-        why = "" if found else ablation.survives
-        print(f"| {name} | {ablation.rule} | {found or 'survives'} | {figures.partition(' ')[0]} | {why} |", flush=True)
-    print(f"{len(names)} rules, {len(survivors)} survive: {', '.join(survivors)}")
-    return 0 if all(ABLATIONS[name].survives for name in survivors) else 1

@@ -15,6 +15,7 @@ def test_one_window_in_every_state():
     assert found.left_alone > 1_000
 
 
+@pytest.mark.long
 def test_what_makes_no_difference():
     """To take states for one that only differ by a rule, as two windows need it, hides nothing that is wrong."""
     assert Explorer(1, 2, 2).explore().states < Explorer(1, 2, 2, tell_apart=True).explore().states / 10

@@ -39,6 +39,7 @@ def test_one_seed_is_one_run(tmp_path: Path) -> None:
     assert digest(simulate("--seed", 8, "--episode", 0)) != first
 
 
+@pytest.mark.long
 def test_nothing_of_an_episode_is_left_to_the_next(tmp_path: Path) -> None:
     """An episode runs the same by itself and behind others: so it can be shrunk."""
     behind, alone = tmp_path / "behind", tmp_path / "alone"
@@ -48,7 +49,16 @@ def test_nothing_of_an_episode_is_left_to_the_next(tmp_path: Path) -> None:
     assert behind.read_text().splitlines()[second:] == alone.read_text().splitlines()
 
 
-@pytest.mark.parametrize("rule", ["fence", "renew-extends", "begin-to-run-again", "close-counts"])
+@pytest.mark.long
+def test_two_processes_play_what_one_plays() -> None:
+    """The digest doesn't depend on how many cores play."""
+    one = digest(simulate("--seed", 5, "--windows", 400))
+    assert digest(simulate("--seed", 5, "--windows", 400, "--cores", 2)) == one
+
+
+@pytest.mark.parametrize(
+    "rule", ["fence", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("renew-extends", "begin-to-run-again"))]
+)
 def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     """Without a rule of the protocol the simulation fails; the table of all is docs/reports/simulation.md."""
     run = simulate("--seed", 1, "--windows", 3000, "--until-wrong", "--without", rule)

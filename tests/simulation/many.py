@@ -1,0 +1,112 @@
+"""Plays more than one process can: episodes on several cores, and the simulation without each rule in turn.
+
+The processes that it starts play; this one has the machine's clock, and adds up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from .ablations import ABLATIONS
+from .totals import Played, Total
+from .verdict import rule_of
+
+__all__ = ("run",)
+
+#: Seconds between two lines that say how far it is.
+_TOLD_EVERY = 60.0
+
+
+def run(arguments: list[str]) -> int:
+    """Run what the arguments say; returns the status to end with."""
+    parser = argparse.ArgumentParser(prog="python -m simulation")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--windows", type=int, default=10_000)
+    parser.add_argument("--cores", type=int, default=1, help="so many processes play")
+    parser.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
+    parser.add_argument("--only", default="", help="these rules alone, separated by commas")
+    given = parser.parse_args(arguments)
+    if given.ablations:
+        names = given.only.split(",") if given.only else list(ABLATIONS)
+        return ablations(given.seed, given.windows, given.cores, names)
+    return play(given.seed, given.windows, given.cores)
+
+
+def _simulation(*words: object) -> list[str]:
+    return [sys.executable, "-m", "simulation", *map(str, words)]
+
+
+def play(seed: int, windows: int, cores: int) -> int:
+    """Play episodes until there are so many windows; the digest is that of one process."""
+    told: queue.SimpleQueue[Played | str] = queue.SimpleQueue()
+
+    def hear(player: subprocess.Popen[str]) -> None:
+        for line in player.stdout or ():
+            told.put(Played(**json.loads(line)))
+        told.put(f"a process that plays ended with {player.wait()}")
+
+    total = Total()
+    waiting: dict[int, Played] = {}
+    begun = said = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="once-simulations-") as folder:  # those that are ended leave theirs there
+        players = [
+            subprocess.Popen(
+                _simulation("--seed", seed, "--first", core, "--step", cores, "--windows", windows, "--tell"),
+                env={**os.environ, "ONCE_SIMULATIONS": folder}, stdout=subprocess.PIPE, text=True,
+            )
+            for core in range(cores)
+        ]  # fmt: skip
+        for player in players:
+            threading.Thread(target=hear, args=(player,), daemon=True).start()
+        try:
+            while total.windows < windows:
+                played = told.get()
+                if isinstance(played, str):
+                    print(played, file=sys.stderr)
+                    return 2
+                waiting[played.number] = played
+                while total.episodes in waiting and total.windows < windows:
+                    played = waiting.pop(total.episodes)
+                    played.tell_wrong(seed)
+                    total.add(played)
+                if time.monotonic() - said > _TOLD_EVERY:
+                    said = time.monotonic()
+                    print(f"after {said - begun:.0f} s: {total}", file=sys.stderr, flush=True)
+        finally:
+            for player in players:
+                player.terminate()
+                player.wait()
+    total.tell()
+    return 1 if total.wrong else 0
+
+
+def ablations(seed: int, windows: int, cores: int, names: list[str]) -> int:
+    """Print a table: each rule, and after how many windows the simulation fails without it."""
+    survivors = []
+
+    def play_without(name: str) -> subprocess.CompletedProcess[str]:
+        command = _simulation("--seed", seed, "--windows", windows, "--until-wrong", "--without", name)
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(cores) as several:
+        for name, ran in zip(names, several.map(play_without, names), strict=True):
+            ablation = ABLATIONS[name]
+            wrong = [line for line in ran.stdout.splitlines() if line.startswith("seed ")]
+            figures = next((line for line in ran.stdout.splitlines() if " windows, " in line), f"? {ran.stderr[-300:]}")
+            found = rule_of(wrong[0].partition(": ")[2]) if wrong else ""
+            if not found:
+                survivors.append(name)
+            why = "" if found else ablation.survives
+            after = figures.partition(" ")[0]
+            print(f"| {name} | {ablation.rule} | {found or 'survives'} | {after} | {why} |", flush=True)
+    print(f"{len(names)} rules, {len(survivors)} survive: {', '.join(survivors)}")
+    return 0 if all(ABLATIONS[name].survives for name in survivors) else 1
