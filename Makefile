@@ -21,9 +21,11 @@ SEED ?=
 REPORT ?=
 # How many windows make simulate plays (10000), and make leaks lets through (100000).
 WINDOWS ?=
-# ABLATIONS=1: make simulate leaves out each rule of the protocol in turn. CORES=2: it plays on two of them.
+# Of make simulate. ABLATIONS=1: it leaves out each rule of the protocol in turn. CORES=2: it plays on two of them.
+# MODEL=1: what the store answers is held against the protocol's model, too.
 ABLATIONS ?=
 CORES ?= 1
+MODEL ?=
 # A file for what chaos asks of the store and is answered: python -m simulation.replay, in tests/, reads it.
 HISTORY ?=
 # How many histories make model replays.
@@ -105,7 +107,7 @@ edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 
 	$(PY) -m pytest -s -m long tests/chaos/test_edits_under_faults.py --basetemp build/edits --edits $(EDITS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 simulate: $(VENV)/.test  ## the whole system in one process under virtual time: make simulate SEED=1 WINDOWS=10000 CORES=2; ABLATIONS=1
-	cd tests && $(abspath $(VENV))/bin/python -m simulation --cores $(CORES) $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(ABLATIONS),--ablations)
+	cd tests && $(abspath $(VENV))/bin/python -m simulation --cores $(CORES) $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(MODEL),--model) $(if $(ABLATIONS),--ablations)
 
 mutants: $(VENV)/.mutants  ## whether a test fails of each small change of the pure core and of the Lua: SAMPLE=300 SEED=7 ONLY=lua
 	cd tests && $(abspath $(VENV))/bin/python -m mutation $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at $(AT))

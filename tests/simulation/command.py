@@ -27,6 +27,7 @@ from .verdict import judged, rule_of
 install()
 
 from .episode import Episode, Plan, Result, make_plan  # noqa: E402  # what they import finds what is installed
+from .replay import Replay  # noqa: E402
 from .shrink import shrunk  # noqa: E402
 from .totals import Played, Total  # noqa: E402
 
@@ -68,14 +69,19 @@ def a_server(directory: Path) -> Iterator[tuple[Server, StandingClock]]:
 class Runner:
     """Runs episodes, one after the other."""
 
-    def __init__(self, directory: Path, server: Server, server_clock: StandingClock) -> None:
-        self.server, self.server_clock = server, server_clock
+    def __init__(self, directory: Path, server: Server, server_clock: StandingClock, *, model: bool = False) -> None:
+        self.server, self.server_clock, self._model = server, server_clock, model
         self.clock = StandingClock(directory / "clock")
 
     def run(self, plan: Plan) -> tuple[Result, list[str]]:
         """Run a plan; return what became of it, and what is wrong with that."""
         gc.collect()
-        result = Episode(plan, self.clock, self.server_clock, self.server).run()
+        model = Replay() if self._model else None
+        result = Episode(plan, self.clock, self.server_clock, self.server, model).run()
+        if model is not None:
+            result.counted["histories that the model allows"] = model.histories
+            result.counted["calls that the model allows"] = sum(model.calls.values())
+            result.counted.update({f"not modelled: {what}": number for what, number in model.not_modelled.items()})
         return result, [*(f"a thread ended: {crash}" for crash in result.crashes), *judged(result)]
 
 
@@ -93,6 +99,7 @@ def run(directory: Path, arguments: list[str]) -> int:
     parser.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
     parser.add_argument("--step", type=int, default=1, help="every so manieth episode alone")
     parser.add_argument("--tell", action="store_true", help="print each episode as a line of JSON, for totals")
+    parser.add_argument("--model", action="store_true", help="hold what the store answers against the model, too")
     parser.add_argument("--log", action="store_true", help="print what the package logs")
     given = parser.parse_args(arguments)
     if given.log:
@@ -102,7 +109,7 @@ def run(directory: Path, arguments: list[str]) -> int:
     gc.disable()
     gc.freeze()  # what is collected between two episodes is theirs
     with a_server(directory) as (server, clock):
-        runner = Runner(directory, server, clock)
+        runner = Runner(directory, server, clock, model=given.model)
         if given.shrink:
             return shrink(runner, _plan(given), given.shrink)
         return play(runner, given)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .network import Server
+    from .replay import Replay
     from .standing_clock import StandingClock
 
 __all__ = ("Episode", "Plan", "Result", "make_plan")
@@ -233,9 +234,12 @@ def description(entry: dict[str, Any], settings: dict[str, Any]) -> dict[str, An
 class Episode:
     """One plan, run."""
 
-    def __init__(self, plan: Plan, clock: StandingClock, server_clock: StandingClock, server: Server) -> None:
+    def __init__(
+        self, plan: Plan, clock: StandingClock, server_clock: StandingClock, server: Server, model: Replay | None = None
+    ) -> None:
         self.plan = plan
         self.world = World(plan.seed, clock, server_clock, server, plan.settings)
+        self.world.model = model
         self.kernel = self.world.kernel
         self.entries = dict(plan.entries)
         self.world.entries_all = dict(plan.entries)
@@ -346,7 +350,7 @@ class Episode:
         world, kernel = self.world, self.kernel
         kernel.set_server_clock()
         for name in self.world.entries_all:
-            store_pause(world, name)
+            world.pause(name)
             world.write("paused", entry=name)
         until = kernel.now + round(self.bound() * SECOND)
         while kernel.now < until and self._owes():
@@ -496,8 +500,3 @@ class Episode:
 
 #: What ends a window because of a limit is a failure to the judge; a person's giving up is a revoke.
 _OUTCOMES = {"abandoned": "failed", "dropped": "failed"}
-
-
-def store_pause(world: World, name: str) -> None:
-    """As somebody's order: the entry's windows aren't claimed any more."""
-    world.server.pause(name)

@@ -204,6 +204,10 @@ class Kernel:
             self._server_set = now
             self._server_clock.set(EPOCH * 10**9 + now * 1000, now * 1000, now * 1000)
 
+    def server_ms(self) -> int:
+        """The server's clock, ms."""
+        return EPOCH * 1000 + (self.now + self.server_skew) // 1000
+
     # -- for threads
 
     def wait(self, until: int | None = None) -> Any:

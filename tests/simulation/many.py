@@ -32,20 +32,21 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--windows", type=int, default=10_000)
     parser.add_argument("--cores", type=int, default=1, help="so many processes play")
+    parser.add_argument("--model", action="store_true", help="hold what the store answers against the model, too")
     parser.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
     parser.add_argument("--only", default="", help="these rules alone, separated by commas")
     given = parser.parse_args(arguments)
     if given.ablations:
         names = given.only.split(",") if given.only else list(ABLATIONS)
         return ablations(given.seed, given.windows, given.cores, names)
-    return play(given.seed, given.windows, given.cores)
+    return play(given.seed, given.windows, given.cores, ["--model"] if given.model else [])
 
 
 def _simulation(*words: object) -> list[str]:
     return [sys.executable, "-m", "simulation", *map(str, words)]
 
 
-def play(seed: int, windows: int, cores: int) -> int:
+def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
     """Play episodes until there are so many windows; the digest is that of one process."""
     told: queue.SimpleQueue[Played | str] = queue.SimpleQueue()
 
@@ -60,7 +61,7 @@ def play(seed: int, windows: int, cores: int) -> int:
     with tempfile.TemporaryDirectory(prefix="once-simulations-") as folder:  # those that are ended leave theirs there
         players = [
             subprocess.Popen(
-                _simulation("--seed", seed, "--first", core, "--step", cores, "--windows", windows, "--tell"),
+                _simulation("--seed", seed, "--first", core, "--step", cores, "--windows", windows, "--tell", *more),
                 env={**os.environ, "ONCE_SIMULATIONS": folder}, stdout=subprocess.PIPE, text=True,
             )
             for core in range(cores)

@@ -28,7 +28,7 @@ from celery_once_beat.store import Store, scripts
 from celery_once_beat.store.codec import pack as packed
 from celery_once_beat.store.nodes import Command, Reply
 
-__all__ = ("Line", "RecordingProxy", "line_of", "read_history", "recorded")
+__all__ = ("Line", "RecordingProxy", "line_of", "read_history", "read_requests", "recorded")
 
 Line = dict[str, Any]
 
@@ -86,7 +86,7 @@ def recorded(store: Store, write: Callable[[Line], object]) -> Iterator[None]:
         replies = send([clock, *commands, clock], **more)
         since, *answers, until = replies
         for command, reply in zip(commands, answers, strict=True):
-            line = line_of(_read_all(command.packed)[0][0], reply.value, _ms(since.value), _ms(until.value))
+            line = line_of(read_requests(command.packed)[0][0], reply.value, _ms(since.value), _ms(until.value))
             if line is not None:
                 write(line)
         return answers
@@ -116,7 +116,7 @@ class RecordingProxy(Proxy):
         try:
             while data := client.recv(65536):
                 held += data
-                requests, length = _read_all(held)
+                requests, length = read_requests(held)
                 sent, held = held[:length], held[length:]
                 if requests:
                     client.sendall(self._exchange(requests, sent, server, answers))
@@ -155,7 +155,7 @@ class RecordingProxy(Proxy):
 # -- the wire -----------------------------------------------------------------------------------------------------
 
 
-def _read_all(data: bytes) -> tuple[list[list[str]], int]:
+def read_requests(data: bytes) -> tuple[list[list[str]], int]:
     """The whole requests that ``data`` begins with, and how long they are."""
     stream, requests, length = io.BytesIO(data), [], 0
     while True:

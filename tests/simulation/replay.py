@@ -191,6 +191,11 @@ class Replay:
         self._saved: dict[str, _Known] = {}
         self._number = 0
 
+    @property
+    def histories(self) -> int:
+        """Of how many entries it knows something."""
+        return len(self._known)
+
     def step(self, line: Line) -> Refused | None:
         """Go on by one line; returns why it isn't allowed. The entry is then known no more, and begins anew."""
         self._number += 1

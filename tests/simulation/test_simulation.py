@@ -24,9 +24,13 @@ def simulate(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
-def digest(run: subprocess.CompletedProcess[str]) -> str:
+def told(run: subprocess.CompletedProcess[str]) -> str:
     assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout.splitlines()[-1]
+    return run.stdout
+
+
+def digest(run: subprocess.CompletedProcess[str]) -> str:
+    return told(run).splitlines()[-1]
 
 
 def test_one_seed_is_one_run(tmp_path: Path) -> None:
@@ -66,6 +70,14 @@ def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     assert any(line.startswith("seed 1, episode ") for line in run.stdout.splitlines())
 
 
+def test_the_model_goes_along() -> None:
+    """With ``--model`` each answer of the store is held against the model: a verb that says otherwise is named."""
+    run = simulate("--seed", 1, "--episode", 0, "--model", "--without", "confirm-moves")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "seed 1, episode 0: model: " in run.stdout
+    assert "histories that the model allows " in told(simulate("--seed", 1, "--episode", 0, "--model"))
+
+
 def test_every_rule_that_survives_is_explained() -> None:
     """There are thirty ablations at least, and each changes what it says."""
     assert len(ABLATIONS) >= 30
@@ -100,7 +112,7 @@ def test_faults_strike_everywhere() -> None:
     """Each kind of fault occurs, and nearly every verb is struck in every way; what wasn't is named."""
     run = simulate("--seed", 3, "--windows", 5000)
     assert run.returncode == 0, run.stdout + run.stderr
-    told = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
+    said = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
     for kind in (
         "beat killed", "worker killed", "child killed", "stopped", "frozen", "suspended", "asleep",
         "frozen until its lease ends", "request lost", "request late", "reply lost", "reply late", "store away",
@@ -108,5 +120,5 @@ def test_faults_strike_everywhere() -> None:
         "message lost", "message twice", "message late", "message overtakes", "queue purged", "edit: set",
         "edit: delete", "edit: pause", "edit: resume", "edit: backfill", "edit: abandon", "visibility timeout",
     ):  # fmt: skip
-        assert f"{kind} " in told["happened"], kind
-    assert len(told["never reached"].split(", ")) < 30
+        assert f"{kind} " in said["happened"], kind
+    assert len(said["never reached"].split(", ")) < 30

@@ -17,10 +17,13 @@ from .broker import Broker, Channel
 from .installed import forget, let_run, on_switch
 from .kernel import EPOCH, FOREVER, SECOND, Kernel, Killed, Process
 from .network import Connection, Server, split_wait
+from .recorder import line_of, read_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .recorder import Line
+    from .replay import Replay
     from .standing_clock import StandingClock
 
 __all__ = ("World",)
@@ -78,6 +81,8 @@ class World:
         self.retries_due: list[tuple[str, float, float, float]] = []
         #: What is certainly wrong.
         self.wrong: list[str] = []
+        #: The protocol's model, which goes along with what the store is asked; None: it doesn't.
+        self.model: Replay | None = None
         #: Window → when a message was sent for it, and by whom.
         self.sent: dict[tuple[str, float], list[tuple[float, str]]] = {}
         #: Executions that were told to be stale: entry, start, fence, when.
@@ -283,9 +288,27 @@ class World:
         self.kernel.set_server_clock()
         request, replicas = split_wait(request)
         replies = self.server.carry_out(request)
+        if self.model is not None:
+            now = self.kernel.server_ms()
+            for words, reply in zip(read_requests(request)[0], replies, strict=True):
+                self._step_model(line_of(words, reply, now, now))
         if replicas:
             replies.append(0 if self._replica is not None else replicas)
         return replies
+
+    def _step_model(self, line: Line | None) -> None:
+        if self.model is not None and line is not None:
+            refused = self.model.step(line)
+            if refused is not None:
+                self.wrong.append(f"model: at {self.at} {refused}")
+
+    def pause(self, entry: str) -> None:
+        """As somebody's order, past all faults: no more windows of the entry are claimed."""
+        self.server.pause(entry)
+        key = f"once:{{{shard_of(entry)}}}:entry:{entry}"
+        self._step_model(
+            {"verb": "pause", "entry": key, "start": "", "args": {"paused": True}, "reply": ["paused"], "at": [0, 0]}
+        )
 
     def arrives_late(self, request: bytes, era: int) -> None:
         """What was sent long ago arrives, unless its connection is gone."""
@@ -335,6 +358,7 @@ class World:
         self.kernel.set_server_clock()
         if self._replica is None:
             self._replica = self.server.snapshot()
+            self._step_model({"command": "save", "at": [0, 0]})
 
     def replica_takes_over(self) -> None:
         """The master is lost, and with it what the replica doesn't have."""
@@ -342,6 +366,7 @@ class World:
         found, self._replica = self._replica, None
         self.store_era += 1
         self.server.restore(found)
+        self._step_model({"command": "fail over", "at": [0, 0]})
         self.server.forget_scripts()
 
     def state_of(self, request: bytes) -> tuple[str, str, str]:
