@@ -83,6 +83,8 @@ class OnceSchedulerMixin(Publishing):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._ticking = False
+        #: Celery's signal handler has closed this scheduler, and raised SystemExit, which may have been swallowed.
+        self._closed = False
         self._changed = True
         #: When the schedule was last known to be in force.
         self._known_at: datetime | None = None
@@ -194,17 +196,24 @@ class OnceSchedulerMixin(Publishing):
     # -- the tick ---------------------------------------------------------------------------------------------
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Do what is due; returns the seconds until the next tick. Never raises for Redis, the broker or the base."""
+        """Do what is due; returns the seconds until the next tick. Never raises for Redis, the broker or the base.
+
+        Raises SystemExit once this scheduler is closed. Celery's handler of SIGTERM and SIGINT closes it and raises
+        that itself. But where the signal comes while an object is finalized, Python prints the exception and goes on.
+        """
+        if self._closed:
+            raise SystemExit
         self._ticking = True
         try:
             self._refresh()
-            return self._tick()
+            delay = self._tick()
         except OnceError as exc:
-            return self._store_away(exc)
+            delay = self._store_away(exc)
         except Exception as exc:  # noqa: BLE001  # the base's, or a bug
-            return self._tick_failed(exc)
+            delay = self._tick_failed(exc)
         finally:
             self._ticking = False
+        return 0.0 if self._closed else delay
 
     def _tick_failed(self, error: Exception) -> float:
         """Go on at the next tick, from what the store knows: a beat that ended would run nothing."""
@@ -483,6 +492,7 @@ class OnceSchedulerMixin(Publishing):
         Within the handler it may have interrupted a round trip: connections aren't taken from under it. The second
         call finds it unwound.
         """
+        self._closed = True
         if self._ticking:
             return
         self._leave()
