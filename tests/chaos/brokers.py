@@ -10,7 +10,7 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Generic, TypeVar
 
 import redis
@@ -67,6 +67,9 @@ class Broker(ABC, Generic[_Server]):
             self.server.restart()
         finally:
             self._starting = False
+
+    def close(self) -> None:
+        """End what is open to it."""
 
     @abstractmethod
     def url(self, port: int | None = None) -> str:
@@ -127,9 +130,9 @@ class RabbitBroker(Broker[RabbitServer]):
     kind = "rabbitmq"
     errors = (AMQPError, OSError)
     # A direct one Celery leaves out: its messages go to the queue itself, where nobody else sees them.
-    settings = {"task_default_exchange_type": "topic"}
-
-    _MOST = 20
+    settings: Mapping[str, Any] = {"task_default_exchange_type": "topic"}
+    #: Copies that are kept from one look to the next.
+    most = 20
 
     def __init__(self, server: RabbitServer) -> None:
         super().__init__(server)
@@ -154,9 +157,10 @@ class RabbitBroker(Broker[RabbitServer]):
                 connection = self._connection()
                 channel = connection.channel()
                 self._open = connection, channel
-                channel.exchange_declare(queue, self.settings["task_default_exchange_type"], durable=True, auto_delete=False)
-                for name, arguments in ((queue, {}), (_copies(queue), {"x-max-length": self._MOST})):
-                    channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
+                lasts = {"durable": True, "auto_delete": False}
+                channel.exchange_declare(queue, "topic", **lasts)
+                for name, arguments in ((queue, {}), (_copies(queue), {"x-max-length": self.most})):
+                    channel.queue_declare(name, arguments=arguments, **lasts)
                     channel.queue_bind(name, exchange=queue, routing_key=queue)
             return question(self._open[1])
         except self.errors:
@@ -164,7 +168,6 @@ class RabbitBroker(Broker[RabbitServer]):
             raise
 
     def close(self) -> None:
-        """End the connection, at once."""
         if self._open is not None:
             self._open[0].collect()
             self._open = None
@@ -174,7 +177,7 @@ class RabbitBroker(Broker[RabbitServer]):
 
         def get(channel: Any) -> list[Any]:
             copies = iter(lambda: channel.basic_get(_copies(queue), no_ack=True), None)
-            return [copy for copy, _ in zip(copies, range(self._MOST), strict=False)]
+            return [copy for copy, _ in zip(copies, range(self.most), strict=False)]
 
         found: list[Any] = self._ask(queue, get)
         return found
@@ -203,11 +206,9 @@ def start_broker(kind: str, start_redis: Callable[..., RedisServer]) -> Iterator
     """A broker of that kind, on a server of its own whose messages survive its death."""
     if kind == "redis":
         yield RedisBroker(start_redis(appendonly=True))
-        return
-    with RabbitServer.start() as server:
-        broker = RabbitBroker(server)
-        yield broker
-        broker.close()
+    else:
+        with RabbitServer.start() as server, closing(RabbitBroker(server)) as broker:
+            yield broker
 
 
 def version_of(server: RedisServer) -> str:

@@ -50,9 +50,7 @@ FAULTS = {
 }
 
 
-def plan(
-    seed: int, seconds: float, every: float, kinds: Mapping[str, tuple[float, float, float]]
-) -> list[Fault]:
+def plan(seed: int, seconds: float, every: float, kinds: Mapping[str, tuple[float, float, float]]) -> list[Fault]:
     """Faults for a run of ``seconds``, one every ``every`` seconds on average; each kind in turn comes first once."""
     rng = random.Random(seed)
     names, weights = list(kinds), [weight for weight, _, _ in kinds.values()]

@@ -54,12 +54,12 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
 
         calm = wait_until(lambda: not verdict().lost or time.monotonic() > end + 300, "", 400, every=2) and verdict()
         procs.end()
-        write_report(request.config.getoption("report"), calm, cast, havoc.counts, seed, minutes)
+        # Another judge, which shares nothing with the first one but the ledger.
+        second = judge_ledger(ledger.path)
+        write_report(request.config.getoption("report"), calm, second, havoc, seed, minutes, every)
+        print("The second judge:", second.counts)
         cast.system.check_conservation()
     assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
-    # Another judge, which shares nothing with the first one but the ledger.
-    second = judge_ledger(ledger.path)
-    print("The second judge:", second.counts)
     assert second.clean, second.violations
     # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
     ours = [ended for ended in cast.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]
