@@ -210,7 +210,8 @@ class Havoc:
         return True
 
     def _store_flushed(self, fault: Fault) -> bool:
-        if not _answers(self.cast.store):
+        # Without a beat nobody knows what is due until there is one: that is no fault of theirs.
+        if not _answers(self.cast.store) or self._one("beat") is None:
             return False
         try:
             with redis.Redis(port=self.cast.store_port, socket_timeout=10) as client:  # recorded as all that is sent
