@@ -9,6 +9,10 @@ ARGS ?=
 SESSIONS ?=
 # How long make chaos lasts.
 MINUTES ?= 3
+# Seconds between two of its faults, on average: 3,000 faults in 45 minutes with EVERY=0.9.
+EVERY ?= 1.8
+# Its broker: redis, which is a Valkey where there is one, or rabbitmq.
+BROKER ?= redis
 # How many edits make edits sends.
 EDITS ?= 10000
 # How many bodies make effects strikes.
@@ -98,9 +102,9 @@ matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and ser
 figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what they measure there and into docs/reports
 	$(PY) $(PYTEST) -m "" --figures
 
-chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7
+chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7 EVERY=0.9 BROKER=rabbitmq
 	mkdir -p build
-	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT)) $(if $(HISTORY),--history '$(abspath $(HISTORY))')
+	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) --every $(EVERY) --broker $(BROKER) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT)) $(if $(HISTORY),--history '$(abspath $(HISTORY))')
 
 edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 SEED=7: faults, failovers, conflicts
 	mkdir -p build

@@ -57,6 +57,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, help="of the state machine, the chaos and the failovers; printed in the header")
     group.addoption("--runs", type=int, default=2000, help="of the state machine, by make long")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
+    group.addoption("--every", type=float, default=1.8, help="seconds between two faults of the chaos, on average")
+    group.addoption("--broker", choices=("redis", "rabbitmq"), default="redis", help="of the chaos")
     group.addoption("--edits", type=int, default=500, help="of the schedules that are edited under faults")
     group.addoption("--faults", type=int, default=150, help="of the bodies whose windows are recorded")
     group.addoption("--histories", type=int, default=10_000, help="that are replayed against the model, by make long")

@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 #: Seconds that an end waits at most, while Redis answers. Killed meanwhile, the window runs again. Much less would wake
 #: the thread for each end of a busy worker, and a wake costs more than recording it.
 WITHIN = 0.01
-#: Seconds after which an end is sent again that the store couldn't record.
+#: Seconds after which an end is sent again that the store couldn't record; a tenth of its lease, if that is less.
 _AGAIN = 1.0
 #: Seconds that an orderly end of the process waits for Redis.
 _AT_END = 5.0
@@ -132,7 +132,7 @@ class Leases:
         """Take note of what the store says. An end that it couldn't record is tried again for as long as a lease."""
         for end, reply in zip(ends, replies, strict=True):
             if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
-                end.due = steady() + _AGAIN
+                end.due = steady() + min(_AGAIN, end.lease.renewal.lease / 10)
                 continue
             with contextlib.suppress(KeyError):  # another thread had its answer first
                 self._ends.remove(end)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaos.brokers import Broker
 from chaos.entries import ENTRIES, ONCE
 from chaos.network import Link, Network
 from ledger import Ledger
@@ -54,8 +55,10 @@ class Company:
     #: The server that coordinates, if it is one alone: only then are there faults of it.
     store: RedisServer
 
-    def __init__(self, system: System, ledger: Ledger, broker: RedisServer) -> None:
+    def __init__(self, system: System, ledger: Ledger, broker: Broker[Any]) -> None:
         self.system = system
+        system.broker_url = broker.url()
+        system.settings = {**system.settings, **broker.settings}
         self.ledger = ledger
         self.broker = broker
         self.members: list[Member] = []
@@ -93,8 +96,11 @@ class Company:
     def _start(self, member: Member) -> None:
         if member.proc is not None:
             member.proc.end()
-        links = {"BROKER_URL": member.broker, "STORE_URL": member.store}
-        env = {name: f"redis://127.0.0.1:{link.port}/0" for name, link in links.items() if link is not None}
+        env = {}
+        if member.store is not None:
+            env["STORE_URL"] = f"redis://127.0.0.1:{member.store.port}/0"
+        if member.broker is not None:
+            env["BROKER_URL"] = self.broker.url(member.broker.port)
         faketime = 0 if member.clock else None
         if member.kind == "beat":
             member.proc = self.system.beat(member.name, faketime, **env)
@@ -116,13 +122,14 @@ class Cast(Company):
         directory: Path,
         processes: Processes,
         ledger: Ledger,
-        servers: Callable[[], RedisServer],
+        store: RedisServer,
+        broker: Broker[Any],
         record: Callable[[Line], object] | None = None,
     ) -> None:
-        self.store = servers()
+        self.store = store
         #: Where all reach the store: a proxy that records it, if that is asked for.
         self.recorder = RecordingProxy(self.store.port, record) if record else None
-        super().__init__(System(processes, ledger, self.store.url(), directory), ledger, servers())
+        super().__init__(System(processes, ledger, self.store.url(), directory), ledger, broker)
         self.network = Network()
         self.network.__enter__()
         self.system.app = "chaos.app"

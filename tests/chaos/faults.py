@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ("KINDS", "Fault", "plan")
+__all__ = ("FAULTS", "Fault", "plan")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Fault:
 
 
 #: Kind → how often it comes beside the others, and for how many seconds: from, to.
-KINDS = {
+_EVERYWHERE = {
     "beat killed": (8, 0, 0),
     "worker killed": (8, 0, 0),
     "pool child killed": (4, 0, 0),
@@ -36,7 +36,6 @@ KINDS = {
     "store black hole": (5, 0.5, 5),
     "replies of the store lost": (6, 0.3, 2),
     "store link slow": (3, 1, 4),
-    "broker killed, restarted from its AOF": (2, 0, 2),
     "broker frozen": (2, 0.5, 4),
     "broker connections cut": (4, 0, 0),
     "broker black hole": (3, 0.5, 5),
@@ -44,11 +43,14 @@ KINDS = {
     "messages doubled": (6, 0, 0),
     "queue purged": (3, 1, 3),
 }
+#: Kind of broker → its faults: all of them befall both, but what it starts again from.
+FAULTS = {
+    "redis": {**_EVERYWHERE, "broker killed, restarted from its AOF": (2, 0, 2)},
+    "rabbitmq": {**_EVERYWHERE, "broker killed, restarted with its durable queues": (2, 0, 2)},
+}
 
 
-def plan(
-    seed: int, seconds: float, every: float, kinds: Mapping[str, tuple[float, float, float]] = KINDS
-) -> list[Fault]:
+def plan(seed: int, seconds: float, every: float, kinds: Mapping[str, tuple[float, float, float]]) -> list[Fault]:
     """Faults for a run of ``seconds``, one every ``every`` seconds on average; each kind in turn comes first once."""
     rng = random.Random(seed)
     names, weights = list(kinds), [weight for weight, _, _ in kinds.values()]

@@ -8,7 +8,6 @@ anything.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -16,9 +15,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import redis
+from chaos.brokers import Broker
 from chaos.cast import Company, Member
 from chaos.faults import Fault
 from chaos.network import Link
@@ -28,14 +29,21 @@ __all__ = ("Havoc",)
 
 
 class Havoc:
-    """Carries out a plan of faults on a cast; ``counts`` says how many of each kind."""
+    """Carries out a plan of faults on a cast.
+
+    ``counts`` says how many of each kind, ``messages`` how many were doubled and purged.
+    """
 
     def __init__(self, cast: Company) -> None:
         self.cast = cast
         self.counts: Counter[str] = Counter()
+        self.messages: Counter[str] = Counter()
         self._number = 0
         #: Messages that were seen, to be delivered again later.
-        self._seen: list[bytes] = []
+        self._seen: list[Any] = []
+        #: What takes long is done aside, that the rest goes on.
+        self._aside = ThreadPoolExecutor(1)
+        self._begun: list[Future[None]] = []
         self._rng = random.Random(0)
 
     def play(self, plan: list[Fault], goes_on: Callable[[], bool]) -> None:
@@ -49,6 +57,8 @@ class Havoc:
             self._watch_messages()
             time.sleep(0.1)
         self.cast.heal()
+        for begun in self._begun:
+            begun.result()
 
     def befall(self, fault: Fault) -> None:
         """Carry out one fault; one that finds nobody to befall isn't counted."""
@@ -60,15 +70,18 @@ class Havoc:
     def _note(self, fault: Fault, effect: str, of: int | None, **more: Any) -> None:
         self.cast.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
 
-    def _lasts(self, fault: Fault, undo: Callable[[], None]) -> None:
-        """Noted before it begins by the caller, and here when it is over."""
+    def _lasts(self, fault: Fault, undo: Callable[[], None], *, aside: bool = False) -> None:
+        """Noted before it begins by the caller, and here when it is over; ``aside``: its end takes long."""
         number = self._number
 
         def over() -> None:
             undo()
             self.cast.ledger.write("over", number=number)
 
-        self.cast.ending.append((time.monotonic() + fault.seconds, over))
+        def begin() -> None:
+            self._begun.append(self._aside.submit(over))
+
+        self.cast.ending.append((time.monotonic() + fault.seconds, begin if aside else over))
 
     def _one(self, kind: str | None = None) -> Member | None:
         up = [member for member in self.cast.members if member.up and kind in (None, member.kind)]
@@ -148,21 +161,25 @@ class Havoc:
     def _worker_ended(self, fault: Fault) -> bool:
         return self._end(fault, "worker")
 
-    def _restart(self, fault: Fault, server: RedisServer, of: str) -> bool:
-        if not _answers(server):
+    def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
+        if not _answers(self.cast.store):
             return False
-        self._note(fault, of, None)
-        server.kill()
-        self._lasts(fault, server.restart)
+        self._note(fault, "out", None)
+        self.cast.store.kill()
+        self._lasts(fault, self.cast.store.restart)
         return True
 
-    def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        return self._restart(fault, self.cast.store, "out")
+    def _broker_killed(self, fault: Fault) -> bool:
+        if not _answers(self.cast.broker):
+            return False
+        self._note(fault, "none", None)
+        self.cast.broker.kill()
+        self._lasts(fault, self.cast.broker.restart, aside=True)
+        return True
 
-    def _broker_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        return self._restart(fault, self.cast.broker, "none")
+    _broker_killed_restarted_from_its_aof = _broker_killed_restarted_with_its_durable_queues = _broker_killed
 
-    def _pause(self, fault: Fault, server: RedisServer, effect: str) -> bool:
+    def _pause(self, fault: Fault, server: RedisServer | Broker[Any], effect: str) -> bool:
         if not _answers(server):
             return False
         self._note(fault, effect, None)
@@ -193,7 +210,8 @@ class Havoc:
         return True
 
     def _store_flushed(self, fault: Fault) -> bool:
-        if not _answers(self.cast.store):
+        # Without a beat nobody knows what is due until there is one: that is no fault of theirs.
+        if not _answers(self.cast.store) or self._one("beat") is None:
             return False
         try:
             with redis.Redis(port=self.cast.store_port, socket_timeout=10) as client:  # recorded as all that is sent
@@ -247,11 +265,11 @@ class Havoc:
             return False
         again = self._rng.sample(self._seen, min(10, len(self._seen)))
         try:
-            for message in again:
-                self.cast.system.put(message)
-        except redis.RedisError:
+            self.cast.broker.put(self.cast.system.queue, again)
+        except self.cast.broker.errors:
             return False
         self._note(fault, "none", None, messages=len(again))
+        self.messages["doubled"] += len(again)
         return True
 
     def _queue_purged(self, fault: Fault) -> bool:
@@ -260,9 +278,9 @@ class Havoc:
         stop = threading.Event()
 
         def purge() -> None:
-            with self.cast.system._queue_server as client, contextlib.suppress(redis.RedisError):
-                while not stop.wait(0.005):
-                    client.delete(self.cast.system.queue)
+            with contextlib.suppress(*self.cast.broker.errors):
+                for lost in self.cast.broker.purge(self.cast.system.queue, stop):
+                    self.messages["purged"] += lost
 
         threading.Thread(target=purge, daemon=True).start()
         self._lasts(fault, stop.set)
@@ -272,12 +290,11 @@ class Havoc:
         """Remember some of the messages, to deliver them again later."""
         if not _answers(self.cast.broker):
             return
-        with contextlib.suppress(redis.RedisError, ValueError), self.cast.system._queue_server as client:
-            unacked = [json.dumps(json.loads(value)[0]).encode() for value in client.hvals("unacked")]
-            self._seen = [*self._seen, *unacked, *client.lrange(self.cast.system.queue, 0, 5)][-200:]
+        with contextlib.suppress(*self.cast.broker.errors):
+            self._seen = [*self._seen, *self.cast.broker.see(self.cast.system.queue)][-200:]
 
 
-def _answers(server: RedisServer) -> bool:
+def _answers(server: RedisServer | Broker[Any]) -> bool:
     """Not frozen, and not killed: who asks one that is would wait, and no fault would come meanwhile."""
     return server.alive and not server.paused
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaos.brokers import version_of
 from chaos.checker import Verdict
 from chaos.edited import EditVerdict
 from chaos.entries import EDITED, EDITS_LEASE, LEASE, PERIODS
 
 if TYPE_CHECKING:
-    from chaos.cast import Cast
+    from chaos.havoc import Havoc
+    from simulation.judge import Judgement
 
 __all__ = ("machine", "write_edits_report", "write_report")
 
@@ -30,10 +33,11 @@ def machine() -> str:
 
 
 def write_report(
-    folder: str | None, verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes: float
+    folder: str | None, verdict: Verdict, second: Judgement, havoc: Havoc, seed: int, minutes: float, every: float
 ) -> None:
-    """Print it; with ``folder`` it is written to ``chaos.md`` there."""
-    _write(_text(verdict, cast, faults, seed, minutes), folder, "chaos.md")
+    """Print it; with ``folder`` it is written to ``chaos.md`` there, with RabbitMQ to ``chaos-rabbitmq.md``."""
+    name = "chaos.md" if havoc.cast.broker.kind == "redis" else f"chaos-{havoc.cast.broker.kind}.md"
+    _write(_text(verdict, second, havoc, seed, minutes, every), folder, name)
 
 
 def write_edits_report(
@@ -51,7 +55,8 @@ def _write(text: str, folder: str | None, name: str) -> None:
         path.write_text(text)
 
 
-def _text(verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes: float) -> str:
+def _text(verdict: Verdict, second: Judgement, havoc: Havoc, seed: int, minutes: float, every: float) -> str:
+    broker = havoc.cast.broker
     rows = [
         ("windows", verdict.windows),
         ("executions that began", verdict.executions),
@@ -66,17 +71,39 @@ def _text(verdict: Verdict, cast: Cast, faults: Counter[str], seed: int, minutes
         *((f"excused, {excuse}", count) for excuse, count in sorted(verdict.excused.items())),
         ("skipped, since a newer one waited", verdict.skipped),
         ("begun after a newer one", verdict.overtaken),
-        ("beats and workers that ended by themselves", len(cast.ended_alone)),
+        ("messages delivered once more", havoc.messages["doubled"]),
+        ("messages purged", havoc.messages["purged"]),
+        ("beats and workers that ended by themselves", len(havoc.cast.ended_alone)),
         ("lateness, p50", f"{verdict.late(0.5):.3f} s"),
         ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
         ("lateness, the most", f"{verdict.late(1):.3f} s"),
     ]
     about = (
-        f"Two beats, two workers (prefork and threads), store and broker on {cast.store.binary.name}: "
-        f"{faults.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
+        f"Two beats, two workers (prefork and threads), {version_of(havoc.cast.store)} as the store, {broker.about} as "
+        f"the broker: {havoc.counts.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
         "recovery_interval 0.3 s, start_timeout 5 s."
     )
-    return _page("Chaos", f"make chaos MINUTES={minutes:g} SEED={seed}", about, rows, faults)
+    title = "Chaos" if broker.kind == "redis" else "Chaos with RabbitMQ"
+    command = f"make chaos MINUTES={minutes:g} SEED={seed} EVERY={every:g} BROKER={broker.kind}"
+    return _page(title, command, about, rows, havoc.counts) + _second(second)
+
+
+def _second(second: Judgement) -> str:
+    """What the other judge counted."""
+    counts = second.counts
+    assumed = ("recorded, as nothing says otherwise", "skipped, as nothing says otherwise")
+    rows = [
+        ("windows that were owed", counts["owed"]),
+        ("executions", counts["executions"]),
+        ("times that a rule was asked", sum(counts["asked"].values())),
+        ("**violations**", second.found.total()),
+        *((f"**{rule}**", number) for rule, number in sorted(second.found.items())),
+        *((f"allowed, {what}", number) for what, number in sorted(counts["allowed"].items())),
+        *((f"taken as {what}", counts["told"].get(what, 0)) for what in assumed),
+    ]
+    rules = ", ".join(f"`{rule}`" for rule in sorted(counts["asked"]))
+    about = f"It judges the same ledger, and shares no code with the first. Its rules: {rules}."
+    return "\n".join(["", "## A second judge", "", about, "", *_table("what", rows)])
 
 
 def _edits_text(verdict: EditVerdict, faults: Counter[str], seed: int, edits: int, minutes: float) -> str:
@@ -114,13 +141,13 @@ def _page(title: str, command: str, about: str, rows: list[tuple[str, Any]], fau
             "",
             about,
             "",
-            "| what | |",
-            "| --- | ---: |",
-            *(f"| {what} | {value} |" for what, value in rows),
-            "",
-            "| fault | times |",
-            "| --- | ---: |",
-            *(f"| {name} | {count} |" for name, count in sorted(faults.items())),
-            "",
+            *_table("what", rows),
+            *_table("fault", sorted(faults.items()), "times"),
         ]
     )
+
+
+def _table(left: str, rows: Iterable[tuple[str, Any]], right: str = "") -> list[str]:
+    """Its lines, and an empty one."""
+    heads = [f"| {left} | {right} |".replace("|  |", "| |"), "| --- | ---: |"]
+    return [*heads, *(f"| {what} | {value} |" for what, value in rows), ""]

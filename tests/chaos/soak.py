@@ -1,4 +1,4 @@
-"""Everything at once, for as long as is asked for: ``make chaos MINUTES=60``.
+"""Everything at once, for as long as is asked for: ``make chaos MINUTES=60 BROKER=rabbitmq``.
 
 Its name keeps it out of ``make test``: it wants the machine for itself, since a process that gets no time for as
 long as its lease is out of contact, whoever starves it.
@@ -12,17 +12,16 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+from chaos.brokers import start_broker
 from chaos.cast import Cast
 from chaos.checker import Waits, judge
 from chaos.entries import ENTRIES, IN_TURN, LEASE, LIMITS, SHARED, SKIPS
-from chaos.faults import plan
+from chaos.faults import FAULTS, plan
 from chaos.havoc import Havoc
 from chaos.report import write_report
 from processes import wait_until
 from simulation.judge_chaos import judge_ledger
 
-#: Seconds between two faults, on average.
-EVERY = 1.8
 GRIDS = {entry: every for entry, (_, every, _) in ENTRIES.items()}
 WAITS = Waits(IN_TURN, SKIPS, {limit: (SHARED[limit], most) for limit, most in LIMITS.items()})
 
@@ -30,13 +29,15 @@ WAITS = Waits(IN_TURN, SKIPS, {limit: (SHARED[limit], most) for limit, most in L
 def test_chaos(start_redis, procs, ledger, tmp_path, request):
     """Whatever is killed, frozen, cut, flushed or sent twice: no window is lost, none is done twice."""
     seed, minutes = request.config.getoption("seed"), request.config.getoption("minutes")
+    every, kind = request.config.getoption("every"), request.config.getoption("broker")
     seconds = minutes * 60
-    faults = plan(seed, seconds, EVERY)
+    faults = plan(seed, seconds, every, FAULTS[kind])
     history = request.config.getoption("history")
     with (
         Path(history or os.devnull).open("w", encoding="utf-8") as lines,
+        start_broker(kind, start_redis) as broker,
         Cast(
-            tmp_path, procs, ledger, lambda: start_redis(appendonly=True),
+            tmp_path, procs, ledger, start_redis(appendonly=True), broker,
             (lambda line: lines.write(json.dumps(line) + "\n")) if history else None,
         ) as cast,
     ):  # fmt: skip
@@ -51,14 +52,17 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
             cast.tend()
             return judge(ledger.read(), GRIDS, begin, end, LEASE, WAITS)
 
-        calm = wait_until(lambda: not verdict().lost or time.monotonic() > end + 300, "", 400, every=2) and verdict()
+        # What didn't run meanwhile has as long again, beside what is due.
+        until = end + max(300, seconds)
+        wait_until(lambda: not verdict().lost or time.monotonic() > until, "", until - end + 100, every=2)
+        calm = verdict()
         procs.end()
-        write_report(request.config.getoption("report"), calm, cast, havoc.counts, seed, minutes)
+        # Another judge, which shares nothing with the first one but the ledger.
+        second = judge_ledger(ledger.path)
+        write_report(request.config.getoption("report"), calm, second, havoc, seed, minutes, every)
+        print("The second judge:", second.counts)
         cast.system.check_conservation()
     assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
-    # Another judge, which shares nothing with the first one but the ledger.
-    second = judge_ledger(ledger.path)
-    print("The second judge:", second.counts)
     assert second.clean, second.violations
     # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
     ours = [ended for ended in cast.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]

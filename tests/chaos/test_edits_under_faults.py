@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos.brokers import RedisBroker
 from chaos.cast import Company, Member
 from chaos.edited import TOLERANCE, EditVerdict, judge_edits
 from chaos.editor import Editor
@@ -26,7 +27,7 @@ from chaos.report import write_edits_report
 from failover.topology import SentinelSet
 from ledger import Ledger
 from processes import Proc, Processes, wait_until
-from servers import RedisServer, need_server
+from servers import need_server
 from system import System
 
 from celery_once_beat import Schedules
@@ -55,7 +56,7 @@ class Edited(Company):
     """Two beats and two workers over a Sentinel; every write has to reach its replica."""
 
     def __init__(
-        self, directory: Path, procs: Processes, ledger: Ledger, broker: RedisServer, store: SentinelSet
+        self, directory: Path, procs: Processes, ledger: Ledger, broker: RedisBroker, store: SentinelSet
     ) -> None:
         system = System(procs, ledger, broker.url(), directory)
         system.store.close()
@@ -140,7 +141,7 @@ def accounts(schedules: Schedules) -> list[dict[str, Any]]:
 def test_edits(start_redis, procs, ledger, tmp_path, request):
     """What each version of a schedule owes runs once, by it; whoever dies while who edits."""
     seed, edits = request.config.getoption("seed"), request.config.getoption("edits")
-    broker = start_redis(appendonly=True)
+    broker = RedisBroker(start_redis(appendonly=True))
     with SentinelSet(need_server("valkey"), seed) as sentinels:
         cast = Edited(tmp_path, procs, ledger, broker, sentinels)
         cast.tend()

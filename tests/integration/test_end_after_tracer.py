@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from deliveries import KEY, LEASE, WINDOW, Worker, heard, leases, told
 from processes import wait_until
 from servers import RedisServer
 
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
 from celery_once_beat.store.model import Begun, Busy
 from celery_once_beat.store.verbs import Store, store_of
@@ -294,6 +296,22 @@ def test_a_store_that_is_away_when_an_end_is_due(
     assert told(caplog) == ["window_unrecorded"]
     assert not leases(worker)._ends
     assert not leases(worker)._held
+
+
+def test_a_short_lease_has_as_many_tries(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], patient: None
+) -> None:
+    """An end is sent again within a tenth of its lease: a store that is away for most of it still learns of the end."""
+    server = start_redis()
+    worker = new_worker(server.url())
+    worker.task.once_lease = 3.0
+    worker.trace(server.kill)
+    (end,) = leases(worker)._ends
+    end.give_up = math.inf
+    assert not leases(worker)._record([end])
+    assert end.due <= steady() + 0.3
+    end.give_up = 0.0
+    assert not leases(worker)._record([end])
 
 
 def test_a_store_that_comes_back_when_an_end_is_due(
