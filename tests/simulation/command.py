@@ -16,7 +16,6 @@ from pathlib import Path
 
 from needs import NEEDS, need
 from redis.exceptions import ConnectionError as RedisConnectionError
-from servers import free_port
 
 from .ablations import ABLATIONS
 from .installed import install
@@ -42,12 +41,11 @@ def a_server(directory: Path) -> Iterator[tuple[Server, StandingClock]]:
     """A Redis whose clock stands still. Not Valkey: within a millisecond it goes by a counter of the processor's."""
     clock = StandingClock(directory / "server-clock", goes_on=True)
     clock.set(1_700_000_000 * 10**9, 0, 0)
-    port = free_port()
+    path = directory / "server"
     binary = NEEDS["redis-server"].of_wheel() or need("redis-server")
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-             "--dir", directory],
+            [binary, "--unixsocket", path, "--port", "0", "--save", "", "--appendonly", "no", "--dir", directory],
             env={**os.environ, **clock.env(library(directory))}, stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509  # no threads here
@@ -56,7 +54,7 @@ def a_server(directory: Path) -> Iterator[tuple[Server, StandingClock]]:
         server = None
         while server is None:
             try:
-                server = Server(port)
+                server = Server(str(path))
             except RedisConnectionError:
                 assert process.poll() is None, (directory / "server.log").read_text()
         yield server, clock

@@ -66,7 +66,9 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
             )
             for core in range(cores)
         ]  # fmt: skip
-        for player in players:
+        for core, player in enumerate(players):
+            # A process and its server take turns: on one core that costs no wake of another.
+            os.sched_setaffinity(player.pid, {sorted(os.sched_getaffinity(0))[core % len(os.sched_getaffinity(0))]})
             threading.Thread(target=hear, args=(player,), daemon=True).start()
         try:
             while total.windows < windows:

@@ -19,6 +19,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_once_beat.store import SHARDS, scripts
+from celery_once_beat.store.codec import pack as packed
 from celery_once_beat.store.keys import shard_of
 
 from .kernel import SECOND
@@ -45,13 +46,12 @@ def verbs_of(request: bytes) -> list[str]:
 class Server:
     """One real server, whose clock the kernel sets before each request."""
 
-    def __init__(self, url_port: int) -> None:
-        self._end = b"*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n" % (len(_END), _END.encode())
-        self._link = redis.Connection(
-            host="127.0.0.1", port=url_port, decode_responses=True, encoding_errors="surrogateescape",
-            socket_timeout=None, protocol=2,
-        )  # fmt: skip
-        self._raw = redis.Redis(host="127.0.0.1", port=url_port)
+    def __init__(self, path: str) -> None:
+        self._end = packed("ECHO", _END)
+        self._link = redis.UnixDomainSocketConnection(
+            path=path, decode_responses=True, encoding_errors="surrogateescape", socket_timeout=None, protocol=2
+        )
+        self._raw = redis.Redis(unix_socket_path=path)
         self._link.connect()
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Server:
 
     def runs(self, key: str) -> str:
         """What a run key says."""
-        return (self._raw.get(key) or b"").decode()
+        return self.carry_out(packed("GET", key))[0] or ""
 
     def count_open(self) -> int:
         """How many windows owe their outcome."""
