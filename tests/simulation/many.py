@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,7 @@ def _simulation(*words: object) -> list[str]:
 
 
 def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
-    """Play episodes until there are so many windows; the digest is that of one process."""
+    """Play episodes until there are so many windows, or SIGTERM comes; the digest is that of one process."""
     told: queue.SimpleQueue[Played | str] = queue.SimpleQueue()
 
     def hear(player: subprocess.Popen[str]) -> None:
@@ -55,6 +56,7 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
             told.put(Played(**json.loads(line)))
         told.put(f"a process that plays ended with {player.wait()}")
 
+    signal.signal(signal.SIGTERM, lambda *_: told.put(""))
     total = Total()
     waiting: dict[int, Played] = {}
     begun = said = time.monotonic()
@@ -73,6 +75,8 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
         try:
             while total.windows < windows:
                 played = told.get()
+                if played == "":
+                    break
                 if isinstance(played, str):
                     print(played, file=sys.stderr)
                     return 2
