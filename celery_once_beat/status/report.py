@@ -540,7 +540,7 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         yield judgements.HUNG, f"{running}, {compared}"
     if look.late:
         first = look.late[0]
-        yield judgements.LATE, f"{len(look.late)} late: that of {format_instant(first.start)} {first.why}"
+        yield judgements.LATE, f"{len(look.late)} late, first that of {format_instant(first.start)}: {first.why}"
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
         words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
