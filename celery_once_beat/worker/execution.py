@@ -52,7 +52,7 @@ from .errands import errands_of
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
-from .waiting import RAW, call, call_of_limit, log_once, packed
+from .waiting import RAW, call, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
@@ -237,7 +237,7 @@ class Execution(Turn):
         reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length))
         self._no_place, self._shares_place = isinstance(reply, Full), isinstance(reply, Entered) and reply.shared
         self.limit = None if self._no_place else limit
-        call_of_limit(self.task.app, self.store, limit, reply.called)
+        call(self.task.app, self.store, reply.called, limit)
         return not self._no_place
 
     def _keeps_place(self) -> bool:
@@ -277,7 +277,7 @@ class Execution(Turn):
             logger.debug("once: place of %r not given back: %s", limit, exc)
             return
         self.limit = None  # not before: what is raised into this from outside comes here again
-        call_of_limit(self.task.app, self.store, limit, called)
+        call(self.task.app, self.store, called, limit)
 
     # -- giving back
 

@@ -39,7 +39,7 @@ from celery_once_beat.wording import shown
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("RAW", "call", "call_of_limit", "kept_of", "log_once", "may_wait", "packed")
+__all__ = ("RAW", "call", "kept_of", "log_once", "may_wait", "packed")
 
 logger = get_logger(__name__)
 
@@ -168,17 +168,11 @@ def _publish(app: Celery, window: WindowKey, text: str) -> None:
 # -- calls
 
 
-def call(app: Celery, store: Store, windows: Iterable[WindowKey]) -> None:
-    """Publish the messages of windows whose turn it is. Whatever fails, their deadlines see to them."""
-    _call(app, store, windows, None)
+def call(app: Celery, store: Store, windows: Iterable[WindowKey], limit: str | None = None) -> None:
+    """Publish the messages of windows whose turn it is, or for which there is a place of ``limit``.
 
-
-def call_of_limit(app: Celery, store: Store, limit: str, windows: Iterable[WindowKey]) -> None:
-    """Publish the messages of windows for which there is a place of ``limit``; else as :func:`call`."""
-    _call(app, store, windows, limit)
-
-
-def _call(app: Celery, store: Store, windows: Iterable[WindowKey], limit: str | None) -> None:
+    Raises nothing: what fails is logged, and the deadlines of these windows see to them.
+    """
     left = deque(windows)
     while left:
         window = left.popleft()
