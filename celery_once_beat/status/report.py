@@ -27,7 +27,7 @@ from celery_once_beat.store import (
     WindowSeen,
 )
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, shown, span
+from celery_once_beat.wording import printable, short, shown, span
 
 from . import judgements
 from .judgements import Judgement
@@ -38,8 +38,6 @@ from .lineup import Lines, Listed, line_up
 _DEADLINE_LATER = timedelta(seconds=1)
 #: What an entry may be: in the schedule, left out of it as wrong, disabled in its database, or not in the schedule.
 KINDS = ("scheduled", "left out", "disabled", "stranger")
-#: Characters of a worker's name that are shown.
-_MOST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,7 +551,7 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         worker, at = account.discarded
         newest = not listed.tracked and account.cursor < at
         if newest or any(each.begun is None and each.claimed < at for each in account.open.values()):
-            words = f"{printable(worker[:_MOST_NAME])} doesn't know the task {shown(listed.task)}: deploy workers first"
+            words = f"{short(worker)} doesn't know the task {shown(listed.task)}: deploy workers first"
             yield judgements.UNKNOWN_TASK, words
 
 
@@ -567,7 +565,7 @@ def _unclaimed_from(listed: Listed, now: datetime) -> datetime | None:
 
 
 def _worker(window: WindowSeen) -> str:
-    return printable(host_of(window.open.owner)[:_MOST_NAME]) if window.open else "?"
+    return short(host_of(window.open.owner)) if window.open else "?"
 
 
 def _span(duration: timedelta) -> str:
