@@ -67,8 +67,8 @@ window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count
 window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
 
 #: In beat: the window isn't done ``deadline`` seconds after its start. ``state`` is how it stands: ``published``,
-#: ``running``, ``waiting``, ``buffered``, ``overdue``, or its outcome; ``why`` says it in a sentence. Once for a window,
-#: unless the beat that says it dies meanwhile: then perhaps twice.
+#: ``running``, ``waiting``, ``buffered``, ``overdue``, or its outcome; ``why`` says it in a sentence. Once for a
+#: window; perhaps twice if the beat that says it dies meanwhile.
 window_late = Signal(name="window_late", providing_args=[*_arguments, "state", "why"])
 #: In beat: so many windows of the entry failed in a row (``pause_after_failures``) that it is paused. ``window`` is the
 #: last of them, ``note`` names them. Once for a pause, with the same exception as ``window_late``.
