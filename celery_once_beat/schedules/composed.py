@@ -28,6 +28,7 @@ from .left_out import plainest, read_left_out
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import MOST_LEFT_OUT, LeftOut, Period, Periods
+from .rrule import HORIZON
 
 __all__ = ("CRON_FIELDS", "Composed", "CronPart", "SolarPart", "between", "excluding", "union")
 
@@ -39,8 +40,6 @@ _MOST_LEVELS = 16
 _MOST_PARTS = 200
 #: Questions to the schedules that one is made of, for one look.
 _MOST_STEPS = 2_000
-#: A start that is further away isn't found, as of an RRule.
-_HORIZON = 41 * 366 * _DAY
 #: Of Celery's crontab, in the order of its arguments.
 CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
@@ -108,7 +107,7 @@ class Composed(PureSchedule):
             start = placed.candidate(moment)
             if start is None or placed.allows(start):
                 return start
-            if start - after > _HORIZON:
+            if start - after > HORIZON:
                 return None
             moment = start
         raise UndecidedError(
