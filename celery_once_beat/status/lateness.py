@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from celery_once_beat.beat import BeatEntry, why_late
-from celery_once_beat.errors import ScheduleError
+from celery_once_beat.beat import why_late
 from celery_once_beat.store import Ended, Tell, WindowSeen
 
 from .lineup import Listed
@@ -69,8 +68,8 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
     if deadline is None or last is None or last.past is None or last.state == "done" or (account and account.paused):
         return None
     first = last.start
-    if account is not None and listed.entry is not None:
-        first = min(first, _after(listed.entry, account.last_done or account.born) or first)
+    if account is not None:
+        first = min(first, listed.after(account.last_done or account.born) or first)
     if first + deadline >= now:
         return None
     state, why = why_late(_as_told(listed, last), listed.queue, now)
@@ -85,17 +84,9 @@ def late_from(listed: Listed, now: datetime) -> datetime | None:
 
 
 def _unclaimed(listed: Listed) -> datetime | None:
-    entry, account = listed.entry, listed.seen.account
-    if entry is None or account is None or account.paused:
-        return None
-    return _after(entry, account.cursor)
-
-
-def _after(entry: BeatEntry, start: datetime) -> datetime | None:
-    try:
-        return entry.after(start)
-    except ScheduleError:
-        return None
+    """Return the oldest start that a beat is to claim; None where there is none."""
+    account = listed.seen.account
+    return None if account is None or account.paused else listed.after(account.cursor)
 
 
 def _as_told(listed: Listed, window: WindowSeen) -> Tell:
@@ -117,5 +108,5 @@ def _as_told(listed: Listed, window: WindowSeen) -> Tell:
         paused_by=account.paused_by if account else "",
         paused_for=account.paused_for if account else "",
         waits_for=window.waits_for,
-        limit=window.limit,
+        limit=window.limit or "",
     )
