@@ -59,10 +59,10 @@ def _late_unclaimed(listed: Listed, now: datetime) -> Iterator[LateWindow]:
 
 
 def late_last(listed: Listed, now: datetime) -> LateWindow | None:
-    """Return the newest window that has ended, if it isn't done, and nothing was for longer than a deadline.
+    """Return the newest window that has ended, if it isn't done, and no window was done for longer than a deadline.
 
-    That is measured from the first window after the last that was done: the newest one of an entry that fails each
-    minute is always young.
+    That time counts from the first window after the last one that was done: of an entry that fails each minute, the
+    newest window is always young. Of a paused entry it is None.
     """
     deadline, last, account = deadline_of(listed), listed.seen.last, listed.seen.account
     if deadline is None or last is None or last.past is None or last.state == "done" or (account and account.paused):
@@ -77,7 +77,7 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
 
 
 def late_from(listed: Listed, now: datetime) -> datetime | None:
-    """Return from when an unclaimed window is late; None where there is none, or that is so already."""
+    """Return from when an unclaimed window is late, aware UTC; None where there is none, or it is late already."""
     due, deadline = _unclaimed(listed), deadline_of(listed)
     late = due + deadline if due is not None and deadline is not None else None
     return late + timedelta(microseconds=1) if late is not None and late >= now else None
