@@ -107,7 +107,7 @@ def test_windows_that_never_ran(teller: Teller) -> None:
     assert isinstance(teller.store.close_window(last, "w@far:1", "revoked", 0), Closed)
     revoked, passed = teller.seen().windows
     assert (revoked.state, revoked.past.begun, revoked.past.late, revoked.past.took) == ("revoked", None, None, None)
-    assert revoked.past.attempts == 0
+    assert (revoked.past.attempts, revoked.past.worker) == (0, ""), "who ended it didn't run it"
     assert (passed.state, passed.start, passed.past.missed, passed.past.worker) == ("missed", missed[-1], 7, "")
 
 
