@@ -36,7 +36,8 @@ window_overdue = Signal(name="window_overdue", providing_args=_arguments)
 window_started = Signal(name="window_started", providing_args=_arguments)
 #: In the worker's child: a copy of the message was refused. The window stays as it is: ``reason`` is ``closed`` if it
 #: has its outcome, or says who has it: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to
-#: retry n``. Not sent if this delivery's begin itself ends the window: that is ``window_abandoned``.
+#: retry n``, ``another window of its entry runs``. Not sent for a window that begins to wait, nor if this delivery's
+#: begin itself ends the window: that is ``window_abandoned``.
 window_refused = Signal(name="window_refused", providing_args=[*_arguments, "reason"])
 #: In the worker's child: this execution ended after it had lost its lease to another. Nothing was recorded.
 window_stale = Signal(name="window_stale", providing_args=_arguments)
@@ -66,9 +67,9 @@ window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count
 window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
 
 #: In beat: the window isn't done ``deadline`` seconds after its start. ``state`` is how it stands: ``published``,
-#: ``running``, ``waiting``, ``overdue``, or its outcome; ``why`` says it in a sentence. Once, unless the beat that says
-#: it dies meanwhile.
+#: ``running``, ``waiting``, ``buffered``, ``overdue``, or its outcome; ``why`` says it in a sentence. Once for a
+#: window; perhaps twice if the beat that says it dies meanwhile.
 window_late = Signal(name="window_late", providing_args=[*_arguments, "state", "why"])
 #: In beat: so many windows of the entry failed in a row (``pause_after_failures``) that it is paused. ``window`` is the
-#: last of them, ``note`` names them. As often as ``window_late``.
+#: last of them, ``note`` names them. Once for a pause, with the same exception as ``window_late``.
 entry_paused = Signal(name="entry_paused", providing_args=[*_arguments, "note"])

@@ -7,12 +7,25 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 
-__all__ = ("A_SPAN", "did_you_mean", "failure_words", "printable", "read_span", "read_time", "shown", "some", "span")
+__all__ = (
+    "A_SPAN",
+    "did_you_mean",
+    "failure_words",
+    "printable",
+    "read_span",
+    "read_time",
+    "short",
+    "shown",
+    "some",
+    "span",
+)
 
 #: Most characters that are recorded of a failure.
 _MOST_FAILURE = 200
 #: Most characters of a value in a message.
 _SHOWN = 80
+#: Most characters of a name that somebody else wrote.
+_MOST_NAME = 200
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SECONDS = {"s": 1, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d|w)", re.ASCII)
@@ -32,6 +45,11 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """Return a name from outside on one line: what could move a terminal's cursor is written out."""
     return text if text.isprintable() else repr(text)
+
+
+def short(name: str) -> str:
+    """Return a name from outside, a worker's say, on one line and cut to 200 characters."""
+    return printable(name[:_MOST_NAME])
 
 
 def some(names: Sequence[str], most: int) -> str:

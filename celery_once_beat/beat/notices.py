@@ -1,11 +1,11 @@
 """What is said once of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
 
 The store keeps each as a notice that becomes due (``store/lua/pieces/notices.lua``). A beat's look finds it. The beat
-takes it, says it, and then says that it is said:
+takes it, says it, and then tells the store that it is said:
 
 - it dies or sleeps before it says it: after ``publish_timeout`` any beat does;
 - it dies after it, and before ``told``: the same, so it is said twice. The task of ``on_failure`` has the same id;
-- the reply to either is lost: it is sent again, and answers the same.
+- the reply to ``tell`` or ``told`` is lost: that is sent again, and answers the same.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ logger = get_logger(__name__)
 
 #: Notices that are taken together; each has to be said before ``publish_timeout`` is over.
 _SLICE = 10
-#: Sends a task by name, with its arguments and its id; says why where it can't, or perhaps couldn't.
+#: Sends a task by name, with its arguments and its id. Returns what became of the message, and why it wasn't sent.
 Send = Callable[[str, Mapping[str, Any], str], tuple[Published, str]]
 
 
 class Notices:
-    """One beat's part of it, after each look."""
+    """Says what one beat's look has found."""
 
     def __init__(
         self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, send: Send
@@ -50,9 +50,9 @@ class Notices:
         #: The ``sender`` of signals.
         self._sender = sender
         self._send = send
-        #: Keys that can't be read, as it was logged; tasks that can't be sent.
+        #: What was logged of keys that can't be read, and of tasks that can't be sent.
         self._logged: set[str] = set()
-        #: Tasks that the broker refuses, perhaps, and until when (``clock.steady``) they aren't tried.
+        #: By task: until when (``clock.steady``) it isn't tried, since the broker refused it, or may have.
         self._refused: dict[str, float] = {}
 
     def say(
@@ -89,12 +89,12 @@ class Notices:
         return moved
 
     def _is_refused(self, notice: Notice, entry: BeatEntry | None) -> bool:
-        """Whether the broker has just refused what it takes: each try may cost a connection."""
+        """Whether the broker has just refused the task that it takes: each try may cost a connection."""
         task = entry.policy.on_failure if entry is not None and notice.kind == "ended" else None
         return task is not None and steady() < self._refused.get(task, 0.0)
 
     def _try(self, window: WindowKey, step: Callable[[], object]) -> None:
-        """Do a step; what can't be read or written is this entry's trouble alone. Raises StoreUnavailableError."""
+        """Do a step. What can't be read or written is logged, and stops no other. Raises StoreUnavailableError."""
         try:
             step()
         except StoreUnavailableError:
@@ -130,14 +130,14 @@ class Notices:
         signals.window_late.send(sender=self._sender, window=window, state=state, why=why)
 
     def _say_paused(self, entry: BeatEntry, window: Window, tell: Tell) -> None:
-        note, notice_of = tell.paused_for, WindowKey(window.entry, window.start)
+        note, key = tell.paused_for, WindowKey(window.entry, window.start)
         if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
             words = json.dumps({"by": tell.paused_by, "note": note})
             pause = partial(self._store.set_paused, entry.name, words, paused=True, only_still=True)
-            self._try(notice_of, pause)
+            self._try(key, pause)
         call = told_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
         order = Order("pause", window.entry, tell.paused_by, note, format_instant(window.start))
-        self._try(notice_of, partial(self._store.note, order, call))
+        self._try(key, partial(self._store.note, order, call))
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
             window.entry,
@@ -184,5 +184,5 @@ class Notices:
 
 
 def _tells(notice: Notice, entry: BeatEntry | None) -> bool:
-    """Whether this beat's schedule says how to say it. Another beat's may know a task that this one's doesn't."""
+    """Whether this beat can say it: its schedule has the entry, and for an end the entry's ``on_failure``."""
     return entry is not None and (notice.kind != "ended" or entry.policy.on_failure is not None)

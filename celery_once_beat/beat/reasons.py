@@ -8,10 +8,7 @@ from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import OpenWindow, Tell
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, shown
-
-#: Characters of a worker's name that are shown.
-_MOST_NAME = 200
+from celery_once_beat.wording import printable, short, shown
 
 
 def why_late(tell: Tell, queue: str | None, now: datetime) -> tuple[str, str]:
@@ -79,7 +76,7 @@ def _unconsumed(tell: Tell, queue: str | None) -> str:
 
 def _began(window: OpenWindow) -> str:
     assert window.begun is not None
-    on = f" on {printable(host_of(window.owner)[:_MOST_NAME])}" if window.owner else ""
+    on = f" on {short(host_of(window.owner))}" if window.owner else ""
     attempt = f", attempt {window.attempts}" if window.attempts > 1 else ""
     return f"{_at(window.begun)}{on}{attempt}"
 

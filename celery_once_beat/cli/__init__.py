@@ -87,7 +87,7 @@ def _status(error: OnceError) -> int:
 def once() -> None:
     """Look at the windows of the schedule, and order some: celery-once-beat.
 
-    Exit statuses: 0 as asked; 1 no (nothing lives, an account doesn't balance, a check found something, a window is
-    still open, somebody else changed the schedule); 2 wrong usage; 65 a key in Redis isn't of this package; 69 Redis or
-    the broker doesn't answer; 78 a wrong setting.
+    Exit statuses: 0 as asked; 1 no (nothing lives, a window is late, an account doesn't balance, a check found
+    something, a window is still open, somebody else changed the schedule); 2 wrong usage; 65 a key in Redis isn't of
+    this package; 69 Redis or the broker doesn't answer; 78 a wrong setting.
     """

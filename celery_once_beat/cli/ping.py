@@ -44,8 +44,8 @@ def ping(
     --file, where it doesn't answer the beat.
 
     With --entries it asks of each entry that has a deadline whether its windows are done in time, also where no beat
-    lives. It prints a line for each entry that is late, and exits with 1 where one is. Entries that are paused, or
-    disabled in their database, aren't late for what nobody claims.
+    lives. It prints a line for each entry that is late, and then exits with 1; with 2 if no entry has a deadline.
+    Entries that are paused, or disabled in their database, aren't late for what nobody claims.
     """
     if entries and (file is not None or beat is not None):
         raise click.UsageError("--entries asks of no beat: give it without --beat and --file")

@@ -1,10 +1,11 @@
 """Schedules that are made of others: ``between``, ``excluding``, ``union``. Pure.
 
-Its candidates are the starts of the schedules that it is made of. It goes through them in order; the first that nothing
-leaves out is its next start. So a look is one walk, however the schedules are nested. It takes a bounded number of
-steps: then UndecidedError says how far it got.
+A composed schedule's candidates are the starts of its parts. It goes through them in order; the first that nothing
+leaves out is its next start. So a look is one walk, however the schedules are nested. The walk takes a bounded number
+of steps; then UndecidedError says how far it got.
 
-What follows the app's time zone is put into it first: ``in_zone`` makes a schedule that is the same in any process.
+A part that follows the app's time zone is put into that zone first: ``in_zone`` makes a schedule that is the same in
+any process.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .left_out import plainest, read_left_out
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import MOST_LEFT_OUT, LeftOut, Period, Periods
+from .rrule import HORIZON
 
 __all__ = ("CRON_FIELDS", "Composed", "CronPart", "SolarPart", "between", "excluding", "union")
 
@@ -39,8 +41,6 @@ _MOST_LEVELS = 16
 _MOST_PARTS = 200
 #: Questions to the schedules that one is made of, for one look.
 _MOST_STEPS = 2_000
-#: A start that is further away isn't found, as of an RRule.
-_HORIZON = 41 * 366 * _DAY
 #: Of Celery's crontab, in the order of its arguments.
 CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
@@ -82,12 +82,12 @@ class Composed(PureSchedule):
     def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
         """Return the first instant after ``after`` that may be a start; None: there is none. All are naive, in UTC.
 
-        With ``left_out`` also those that are sure to be left out, which else are passed over.
+        Instants that are sure to be left out are passed over, unless ``left_out`` asks for them too.
         """
         raise NotImplementedError
 
     def allows(self, start: datetime) -> bool:
-        """Whether an instant is a start."""
+        """Whether an instant, naive UTC, is a start."""
         raise NotImplementedError
 
     def why_not(self, start: datetime) -> str | None:
@@ -108,7 +108,7 @@ class Composed(PureSchedule):
             start = placed.candidate(moment)
             if start is None or placed.allows(start):
                 return start
-            if start - after > _HORIZON:
+            if start - after > HORIZON:
                 return None
             moment = start
         raise UndecidedError(
@@ -116,7 +116,10 @@ class Composed(PureSchedule):
         )
 
     def left_out(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
-        """Yield the instants after ``after`` up to ``until`` that are left out, and why. All are aware UTC."""
+        """Yield the instants after ``after`` up to ``until`` that are left out, and why.
+
+        Both are aware; what is yielded is aware UTC. Raises ScheduleError if a file of holidays can't be read.
+        """
         placed = self._in_known_zone()
         moment: datetime | None = after.astimezone(timezone.utc).replace(tzinfo=None)
         end = until.astimezone(timezone.utc).replace(tzinfo=None)
@@ -152,7 +155,7 @@ class Composed(PureSchedule):
 
 
 class between(Composed):  # noqa: N801  # as its call reads
-    """The starts of a schedule from ``start`` on and before ``end``; a date as ``end`` counts as a whole.
+    """The starts of a schedule from ``start`` on and before ``end``; if ``end`` is a date, that day is included.
 
     Each is a date or a datetime, or its text in ISO 8601; None: no bound. Local times are in ``tz``, by name or as
     itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
@@ -209,11 +212,12 @@ class excluding(Composed):  # noqa: N801  # as its call reads
     """The starts of a schedule without some.
 
     ``left_out`` is one of these, or a list: a date (a whole local day), a datetime (that instant), a text of either in
-    ISO 8601, a tuple of two (from the first on and before the second; a date counts as a whole), a ``Period``, a
-    schedule (its starts), the path of an .ics file; or a dict of dates and their names. Local times are in ``tz``, by
-    name or as itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
+    ISO 8601, a tuple of two (from the first on and before the second; if that is a date, its day is left out too), a
+    ``Period``, a schedule (its starts), the path of an .ics file; or a dict of dates and their names. Local times are
+    in ``tz``, by name or as itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
 
-    A file is read when the schedule is first asked, once in a process; what is stored as JSON has its events.
+    A file is read when the schedule is first asked, once in a process: ScheduleError if that fails. What is stored as
+    JSON has the file's events.
     """
 
     def __init__(self, when: Part, left_out: object, *, tz: str | tzinfo | None = None) -> None:

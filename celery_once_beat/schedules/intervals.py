@@ -20,10 +20,10 @@ _UNITS = ((_DAY, "d"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min"),
 
 
 class every(PureSchedule):  # noqa: N801  # as Celery's schedule
-    """Starts in steps: seconds, a timedelta, or a text like ``"90 min"``.
+    """Starts in steps: seconds, a timedelta, or a text like ``"90 min"``; from 1 ms to 30 years.
 
-    They are counted from ``anchor``, an instant, or a local time in ``tz``. None: from the Unix epoch; whole days fall
-    on midnights, counted from Monday 1970-01-05. Whole days keep the local time of day in ``tz``, by name or as itself;
+    The steps are counted from ``anchor``: an instant, or a local time in ``tz``. None: from the Unix epoch, whole days
+    from the midnight of Monday 1970-01-05. Whole days keep the local time of day in ``tz``, by name or as itself;
     None: in the app's time zone. Raises SettingError.
     """
 
@@ -46,7 +46,7 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
         return grid_start(self.step, None if self.step % _DAY else self.tz, after, self._origin)
 
     def number(self, after: datetime, until: datetime) -> int | None:
-        """Return how many starts there are, by dividing; None of whole days."""
+        """Return how many starts there are, by dividing; None for whole days, which a change of clocks moves."""
         return grid_number(self.step, after, until, self._origin)
 
     def in_zone(self, zone: tzinfo) -> every:

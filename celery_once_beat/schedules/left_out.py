@@ -42,9 +42,10 @@ def read_left_out(given: Any) -> Iterator[Period | CalendarFile | BaseSchedule]:
 
 
 def plainest(span: Period | CalendarFile) -> Any:
-    """Return the shortest that makes it again."""
+    """Return the plainest value that :func:`read_left_out` reads as the span."""
     if isinstance(span, CalendarFile):
         return span.path
-    if span.fields().keys() == {"start"}:
-        return span.start.isoformat()
-    return (span.start.isoformat(), span.end.isoformat()) if span.fields().keys() == {"start", "end"} else span
+    fields = span.fields()
+    if fields.keys() == {"start"}:
+        return fields["start"]
+    return (fields["start"], fields["end"]) if fields.keys() == {"start", "end"} else span

@@ -22,6 +22,7 @@ from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import check_anchor, find_zone, latest_start, spread_offset
 from celery_once_beat.wording import shown
 
+from .composed import CRON_FIELDS
 from .definition import Definition, check_name
 from .rrule import RULE_FIELDS, RRule
 from .strict_json import read_object
@@ -29,7 +30,6 @@ from .strict_json import read_object
 __all__ = ("RedBeatEntry", "last_run_of", "read_redbeat", "run_until")
 
 _FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
-_CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _DATE_FIELDS = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 _SCHEDULES = ("interval", "crontab", "rrule", "weekday")
 _MICROSECOND = timedelta(microseconds=1)
@@ -171,9 +171,9 @@ def _read_schedule(found: Any, last: datetime | None, zone: tzinfo) -> tuple[Bas
     """Return the schedule, and of an interval that ran an instant of its grid: when RedBeat would send it next."""
     kind = found.get("__type__") if isinstance(found, dict) else None
     if kind == "crontab":
-        _check_fields(found, _CRON_FIELDS)
+        _check_fields(found, CRON_FIELDS)
         try:
-            return crontab(**{name: found[name] for name in _CRON_FIELDS if name in found}), None
+            return crontab(**{name: found[name] for name in CRON_FIELDS if name in found}), None
         except Exception as exc:  # Celery's parser has errors of its own
             raise ValueError(f"crontab: {shown(exc)}") from exc
     if kind == "interval":

@@ -4,7 +4,7 @@ A rule counts in the local time of its ``dtstart``, whose offset from UTC is fix
 
 dateutil goes through a rule from its ``dtstart`` on, and through one that has no start up to the year 9999. Here a look
 for the next start takes a bounded number of steps, however old or odd the rule is: it begins at the period that it is
-asked for, dateutil says which days of one month or year belong to the rule, and after ``_HORIZON`` it ends.
+asked for, dateutil says which days of one month or year belong to the rule, and after ``HORIZON`` it ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, Y
 from celery_once_beat.rules import PureSchedule
 from celery_once_beat.wording import shown
 
-__all__ = ("RULE_FIELDS", "RRule")
+__all__ = ("HORIZON", "RULE_FIELDS", "RRule")
 
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
 _SECONDS_OF_DAY = _DAY // _SECOND
 #: A start that follows the one before it by more isn't found.
-_HORIZON = 41 * 366 * _DAY
+HORIZON = 41 * 366 * _DAY
 _LAST = datetime(9999, 12, 1)
 #: It is walked through when the schedule is made.
 _MOST_COUNT = 10_000
@@ -158,7 +158,7 @@ class _Starts:
 
     def horizon(self, earliest: datetime) -> datetime:
         """Return up to when starts are looked for."""
-        return min(max(earliest, self._first), _LAST - _HORIZON) + _HORIZON
+        return min(max(earliest, self._first), _LAST - HORIZON) + HORIZON
 
     def walk(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the starts from ``earliest`` to ``end``, in order, as far as the horizon."""

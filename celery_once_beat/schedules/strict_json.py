@@ -10,9 +10,9 @@ from celery_once_beat.wording import shown
 
 __all__ = ("MOST_TEXT", "read_object")
 
-#: Most bytes of a definition's JSON.
+#: Most bytes of a definition's JSON, and most characters of any that is read.
 MOST_TEXT = 64 * 1024
-#: Objects and lists within each other. Who walks through the values need not fear for the stack.
+#: Objects and lists within each other: few enough to walk through them by recursion.
 _MOST_LEVELS = 64
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from celery_once_beat.beat import BeatEntry, why_late
-from celery_once_beat.errors import ScheduleError
+from celery_once_beat.beat import why_late
 from celery_once_beat.store import Ended, Tell, WindowSeen
 
 from .lineup import Listed
@@ -60,17 +59,17 @@ def _late_unclaimed(listed: Listed, now: datetime) -> Iterator[LateWindow]:
 
 
 def late_last(listed: Listed, now: datetime) -> LateWindow | None:
-    """Return the newest window that has ended, if it isn't done, and nothing was for longer than a deadline.
+    """Return the newest window that has ended, if it isn't done, and no window was done for longer than a deadline.
 
-    That is measured from the first window after the last that was done: the newest one of an entry that fails each
-    minute is always young.
+    That time counts from the first window after the last one that was done: of an entry that fails each minute, the
+    newest window is always young. Of a paused entry it is None.
     """
     deadline, last, account = deadline_of(listed), listed.seen.last, listed.seen.account
     if deadline is None or last is None or last.past is None or last.state == "done" or (account and account.paused):
         return None
     first = last.start
-    if account is not None and listed.entry is not None:
-        first = min(first, _after(listed.entry, account.last_done or account.born) or first)
+    if account is not None:
+        first = min(first, listed.after(account.last_done or account.born) or first)
     if first + deadline >= now:
         return None
     state, why = why_late(_as_told(listed, last), listed.queue, now)
@@ -78,24 +77,16 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
 
 
 def late_from(listed: Listed, now: datetime) -> datetime | None:
-    """Return from when an unclaimed window is late; None where there is none, or that is so already."""
+    """Return from when an unclaimed window is late, aware UTC; None where there is none, or it is late already."""
     due, deadline = _unclaimed(listed), deadline_of(listed)
     late = due + deadline if due is not None and deadline is not None else None
     return late + timedelta(microseconds=1) if late is not None and late >= now else None
 
 
 def _unclaimed(listed: Listed) -> datetime | None:
-    entry, account = listed.entry, listed.seen.account
-    if entry is None or account is None or account.paused:
-        return None
-    return _after(entry, account.cursor)
-
-
-def _after(entry: BeatEntry, start: datetime) -> datetime | None:
-    try:
-        return entry.after(start)
-    except ScheduleError:
-        return None
+    """Return the oldest start that a beat is to claim; None where there is none."""
+    account = listed.seen.account
+    return None if account is None or account.paused else listed.after(account.cursor)
 
 
 def _as_told(listed: Listed, window: WindowSeen) -> Tell:
@@ -116,4 +107,6 @@ def _as_told(listed: Listed, window: WindowSeen) -> Tell:
         paused=account is not None and account.paused,
         paused_by=account.paused_by if account else "",
         paused_for=account.paused_for if account else "",
+        waits_for=window.waits_for,
+        limit=window.limit or "",
     )

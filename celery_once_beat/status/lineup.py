@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from celery_once_beat.beat import BeatEntry, LoadedSchedule
-from celery_once_beat.errors import OnceError
+from celery_once_beat.errors import OnceError, ScheduleError
 from celery_once_beat.schedules import LoadedDefinition
 from celery_once_beat.store import EntrySeen, Overview
 from celery_once_beat.wording import printable, some
@@ -42,6 +43,13 @@ class Listed:
     countdown: float = 0.0
     #: It is as this process's code has it, or as people set it at run time.
     of_code: bool = True
+
+    def after(self, start: datetime) -> datetime | None:
+        """Return the first start after ``start``, both aware UTC; None: there is none, or its schedule can't say."""
+        try:
+            return None if self.entry is None else self.entry.after(start)
+        except ScheduleError:
+            return None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from celery_once_beat.errors import StoreDataError
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import COUNTED, OTHER
 from celery_once_beat.store import BOUNDS, Histogram
-from celery_once_beat.wording import printable
+from celery_once_beat.wording import short
 
 from .report import KINDS, BeatStatus, EntryStatus, Report
 
@@ -33,7 +33,6 @@ OTHERS = "(others)"
 
 #: Begins the name of each metric.
 _PREFIX = "celery_once_beat_"
-_MOST_NAME = 200
 #: Queues that have a label.
 _MOST_QUEUES = 50
 #: Seconds within which a worker has begun something, to be counted.
@@ -189,11 +188,11 @@ class OnceCollector(Collector):
 
     def _see(self, entries: Iterable[EntryStatus]) -> None:
         had_own, self._own, self._others = self._own.keys(), {}, []
-        by_need = sorted(entries, key=lambda e: (-e.urgency, _label(e.entry) not in had_own, e.entry))
+        by_need = sorted(entries, key=lambda e: (-e.urgency, short(e.entry) not in had_own, e.entry))
         seen = {}
         for entry in by_need:
             # Of entries that aren't in the schedule, Redis may hold any number.
-            label, ours = _label(entry.entry), entry.kind != "stranger"
+            label, ours = short(entry.entry), entry.kind != "stranger"
             own = ours and len(self._own) < self._most and label != OTHERS and label not in self._own
             if own:
                 self._own[label] = entry
@@ -262,7 +261,7 @@ def _workers(report: Report) -> Iterator[Metric]:
     stuck = _gauges(
         "idle_queue_stuck_windows", "Stuck windows of a queue of which no worker has begun anything since.", "queue"
     )
-    for name, number in {_label(each.queue): each.stuck for each in report.idle_queues[:_MOST_QUEUES]}.items():
+    for name, number in {short(each.queue): each.stuck for each in report.idle_queues[:_MOST_QUEUES]}.items():
         stuck.add_metric([name], number)
     yield stuck
 
@@ -359,11 +358,6 @@ def _add_growth(to: _Counts, before: _Counts, now: _Counts) -> None:
         sums = to.setdefault(name, dict.fromkeys(numbers, 0.0))
         for key, number in numbers.items():
             sums[key] = sums.get(key, 0) + number - old.get(key, 0)
-
-
-def _label(name: str) -> str:
-    """A name as the value of a label: printable, and cut if it is very long."""
-    return printable(name[:_MOST_NAME])
 
 
 def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:

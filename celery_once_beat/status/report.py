@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_once_beat.beat import CURSOR_AHEAD, BeatEntry, LoadedSchedule
+from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
@@ -27,7 +27,7 @@ from celery_once_beat.store import (
     WindowSeen,
 )
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, shown, span
+from celery_once_beat.wording import printable, short, shown, span
 
 from . import judgements
 from .judgements import Judgement
@@ -38,8 +38,6 @@ from .lineup import Lines, Listed, line_up
 _DEADLINE_LATER = timedelta(seconds=1)
 #: What an entry may be: in the schedule, left out of it as wrong, disabled in its database, or not in the schedule.
 KINDS = ("scheduled", "left out", "disabled", "stranger")
-#: Characters of a worker's name that are shown.
-_MOST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +425,7 @@ def _is_hung(window: WindowSeen, listed: Listed, now: datetime) -> bool:
     if running_for <= judgements.LEAST_HUNG:
         return False  # until then its entry's records aren't read
     longest = judgements.longest_run(listed.seen.records)
-    ends = _after(listed.entry, window.start) if longest is None and listed.entry is not None else None
+    ends = listed.after(window.start) if longest is None else None
     return judgements.is_hung(running_for, longest, None if ends is None else ends - window.start)
 
 
@@ -446,7 +444,7 @@ def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
     if entry is not None:
         # A one-off whose window is behind it has no next one.
         entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
-        known["next"] = _after(entry, max(now, account.cursor) if account else now)
+        known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(
         listed.name,
         "scheduled",
@@ -493,7 +491,7 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
         try:
             entry.after(now)
         except UndecidedError:
-            pass  # it is asked on
+            pass  # it can say later
         except ScheduleError as exc:
             yield judgements.BROKEN, str(exc)
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
@@ -501,12 +499,13 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
         failed = replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency)
         yield failed, f"last window {last.state}{why}"
     if account is not None:
-        yield from _worries_of(account, entry, now)
+        yield from _worries_of(account, listed, now)
     elif not seen.trouble:
         yield judgements.NOT_LOADED, judgements.NOT_LOADED.meaning
 
 
-def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -> Iterator[_Worry]:
+def _worries_of(account: EntryAccount, listed: Listed, now: datetime) -> Iterator[_Worry]:
+    entry = listed.entry
     if account.paused:
         yield judgements.PAUSED, paused_words(account)
     elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
@@ -516,8 +515,8 @@ def _worries_of(account: EntryAccount, entry: BeatEntry | None, now: datetime) -
         since = f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind"
         advice = "set it right, or if it was wrong before, delete the key that the beats' log names"
         yield judgements.BEHIND, f"{since}; {advice}"
-    elif entry is not None:
-        due = _after(entry, account.cursor)
+    else:
+        due = listed.after(account.cursor)
         if due is not None and due < now - judgements.CLAIMED_WITHIN:
             yield judgements.UNCLAIMED, f"no beat claims it: due since {format_instant(due)}"
 
@@ -540,7 +539,7 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         yield judgements.HUNG, f"{running}, {compared}"
     if look.late:
         first = look.late[0]
-        yield judgements.LATE, f"{len(look.late)} late: that of {format_instant(first.start)} {first.why}"
+        yield judgements.LATE, f"{len(look.late)} late, first that of {format_instant(first.start)}: {first.why}"
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
         words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
@@ -553,21 +552,21 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         worker, at = account.discarded
         newest = not listed.tracked and account.cursor < at
         if newest or any(each.begun is None and each.claimed < at for each in account.open.values()):
-            words = f"{printable(worker[:_MOST_NAME])} doesn't know the task {shown(listed.task)}: deploy workers first"
+            words = f"{short(worker)} doesn't know the task {shown(listed.task)}: deploy workers first"
             yield judgements.UNKNOWN_TASK, words
 
 
 def _unclaimed_from(listed: Listed, now: datetime) -> datetime | None:
     """Return from when an entry is UNCLAIMED that has a window due; None where it has none, or that is so already."""
-    entry, account = listed.entry, listed.seen.account
-    due = _after(entry, account.cursor) if entry is not None and account is not None else None
+    account = listed.seen.account
+    due = listed.after(account.cursor) if account is not None else None
     if due is None or not now - judgements.CLAIMED_WITHIN <= due <= now:
         return None
     return due + judgements.CLAIMED_WITHIN + timedelta(microseconds=1)
 
 
 def _worker(window: WindowSeen) -> str:
-    return printable(host_of(window.open.owner)[:_MOST_NAME]) if window.open else "?"
+    return short(host_of(window.open.owner)) if window.open else "?"
 
 
 def _span(duration: timedelta) -> str:
@@ -581,13 +580,6 @@ def paused_words(account: EntryAccount) -> str:
     by = f" by {account.paused_by}" if account.paused_by else ""
     note = f": {account.paused_for}" if account.paused_for else ""
     return f"paused{by}{note}"
-
-
-def _after(entry: BeatEntry, start: datetime) -> datetime | None:
-    try:
-        return entry.after(start)
-    except ScheduleError:
-        return None
 
 
 def _seconds(duration: timedelta) -> float:

@@ -479,7 +479,8 @@ def read_past(text: str) -> model.Past:
         attempts=int(number) if outcome != "missed" else 0,
         missed=max(int(number), 1) if outcome == "missed" else 0,
         beat=beat,
-        worker="" if worker == "-" else f"celery{worker}" if worker.startswith("@") else worker,
+        # Where nothing ran, it is who ended the window: a beat, or the worker that discarded its message.
+        worker="" if worker == "-" or not ran else f"celery{worker}" if worker.startswith("@") else worker,
         ordered=beat.endswith(":order"),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn
@@ -52,7 +52,7 @@ from .errands import errands_of
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
-from .waiting import RAW, call, call_of_limit, log_once, packed
+from .waiting import RAW, call, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
@@ -82,11 +82,11 @@ class Execution(Turn):
         #: What it failed with.
         self._error: BaseException | None = None
         self._decided = False
-        #: Its end is recorded soon, by another.
-        self._waits = False
+        #: Its end is recorded soon, together with others.
+        self._end_waits = False
         #: Its limit has no place now: it can only wait, or end.
         self._no_place = False
-        #: Its place is that of another execution, which is dead, or goes before this copy.
+        #: Another execution has the place: it is dead, or goes before this copy.
         self._shares_place = False
         #: When it asked for its place, by ``clock.steady``.
         self._entered_at = 0.0
@@ -116,6 +116,10 @@ class Execution(Turn):
     # -- begin
 
     def _begin(self, request: Any) -> None:
+        """Begin, with a place if the window has a limit; else raise Ignore, or what :meth:`run` puts it back for.
+
+        A window that waits begins after all where it was called while its message was being parked.
+        """
         for _ in range(_MOST_CALLS):
             self._enter(request)
             wait_for(self.begin)
@@ -131,6 +135,7 @@ class Execution(Turn):
             if not isinstance(reply, Buffered):
                 break
             self._call(reply)
+            self._tell_skipped(reply.skipped)
             if not self._park(reply) and (reply.waits_for is not None or not self._enter(request)):
                 raise Ignore("window waits")
         else:
@@ -179,9 +184,9 @@ class Execution(Turn):
 
     # -- windows that wait
 
-    def _park(self, reply: Buffered) -> bool:
-        """Keep this message until the window is called; returns whether that has happened meanwhile."""
-        for start in reply.skipped:
+    def _tell_skipped(self, starts: Iterable[datetime]) -> None:
+        """Say which windows this begin has passed over."""
+        for start in starts:
             skipped, outcome = replace(self.window, start=start, end=None), OUTCOMES["skipped"]
             logger.info(
                 "once: window %s of %r is skipped: another one waits instead",
@@ -191,6 +196,9 @@ class Execution(Turn):
             )
             signals.window_abandoned.send(sender=self.task, window=skipped, outcome="skipped")
             signals.window_closed.send(sender=self.task, window=skipped, outcome="skipped", count=1)
+
+    def _park(self, reply: Buffered) -> bool:
+        """Keep this message until the window is called; returns whether that has happened meanwhile."""
         try:
             text = packed(_tracing.kept)
         except ValueError as exc:
@@ -216,9 +224,10 @@ class Execution(Turn):
         return (self.window.limit or self.task.once_limit) if self.window.tracked else None
 
     def _enter(self, request: Any) -> bool:
-        """Take a place of the window's limit, if it has one; returns whether there was one.
+        """Take a place of the window's limit, if it has one; returns whether there was a place.
 
-        It is asked for once more when the window waits: one may have become free meanwhile, of which nobody told it.
+        A window that waits asks once more after its message is parked: it may have been called before, when nobody
+        could publish it.
         """
         limit = self._limit
         if limit is None:
@@ -237,14 +246,14 @@ class Execution(Turn):
         reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length))
         self._no_place, self._shares_place = isinstance(reply, Full), isinstance(reply, Entered) and reply.shared
         self.limit = None if self._no_place else limit
-        call_of_limit(self.task.app, self.store, limit, reply.called)
+        call(self.task.app, self.store, reply.called, limit)
         return not self._no_place
 
     def _keeps_place(self) -> bool:
-        """Whether its place, if it needs one, is held for longer than the lease that it has just begun.
+        """Whether its place, if it needs one, is held for at least as long as the lease that it has just begun.
 
-        The place was taken before, and perhaps long before: this process slept, or the broker was slow. Where it could
-        end first, or is that of an execution that has died, the store is asked.
+        The place was taken before the lease, perhaps long before: this process slept, or the broker was slow. If the
+        place could end first, or was that of an execution that has died, the store is asked.
         """
         if self.limit is None or self.lease is None:
             return True
@@ -277,7 +286,7 @@ class Execution(Turn):
             logger.debug("once: place of %r not given back: %s", limit, exc)
             return
         self.limit = None  # not before: what is raised into this from outside comes here again
-        call_of_limit(self.task.app, self.store, limit, called)
+        call(self.task.app, self.store, called, limit)
 
     # -- giving back
 
@@ -355,14 +364,14 @@ class Execution(Turn):
             self._outcome, self._error = ("", None) if is_death(error) else ("failed", error)
         try:
             if not self._recorded:
-                self._waits = not at_once and self._outcome == "done" and self._end_may_wait()
-                if self._waits:
+                self._end_waits = not at_once and self._outcome == "done" and self._end_may_wait()
+                if self._end_waits:
                     self._end_soon()
                 else:
                     self._record()
             self._recorded = True
         finally:
-            if self.lease is not None and not self._waits:
+            if self.lease is not None and not self._end_waits:
                 self.lease.over = True  # before any call: whatever may be raised into that one
                 self.leases.release(self.lease)
         self._error = None  # else its traceback and this would hold each other

@@ -28,7 +28,7 @@ from celery_once_beat.wording import failure_words
 from .errands import errands_of
 from .execution import DELIVERY
 from .reserved import Reserved, Waiting
-from .waiting import RAW, call, call_of_limit, kept_of, may_wait
+from .waiting import RAW, call, kept_of, may_wait
 
 logger = get_logger(__name__)
 
@@ -176,7 +176,7 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
         if limit is not None:  # not killed, it may have been called, and has a place kept for it
             most = store.settings.limits.get(limit, 0)
             freed = store.leave_limit(limit, most, delivery.key, delivery.owner, forget=recorded)
-            call_of_limit(task.app, store, limit, freed)
+            call(task.app, store, freed, limit)
         if recorded:
             extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
             start = format_instant(window.start)

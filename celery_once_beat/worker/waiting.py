@@ -1,19 +1,19 @@
 """Windows that wait: for another window of their entry, or for a place of a limit. Their messages are parked.
 
-A begin says that a window waits; then its message is put beside it in the store, as it came, and this copy is gone.
-Whoever ends the window before it, or gives a place back, is told which windows are called, and publishes their
-messages. Nothing is asked for meanwhile.
+Where begin answers that a window waits, the worker puts the message, as it came, beside the window in the store, and
+this copy is gone. Whoever ends the window before it, or gives a place back, is told which windows are called, and
+publishes their messages. Nobody polls meanwhile.
 
 Who decides
 -----------
-The store. The scripts that end a window or give a place back name the next in the same step, and let it be overdue
-soon.
+The store. A script that ends a window or gives a place back names the next window in the same step. That one is overdue
+soon, unless its message is published.
 
 What each failure does
 ----------------------
 - Killed between begin and park: the window waits without a message. Once it is called a beat publishes it.
-- Killed after it ended a window, before it has published the next: that one is overdue within a second. One that waits
-  for a place is named to a beat, if it doesn't come within two. A beat publishes it.
+- Killed after it ended a window, before it has published the next: that one is overdue within a second, and a beat
+  publishes it. A window that was called for a place and doesn't come within two seconds is named to a beat.
 - Killed after it has published it, before it has said so: a beat publishes a second copy, which workers refuse.
 - The broker refuses it: logged once; a beat publishes it.
 - The message can't be kept (it is too large, of an old protocol, not text in its headers): a beat publishes it.
@@ -39,7 +39,7 @@ from celery_once_beat.wording import shown
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("RAW", "call", "call_of_limit", "kept_of", "log_once", "may_wait", "packed")
+__all__ = ("RAW", "call", "kept_of", "log_once", "may_wait", "packed")
 
 logger = get_logger(__name__)
 
@@ -83,7 +83,7 @@ def may_wait(task: Any, headers: Mapping[Any, Any]) -> bool:
 
 
 def kept_of(message: Any) -> dict[str, Any]:
-    """Return what publishing a message again takes, as it came. Its body isn't copied."""
+    """Return what is needed to publish a message once more, as it came. Its body isn't copied."""
     delivery, properties = message.delivery_info or {}, message.properties or {}
     return {
         "body": message.body,
@@ -141,13 +141,16 @@ def _unpacked(text: str) -> dict[str, Any]:
 
 
 def _publish(app: Celery, window: WindowKey, text: str) -> None:
-    """Publish the parked message of ``window``. Raises ValueError for any other text, else what the transport does."""
+    """Publish the parked message of ``window``.
+
+    Raises ValueError if ``text`` is no message of that window; else what the transport raises.
+    """
     found = _unpacked(text)
     headers = find_among(found["headers"]) or {}
     of_message = decode_headers(headers, found["headers"].get("id"))
     if of_message is None or WindowKey(of_message.entry, of_message.start) != window:
         raise ValueError("found the message of another window")
-    # As Celery does: kombu's own exchanges are known to a process, or forward nothing, once they are declared there.
+    # As Celery does: an exchange of kombu's own (over Redis, say) may lead nowhere until this process has declared it.
     queues = app.amqp.queues.values()
     declare = [queue for queue in queues if found["exchange"] and queue.exchange.name == found["exchange"]]
     with app.producer_pool.acquire(block=True) as producer:
@@ -168,17 +171,11 @@ def _publish(app: Celery, window: WindowKey, text: str) -> None:
 # -- calls
 
 
-def call(app: Celery, store: Store, windows: Iterable[WindowKey]) -> None:
-    """Publish the messages of windows whose turn it is. Whatever fails, their deadlines see to them."""
-    _call(app, store, windows, None)
+def call(app: Celery, store: Store, windows: Iterable[WindowKey], limit: str | None = None) -> None:
+    """Publish the messages of windows whose turn it is, or for which there is a place of ``limit``.
 
-
-def call_of_limit(app: Celery, store: Store, limit: str, windows: Iterable[WindowKey]) -> None:
-    """Publish the messages of windows for which there is a place of ``limit``; else as :func:`call`."""
-    _call(app, store, windows, limit)
-
-
-def _call(app: Celery, store: Store, windows: Iterable[WindowKey], limit: str | None) -> None:
+    Raises nothing: what fails is logged, and the deadlines of these windows see to them.
+    """
     left = deque(windows)
     while left:
         window = left.popleft()

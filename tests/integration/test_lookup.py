@@ -11,6 +11,8 @@ import redis
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
+from celery_once_beat.status.lateness import late_now
+from celery_once_beat.status.lineup import Listed
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
 from celery_once_beat.store.model import BeatReport, Begun, Buffered, Busy, Claimed, ClaimRequest, Closed, LoadRequest
@@ -105,7 +107,7 @@ def test_windows_that_never_ran(teller: Teller) -> None:
     assert isinstance(teller.store.close_window(last, "w@far:1", "revoked", 0), Closed)
     revoked, passed = teller.seen().windows
     assert (revoked.state, revoked.past.begun, revoked.past.late, revoked.past.took) == ("revoked", None, None, None)
-    assert revoked.past.attempts == 0
+    assert (revoked.past.attempts, revoked.past.worker) == (0, ""), "who ended it didn't run it"
     assert (passed.state, passed.start, passed.past.missed, passed.past.worker) == ("missed", missed[-1], 7, "")
 
 
@@ -122,6 +124,20 @@ def test_for_what_windows_wait(teller: Teller) -> None:
     assert waits_for() == [running.start] * 3
     assert teller.store.finish(Ending(running, "w@far:1:2", begun.fence, "done")).called == waiting[0].start
     assert waits_for() == [waiting[0].start, waiting[0].start, None]
+
+
+def test_a_late_window_says_for_what_it_waits(teller: Teller) -> None:
+    """For its turn or for a place: the same words, whether a beat says it or somebody asks."""
+    limits = Limits(max_attempts=3, recover=True, grace=None, deadline=1.0)
+    teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
+    first, second, third = (teller.claim() for _ in range(3))
+    teller.store.begin(first, "w@far:1:2", 30.0, overlap="buffer_all")
+    teller.store.begin(second, "w@far:1:3", 30.0, overlap="buffer_all")
+    teller.store.begin(third, "w@far:1:4", 30.0, no_place="reports")
+    listed = Listed("nightly", "proj.task", "", True, teller.seen(), None, None)
+    of_turn, of_place = (each for each in late_now(listed, teller.now()) if each.state == "buffered")
+    assert of_turn.why == f"waits for the window of {first.start:%Y-%m-%dT%H:%M:%SZ}"
+    assert of_place.why == "waits for a place of the limit 'reports'"
 
 
 def test_a_start_with_a_fraction(teller: Teller) -> None:

@@ -20,7 +20,7 @@ from figures import fill, report_of
 from processes import Proc, Processes, environ, wait_until
 
 import celery_once_beat
-from celery_once_beat.outcomes import COUNTED
+from celery_once_beat.outcomes import COUNTED, OPEN, OTHER
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, encode_headers
 
@@ -250,6 +250,12 @@ def test_outcomes_are_those_that_there_are() -> None:
     """docs/glossary.md explains every outcome, and no other."""
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## Outcomes")[2]
     assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE)[1:] == list(COUNTED)
+
+
+def test_states_are_those_that_there_are() -> None:
+    """docs/glossary.md explains every state of a window that is open, and no other."""
+    table = (ROOT / "docs" / "glossary.md").read_text().partition("## States")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE)[1:] == [*OPEN, OTHER.name]
 
 
 def test_settings_are_those_that_there_are() -> None:

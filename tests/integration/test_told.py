@@ -166,7 +166,7 @@ def test_a_probe_sees_it_without_a_beat(system: System) -> None:
     status = json.loads(system.once("status", "--json", exit_code=1))
     found = next(each for each in status["entries"] if each["entry"] == "tick")
     assert found["late"] == 1
-    assert any(" late: that of " in words for words in found["attention"])
+    assert any(" late, first that of " in words for words in found["attention"])
     assert 'celery_once_beat_late_windows{entry="tick"} 1.0' in system.once("metrics")
     system.store.pause("tick")
     assert asked(system)[0] == 0

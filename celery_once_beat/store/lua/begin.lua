@@ -5,10 +5,10 @@
 -- retry, is to be recovered, or waits itself.
 --
 -- With a buffer it waits then, and this copy is to be parked: buffer_one keeps the newest of the new ones that wait,
--- buffer_first the oldest, and the others are skipped; buffer_all keeps MOST_WAITING. So does one for which there is no place
--- of its limit, NO_PLACE.
+-- buffer_first the oldest, and the others are skipped; buffer_all keeps MOST_WAITING. With NO_PLACE it waits, too: that is the
+-- name of its limit, which has no place for it.
 --
--- MARKS says that WORKERS is given, and that its worker's name goes there: for people, now and then.
+-- MARKS: WORKERS is given, and the worker's name goes there. It is for people, so not each begin says it.
 --
 -- returns 'begun <fence> <attempt> <last_done> <overlap>'   run it; last_done is '' where there is none, overlap the
 --                                                        entry's, else the task's. One text, since it is read for each

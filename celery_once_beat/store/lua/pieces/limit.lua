@@ -90,8 +90,8 @@ local function not_called()
   end
 end
 
--- Adds to `reply` the windows that are called now: those that have waited longest; of those that wait longer than `last`, if
--- that waits.
+-- Adds to `reply` the windows that are called now: those that have waited longest, as far as there are places. If `last` waits,
+-- only windows that have waited longer.
 local function call_waiting(reply, last)
   local free = free_places() - kept_places()
   local kept_until = redis.call('ZCOUNT', CALLED, '-inf', int(NOW)) > 0 and NOW or NOW + KEPT_FOR

@@ -8,8 +8,9 @@
 -- tell takes a notice, and told removes it. Beside it the entry's hash has, until it is told:
 --
 --   e:<start>          how the window ended: '<outcome> <server ms> <attempts> <what the failure said>'
---   n:<start>!<kind>   '<beat> <turn> <turn>': the beat that says it, its turn, and the turn of the first that took it. Whoever
---                      has said it since then ends it, however long that took; a beat that slept doesn't remove what came later
+--   n:<start>!<kind>   '<beat> <turn> <turn>': the beat that says it, its turn, and the turn of the first beat that took it. Any
+--                      beat that took it since then may remove it, however long it took to say it. A beat that slept through
+--                      that doesn't remove a later notice
 --
 -- At most MOST_ENDS are kept to be told: where nobody tells anything, further ends aren't.
 local MOST_ENDS = 2000
@@ -33,7 +34,7 @@ local function read_streak()
   return number and whole(number) or bad_field('streak', text, 'a number and instants'), starts
 end
 
--- What the end of a window needs: if that couldn't be recorded, the window would restart for ever.
+-- Look at what the end of a window will need: if the end couldn't be recorded, the window would restart for ever.
 local function check_tells()
   local _, failures = read_tells()
   if failures > 0 then

@@ -1,9 +1,10 @@
 -- Entries whose windows don't overlap. What has begun before goes first.
 --
 -- With buffers a window whose turn it isn't waits: `released` of its account says so until it begins. It is open, and its
--- deadline far, so that no beat asks for it. Its message lies beside it (park). Whatever ends the window that has the turn
--- calls the next one: it writes that one's start into `waiting`, and lets it be overdue soon, in the same step. The caller
--- publishes its message; where it died, a beat does. A window that waits for a place has its turn; see limit.lua.
+-- deadline is far, so that no beat takes it. Its message lies beside it (park). Whatever ends the window that has the turn
+-- calls the next one: in the same step it writes that one's start into `waiting`, and moves its deadline near. Whoever asked
+-- for that end publishes the message; if it dies before, a beat does. A window that waits for a place has its turn; see
+-- limit.lua.
 
 -- How long (ms) a window that is to run again keeps newer ones of its entry from beginning. By then a beat has taken it or
 -- asked for it again; one that nobody asks for doesn't block the others for ever.
@@ -76,7 +77,7 @@ local function goes_before(one, other)
   return first < second or first == second and one.start < other.start
 end
 
--- The windows of the entry that wait, but for START; the next one stands first.
+-- The windows of the entry that wait, all but START; the next one in line comes first.
 local function all_that_wait()
   local found, fields = {}, redis.call('HGETALL', ENTRY)
   for place = 1, #fields, 2 do
@@ -111,7 +112,7 @@ local function call_window(start)
   return start
 end
 
--- For which window this one waits; nil: it is its turn. Then whether that one isn't called yet.
+-- Returns the window for which this one waits, and whether that one is still to be called; nil: this one has its turn.
 local function waits_for(window)
   local start = turn_holder()
   if start then
@@ -140,7 +141,7 @@ local function called_window()
   return window and window.released == WAITS_FOR_TURN and start or nil
 end
 
--- The turn is free, if nobody else has it: call the next that waits. Returns its start, or nil.
+-- If nobody else has the turn, it is free: call the next window that waits. Returns its start, or nil.
 local function give_turn()
   if not entry.buffered or turn_holder() then
     return nil
