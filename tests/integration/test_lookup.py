@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from processes import wait_until
 
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
@@ -109,6 +110,21 @@ def test_windows_that_never_ran(teller: Teller) -> None:
     assert (revoked.state, revoked.past.begun, revoked.past.late, revoked.past.took) == ("revoked", None, None, None)
     assert (revoked.past.attempts, revoked.past.worker) == (0, ""), "who ended it didn't run it"
     assert (passed.state, passed.start, passed.past.missed, passed.past.worker) == ("missed", missed[-1], 7, "")
+
+
+def test_who_ran_it_last_is_shown_whoever_ends_it(teller: Teller) -> None:
+    """A beat gives up a window whose only execution died: the history names the worker that died in it."""
+    limits = Limits(max_attempts=1, recover=True, grace=None)
+    teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
+    window = teller.claim()
+    teller.store.begin(window, "w@far:1:2", 0.05)
+
+    def given_up() -> bool:
+        return teller.store.take_many("host:1:a", [(window, MARK)])[0] == Closed("abandoned")
+
+    wait_until(given_up, "the window is overdue, and given up", 60)
+    (seen,) = teller.seen().windows
+    assert (seen.state, seen.past.worker) == ("abandoned", "w@far")
 
 
 def test_for_what_windows_wait(teller: Teller) -> None:

@@ -52,8 +52,10 @@ local function close_window(window, outcome, owner, ran)
   end
   keep_entry()
   local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
+  -- Who ran it last, whoever ends it.
+  local ran_by = window.fence > 0 and window.owner or owner
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
-    owner)
+    ran_by)
   if say then
     say()
   end
