@@ -116,4 +116,6 @@ def _as_told(listed: Listed, window: WindowSeen) -> Tell:
         paused=account is not None and account.paused,
         paused_by=account.paused_by if account else "",
         paused_for=account.paused_for if account else "",
+        waits_for=window.waits_for,
+        limit=window.limit or "",
     )
