@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu.message import Message
 
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
@@ -41,7 +46,8 @@ from celery_once_beat.store.model import (
     Unchanged,
 )
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
+from celery_once_beat.worker.waiting import call, kept_of, packed
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -375,6 +381,37 @@ def test_a_beat_that_asks_too_early(make: Any) -> None:
     assert tick.take(2) == Unchanged("waits")
     assert tick.due_in(2) > 300
     assert tick.end(1).called == tick.start(2)
+
+
+def test_a_soft_time_limit_while_a_window_is_called(make: Any) -> None:
+    """It isn't taken for the broker's trouble: a task that calls others before its body is interrupted all the same."""
+
+    def interrupt(*_: object) -> None:
+        raise SoftTimeLimitExceeded
+
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.begin(2)
+    message = Message(
+        body="[[], {}, {}]",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={"id": "1", **encode_headers(Window("tick", tick.start(2), None))},
+        delivery_info={"exchange": "", "routing_key": "queue"},
+    )
+    assert tick.store.park(tick.window(2), 0, packed(kept_of(message))) == Parked()
+    assert tick.end(1) == Finished(tick.start(2))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        app = Celery("tests", broker=f"redis://127.0.0.1:{silent.getsockname()[1]}", set_as_current=False)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            with pytest.raises(SoftTimeLimitExceeded):
+                call(app, tick.store, [tick.window(2)])
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            app.close()
 
 
 def test_park(make: Any) -> None:
