@@ -609,5 +609,18 @@ def test_no_place_and_allow(make: Any) -> None:
     tick = make()
     assert tick.begin(1, no_place="reports") == Buffered(None)
     assert isinstance(tick.begin(2), Begun)
+    tick.raw.config_resetstat()
     assert tick.end(2) == Finished()
+    assert "cmdstat_hgetall" not in tick.raw.info("commandstats"), "an end looks at none of those that wait"
     assert tick.call(1, of_limit=True) == Called(2, "")
+
+
+def test_a_buffer_is_set_while_windows_wait_for_places(make: Any) -> None:
+    """From then on windows of the entry wait for each other, too, and each end calls the next."""
+    tick = make()
+    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert isinstance(tick.begin(2), Begun)
+    tick.load(overlap="buffer_all")
+    assert tick.wait(3).waits_for == tick.start(1)
+    assert isinstance(tick.begin(1), Begun)
+    assert tick.end(1) == Finished(tick.start(3))
