@@ -22,7 +22,18 @@ from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Order
-from celery_once_beat.store.model import Begun, Buffered, Called, Claimed, Finished, Loaded, Notice, Parked, Tell, Unchanged
+from celery_once_beat.store.model import (
+    Begun,
+    Buffered,
+    Called,
+    Claimed,
+    Finished,
+    Loaded,
+    Notice,
+    Parked,
+    Tell,
+    Unchanged,
+)
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 

@@ -192,7 +192,7 @@ def test_a_probe_of_what_waits(system: System) -> None:
     system.settings = {"once_beat_lease": 30.0, "once_beat_limits": {"reports": 1}}
     system.worker(concurrency=4).wait_ready()
     beat = system.beat()
-    wait_until(lambda: len({event["entry"] for event in system.ledger.read("late")}) == 2, "windows of both are late", 60)
+    wait_until(lambda: {event["entry"] for event in system.ledger.read("late")} == {"tick", "other"}, "both late", 60)
     beat.stop()
     (running,) = {event["entry"] for event in system.ledger.read("start")}
     waiting = "other" if running == "tick" else "tick"

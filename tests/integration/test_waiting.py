@@ -215,7 +215,7 @@ def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
 
 
 def test_a_limit_that_is_gone(system: System) -> None:
-    """Messages that name a limit which no setting defines any more: their windows run, and no copy goes round for ever."""
+    """Windows whose messages name a limit that no setting defines any more run, and no copy goes round for ever."""
     system.entries = shared(1, 0.1)
     system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
     beat = system.beat("before")
