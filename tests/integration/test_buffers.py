@@ -37,6 +37,7 @@ from celery_once_beat.store.model import (
     Confirmed,
     Finished,
     Full,
+    HandedOver,
     LoadRequest,
     Notice,
     Parked,
@@ -93,8 +94,8 @@ class Tick:
         owner = owner or f"w{number}"
         return self.store.finish(Ending(self.window(number), owner, self.fences[owner], outcome, again))
 
-    def park(self, number: int, retry: int = 0) -> Any:
-        return self.store.park(self.window(number), retry, MESSAGE)
+    def park(self, number: int, retry: int = 0, text: str = MESSAGE) -> Any:
+        return self.store.park(self.window(number), retry, text)
 
     def wait(self, number: int) -> Any:
         """Begin, and park what waits."""
@@ -435,6 +436,23 @@ def test_park(make: Any) -> None:
     assert isinstance(tick.begin(3), Begun)
     tick.end(3)
     assert tick.park(3) == Unchanged()
+
+
+def test_a_retrys_message_stays_as_it_came(make: Any) -> None:
+    """A beat that publishes the window again after a long wait knows no other arguments than those of the entry."""
+    tick = make()
+    for retry in (0, 1, 2):
+        assert tick.begin(1, f"A{retry}", retry, no_place="reports") == Buffered(None)
+        assert tick.park(1, retry, f"of retry {retry}") == Parked()
+        (tick.die if retry else tick.overdue)(1)
+        assert isinstance(tick.take(1), Taken)
+        assert tick.begin(1, f"B{retry}", retry, no_place="reports") == Buffered(None)
+        assert tick.park(1, retry, "of the beat") == Parked()
+        kept = f"of retry {retry}" if retry else "of the beat"
+        assert tick.call(1, of_limit=True).message == kept
+        fence = tick.begin(1, f"C{retry}", retry).fence
+        handed = tick.store.hand_over(tick.window(1), f"C{retry}", fence, retry + 1, 0.0, 600.0)
+        assert handed == HandedOver()
 
 
 def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
