@@ -552,8 +552,9 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
         worker, at = account.discarded
         newest = not listed.tracked and account.cursor < at
         if newest or any(each.begun is None and each.claimed < at for each in account.open.values()):
-            words = f"{short(worker)} doesn't know the task {shown(listed.task)}: deploy workers first"
-            yield judgements.UNKNOWN_TASK, words
+            limited = listed.entry is not None and listed.entry.policy.limit is not None
+            what = f"the task {shown(listed.task)}" + (", or its limit" if limited else "")
+            yield judgements.UNKNOWN_TASK, f"{short(worker)} doesn't know {what}: deploy workers first"
 
 
 def _unclaimed_from(listed: Listed, now: datetime) -> datetime | None:

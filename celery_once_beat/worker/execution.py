@@ -27,7 +27,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreUnavailableError
-from celery_once_beat.identity import delivery_name, execution_name
+from celery_once_beat.identity import delivery_name, execution_name, host_of
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
@@ -58,6 +58,8 @@ from .waiting import RAW, call, log_once, packed
 DELIVERY = "once_delivery"
 #: Most begins of a copy whose window is called again and again while it is parked; then its deadline sees to it.
 _MOST_CALLS = 3
+#: Times that a message with an unknown limit is put back, within about a minute.
+_MOST_UNKNOWN = 12
 #: In the place of what the body raised: it hasn't ended yet.
 _RUNNING = BaseException()
 
@@ -234,20 +236,32 @@ class Execution(Turn):
             return False
         most = self.store.settings.limits.get(limit)
         if most is None:
-            put_back(
-                self.task,
-                request,
-                SettingError(
-                    f"limit {limit!r}: found in a message, expected in once_beat_limits of this worker; messages with "
-                    "it are left to workers that know it"
-                ),
-            )
+            self._leave_to_others(request, limit)
         self._entered_at = steady()
         reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length))
         self._no_place, self._shares_place = isinstance(reply, Full), isinstance(reply, Entered) and reply.shared
         self.limit = None if self._no_place else limit
         call(self.task.app, self.store, reply.called, limit)
         return not self._no_place
+
+    def _leave_to_others(self, request: Any, limit: str) -> NoReturn:
+        """Leave a message to workers that know its limit. If none comes, a beat publishes the window by its entry.
+
+        Its limit may be gone, and the message with it: as long as it waits in workers, nobody else asks for the window.
+        """
+        if times_put_back(request) >= _MOST_UNKNOWN:
+            self.store.discarded(self.key, self.retry, host_of(self.owner))
+            why = "discarded, no worker that knows its limit %r has taken it"
+            self.log(logging.WARNING, "window_discarded", why, limit)
+            raise Ignore("limit unknown")
+        put_back(
+            self.task,
+            request,
+            SettingError(
+                f"limit {limit!r}: found in a message, expected in once_beat_limits of this worker; messages with "
+                "it are left to workers that know it"
+            ),
+        )
 
     def _keeps_place(self) -> bool:
         """Whether its place, if it needs one, is held for at least as long as the lease that it has just begun.

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from celery_once_beat.errors import StoreUnavailableError
@@ -186,6 +187,8 @@ def call(app: Celery, store: Store, windows: Iterable[WindowKey], limit: str | N
             elif limit is not None:  # it ended meanwhile, say: its place is the next one's
                 most, out = store.settings.limits.get(limit, 0), reply == Unchanged("out")
                 left.extend(store.leave_limit(limit, most, window, forget=True, only_late=out))
+        except SoftTimeLimitExceeded:
+            raise  # it is for the body, which perhaps hasn't begun; whoever ends waits for the rest
         except Exception as exc:  # noqa: BLE001  # every transport has errors of its own, and a task has ended
             reason = StoreUnavailableError.__name__ if isinstance(exc, StoreUnavailableError) else shown(exc)
             log_once(f"call {reason}", "window_not_called", window, f"is called, and can't be published: {shown(exc)}")

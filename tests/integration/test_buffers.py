@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu.message import Message
 
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
@@ -32,6 +37,7 @@ from celery_once_beat.store.model import (
     Confirmed,
     Finished,
     Full,
+    HandedOver,
     LoadRequest,
     Notice,
     Parked,
@@ -41,7 +47,8 @@ from celery_once_beat.store.model import (
     Unchanged,
 )
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
+from celery_once_beat.worker.waiting import call, kept_of, packed
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -87,8 +94,8 @@ class Tick:
         owner = owner or f"w{number}"
         return self.store.finish(Ending(self.window(number), owner, self.fences[owner], outcome, again))
 
-    def park(self, number: int, retry: int = 0) -> Any:
-        return self.store.park(self.window(number), retry, MESSAGE)
+    def park(self, number: int, retry: int = 0, text: str = MESSAGE) -> Any:
+        return self.store.park(self.window(number), retry, text)
 
     def wait(self, number: int) -> Any:
         """Begin, and park what waits."""
@@ -377,6 +384,37 @@ def test_a_beat_that_asks_too_early(make: Any) -> None:
     assert tick.end(1).called == tick.start(2)
 
 
+def test_a_soft_time_limit_while_a_window_is_called(make: Any) -> None:
+    """It isn't taken for the broker's trouble: a task that calls others before its body is interrupted all the same."""
+
+    def interrupt(*_: object) -> None:
+        raise SoftTimeLimitExceeded
+
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.begin(2)
+    message = Message(
+        body="[[], {}, {}]",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={"id": "1", **encode_headers(Window("tick", tick.start(2), None))},
+        delivery_info={"exchange": "", "routing_key": "queue"},
+    )
+    assert tick.store.park(tick.window(2), 0, packed(kept_of(message))) == Parked()
+    assert tick.end(1) == Finished(tick.start(2))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        app = Celery("tests", broker=f"redis://127.0.0.1:{silent.getsockname()[1]}", set_as_current=False)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            with pytest.raises(SoftTimeLimitExceeded):
+                call(app, tick.store, [tick.window(2)])
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            app.close()
+
+
 def test_park(make: Any) -> None:
     """Only what waits is parked. What was called between begin and park is told so, and begins."""
     tick = make(overlap="buffer_all")
@@ -398,6 +436,23 @@ def test_park(make: Any) -> None:
     assert isinstance(tick.begin(3), Begun)
     tick.end(3)
     assert tick.park(3) == Unchanged()
+
+
+def test_a_retrys_message_stays_as_it_came(make: Any) -> None:
+    """A beat that publishes the window again after a long wait knows no other arguments than those of the entry."""
+    tick = make()
+    for retry in (0, 1, 2):
+        assert tick.begin(1, f"A{retry}", retry, no_place="reports") == Buffered(None)
+        assert tick.park(1, retry, f"of retry {retry}") == Parked()
+        (tick.die if retry else tick.overdue)(1)
+        assert isinstance(tick.take(1), Taken)
+        assert tick.begin(1, f"B{retry}", retry, no_place="reports") == Buffered(None)
+        assert tick.park(1, retry, "of the beat") == Parked()
+        kept = f"of retry {retry}" if retry else "of the beat"
+        assert tick.call(1, of_limit=True).message == kept
+        fence = tick.begin(1, f"C{retry}", retry).fence
+        handed = tick.store.hand_over(tick.window(1), f"C{retry}", fence, retry + 1, 0.0, 600.0)
+        assert handed == HandedOver()
 
 
 def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
@@ -572,5 +627,18 @@ def test_no_place_and_allow(make: Any) -> None:
     tick = make()
     assert tick.begin(1, no_place="reports") == Buffered(None)
     assert isinstance(tick.begin(2), Begun)
+    tick.raw.config_resetstat()
     assert tick.end(2) == Finished()
+    assert "cmdstat_hgetall" not in tick.raw.info("commandstats"), "an end looks at none of those that wait"
     assert tick.call(1, of_limit=True) == Called(2, "")
+
+
+def test_a_buffer_is_set_while_windows_wait_for_places(make: Any) -> None:
+    """From then on windows of the entry wait for each other, too, and each end calls the next."""
+    tick = make()
+    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert isinstance(tick.begin(2), Begun)
+    tick.load(overlap="buffer_all")
+    assert tick.wait(3).waits_for == tick.start(1)
+    assert isinstance(tick.begin(1), Begun)
+    assert tick.end(1) == Finished(tick.start(3))

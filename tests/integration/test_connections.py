@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,18 @@ from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Order
-from celery_once_beat.store.model import Begun, Claimed, Finished, Loaded, Notice, Tell, Unchanged
+from celery_once_beat.store.model import (
+    Begun,
+    Buffered,
+    Called,
+    Claimed,
+    Finished,
+    Loaded,
+    Notice,
+    Parked,
+    Tell,
+    Unchanged,
+)
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 
@@ -342,6 +353,57 @@ def test_being_told_needs_no_more_rights(any_server: RedisServer) -> None:
     stage.close()
 
 
+def refused(server: RedisServer, *rules: str, act: Callable[[Stage], None]) -> set[str]:
+    """What a user with these rules is refused while it acts."""
+    with server.client() as client:
+        client.flushall()
+        client.execute_command("ACL", "LOG", "RESET")
+        set_user(server, *rules)
+        stage = Stage(server.url(), redis_options={"username": "once", "password": SECRET})
+        act(stage)
+        stage.close()
+        found = {entry["object"] for entry in client.acl_log()}
+        return found - {"client|setinfo", "client"}  # as redis-py introduces itself
+
+
+def test_windows_that_wait_need_no_more_rights(any_server: RedisServer) -> None:
+    """With the document's list they wait for their turn, are called and run."""
+
+    def act(stage: Stage) -> None:
+        stage.load(overlap="buffer_one")
+        for number in range(1, 5):
+            stage.claim(start=nth(number), since=nth(number - 1))
+        windows = [WindowKey("nightly", nth(number)) for number in range(1, 5)]
+        begun, *others = [stage.store.begin(each, each.start.isoformat(), 30.0) for each in windows]
+        assert isinstance(begun, Begun)
+        assert all(isinstance(each, Buffered) for each in others)
+        assert isinstance(stage.store.park(windows[3], 0, "message"), Parked)
+        ended = stage.store.finish(Ending(windows[0], windows[0].start.isoformat(), begun.fence, "done"))
+        assert ended == Finished(nth(4))
+        assert isinstance(stage.store.call_many([windows[3]], of_limit=False)[0], Called)
+        assert isinstance(stage.store.begin(windows[3], "D", 30.0), Begun)
+
+    assert refused(any_server, *rights(), *rights("acl-tidy"), act=act) == set()
+
+
+def test_limits_need_some_more(any_server: RedisServer) -> None:
+    """With what the document names for them no verb of a limit is refused anything; each of it is needed."""
+
+    def act(stage: Stage) -> None:
+        one, other = (WindowKey("nightly", nth(number)) for number in (1, 2))
+        with suppress(StoreUnavailableError):
+            stage.store.enter_limit("reports", 1, one, "A", 30.0)
+            stage.store.enter_limit("reports", 1, other, "B", 30.0)
+            stage.store.stay_in_limit("reports", one, "A", 30.0)
+            stage.store.leave_limit("reports", 1, one, "A", forget=True)
+        stage.store.overdue("beat-1", datetime.now(timezone.utc), 10, limits={"reports": 1})
+
+    more = rights("acl-limits")
+    assert refused(any_server, *rights(), *more, act=act) == set()
+    for right in more:
+        assert right[1:] in refused(any_server, *rights(), *(other for other in more if other != right), act=act)
+
+
 def test_each_right_is_needed(any_server: RedisServer) -> None:
     """With the document's list every verb works; with any one of it taken away, some verb doesn't."""
     given = rights()
@@ -357,24 +419,16 @@ def test_each_right_is_needed(any_server: RedisServer) -> None:
 def test_names_of_what_is_gone_need_some_more(any_server: RedisServer) -> None:
     """With the rights that the document names for it, no verb is refused anything; without, these alone are refused."""
 
-    def refused(*rules: str) -> set[str]:
-        with any_server.client() as client:
-            client.flushall()
-            client.execute_command("ACL", "LOG", "RESET")
-            set_user(any_server, *rules)
-            stage = Stage(any_server.url(), redis_options={"username": "once", "password": SECRET})
-            for _ in range(2):
-                assert isinstance(stage.load(defined="{}"), Loaded)
-            assert isinstance(stage.claim(), Claimed)
-            assert isinstance(stage.begin("host-b:1:delivery/1"), Begun)
-            stage.close()
-            found = {entry["object"] for entry in client.acl_log()}
-            return found - {"client|setinfo", "client"}  # as redis-py introduces itself
+    def act(stage: Stage) -> None:
+        for _ in range(2):
+            assert isinstance(stage.load(defined="{}"), Loaded)
+        assert isinstance(stage.claim(), Claimed)
+        assert isinstance(stage.begin("host-b:1:delivery/1"), Begun)
 
     more = rights("acl-tidy")
-    assert refused(*rights(), *more) == set()
+    assert refused(any_server, *rights(), *more, act=act) == set()
     for right in more:
-        assert right[1:] in refused(*rights(), *(other for other in more if other != right))
+        assert right[1:] in refused(any_server, *rights(), *(other for other in more if other != right), act=act)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -181,6 +182,23 @@ def test_a_probe_of_what_failed(system: System) -> None:
     assert code == 1
     assert "failed at " in said
     assert "ValueError: this task fails" in said
+
+
+def test_a_probe_of_what_waits(system: System) -> None:
+    """It says for what a window waits, as a beat does: also without a beat."""
+    once = {"limit": "reports", "overlap": "buffer_all", "deadline": 1.0}
+    task = {"task": "apps.once_app.work", "every": 1.0, "args": [60.0], "options": {"once": once}}
+    system.entries = {"tick": task, "other": task}
+    system.settings = {"once_beat_lease": 30.0, "once_beat_limits": {"reports": 1}}
+    system.worker(concurrency=4).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: {event["entry"] for event in system.ledger.read("late")} == {"tick", "other"}, "both late", 60)
+    beat.stop()
+    (running,) = {event["entry"] for event in system.ledger.read("start")}
+    waiting = "other" if running == "tick" else "tick"
+    _, said = asked(system)
+    assert f"{running}: " in said
+    assert re.search(rf"^{waiting}: \S+ is late: waits for a place of the limit 'reports'$", said, re.MULTILINE), said
 
 
 def test_a_probe_without_a_deadline(system: System) -> None:

@@ -214,6 +214,26 @@ def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
     assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"knows"}
 
 
+def test_a_limit_that_is_gone(system: System) -> None:
+    """Windows whose messages name a limit that no setting defines any more run, and no copy goes round for ever."""
+    system.entries = shared(1, 0.1)
+    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
+    beat = system.beat("before")
+    wait_until(lambda: system.waiting() >= 2, "their messages wait in the queue", 60)
+    beat.stop()
+    system.entries = {"tick-0": {**system.entries["tick-0"], "options": {}}}
+    del system.settings["once_beat_limits"]
+    beat = system.beat("after").wait_ready()
+    (copy, *_) = system.queued()
+    worker = system.worker(concurrency=2).wait_ready()
+    settled(system, [beat])
+    system.check_each_once("tick-0")
+    gone = "discarded, no worker that knows its limit 'reports'"
+    before = worker.log.count(gone)
+    system.put(copy)
+    wait_until(lambda: worker.log.count(gone) > before, "a late copy goes, too", 60)
+
+
 def test_a_place_that_becomes_free_meanwhile(system: System) -> None:
     """Between the look for a place and the wait for one it became free, and nobody else will say so."""
     system.entries = shared(2)

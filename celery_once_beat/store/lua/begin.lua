@@ -172,7 +172,7 @@ elseif buffers and not outcome then
   end
 end
 if NO_PLACE ~= '' and not outcome then
-  start_waiting(window, NO_PLACE)
+  start_waiting(window, NO_PLACE, overlap == 'allow')
   return {'buffered', '', ''}
 end
 local note_consumed

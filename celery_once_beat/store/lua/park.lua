@@ -1,7 +1,8 @@
 -- park: a copy of a window's message met a begin that answered 'buffered': it is kept until the window is called. Sent again,
 -- it answers the same.
 --
--- TEXT is the message, JSON; worker/waiting.py writes and reads it.
+-- TEXT is the message, JSON; worker/waiting.py writes and reads it. That of a retry stays as it came first: a beat that publishes
+-- the window again knows nothing of what the retry was given.
 --
 -- returns {'parked'}
 --         {'called'}      it was called meanwhile: this copy may begin
@@ -21,5 +22,9 @@ if last_that_waits() == START then
   return {'called'}
 end
 touch_entry()
-redis.call('SET', MESSAGE, TEXT, 'PX', entry.ttl)
+if RETRY == 0 then
+  redis.call('SET', MESSAGE, TEXT, 'PX', entry.ttl)
+elseif not redis.call('SET', MESSAGE, TEXT, 'PX', entry.ttl, 'NX') then
+  redis.call('PEXPIRE', MESSAGE, entry.ttl)
+end
 return {'parked'}

@@ -13,7 +13,7 @@
 --   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
 --   buffer        one, first or all, where overlap says skip: windows are to be buffered. Earlier versions skip them
---   buffered      1: windows wait for their turn or for a place; absent: none does
+--   buffered      1: windows wait for their turn or for a place; 2: for places alone, and overlap says allow; absent: none does
 --   limit         of which limit a window waited for a place last; for people
 --   refused       how many copies begin refused
 --   running       start of the last window that began, or that was taken after it had begun; unless overlap says allow

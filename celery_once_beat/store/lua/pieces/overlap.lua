@@ -9,6 +9,8 @@
 -- How long (ms) a window that is to run again keeps newer ones of its entry from beginning. By then a beat has taken it or
 -- asked for it again; one that nobody asks for doesn't block the others for ever.
 local PATIENCE = 60000
+-- The field `buffered` where windows wait for places alone, of which an end calls none: however many wait, it looks at none.
+local FOR_PLACES = '2'
 
 local function last_that_began()
   return instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
@@ -143,7 +145,7 @@ end
 
 -- If nobody else has the turn, it is free: call the next window that waits. Returns its start, or nil.
 local function give_turn()
-  if not entry.buffered or turn_holder() then
+  if not entry.buffered or entry.buffered == FOR_PLACES or turn_holder() then
     return nil
   end
   local window = another(last_that_waits())
@@ -220,8 +222,9 @@ local function pass_over(others, owner)
   end
 end
 
--- This window waits from now on: for a place of `limit`, else for its turn. What is called is another.
-local function start_waiting(window, limit)
+-- This window waits from now on: for a place of `limit`, else for its turn. What is called is another. `alone`: windows of its
+-- entry don't wait for each other.
+local function start_waiting(window, limit, alone)
   touch_entry()
   if entry.trying and window.fence == 0 then
     see_consumed(window)()
@@ -232,5 +235,6 @@ local function start_waiting(window, limit)
   window.turn, window.taken = window.turn + 1, 0
   window.released = limit and WAITS_FOR_PLACE or WAITS_FOR_TURN
   local named = limit and {'limit', limit} or {}
-  write_window(window, end_of_wait(window), 'buffered', '1', unpack(named))
+  local what = alone and (entry.buffered or FOR_PLACES) or '1'
+  write_window(window, end_of_wait(window), 'buffered', what, unpack(named))
 end
