@@ -257,6 +257,8 @@ class Judge:
             self._judge_fence(entry, window, fact)
         window.executions += 1
         self.executions += 1
+        if window.first is None:
+            window.first = at
         if not woke:
             window.last = at
         window.since = window.receipts = window.events = None
@@ -331,7 +333,7 @@ class Judge:
             for other in entry.windows.values():
                 if entry is own and other.start == window.start:
                     continue
-                if other.start < window.start or (other.last is not None and other.last < at):
+                if other.start < window.start or (other.first is not None and other.first < at):
                     due = self.clock.due(other.start)
                     spans.add(due, max(due, inf if other.recorded is None else other.recorded))
         return spans
@@ -356,7 +358,10 @@ class Judge:
         for other in sorted(entry.received.values(), key=lambda each: -each.start)[:_MOST_OLDER]:
             if other.start >= window.start or other.asked or self._standing(entry, other.start)[1] is not run:
                 continue
-            if any(self._had_asked(worker, got, entry.freed) for worker, got in other.receipts or ()):
+            copies: dict[float, list[str]] = {}  # of one that several got at once, one of them has it
+            for worker, got in other.receipts or ():
+                copies.setdefault(got, []).append(worker)
+            if any(all(self._had_asked(each, got, entry.freed) for each in who) for got, who in copies.items()):
                 self.turns.append((entry, window, other, at))
 
     def _had_asked(self, worker: str, got: float, until: float) -> bool:

@@ -19,7 +19,7 @@ FACTS = {
     "resumed": ("entry",),
     "asked": ("entry", "start"),
     "revoked": ("entry", "start"),
-    "received": ("entry", "start", "process"),
+    "received": ("entry", "start", "process"),  # of several at one time, one has it
     "started": ("entry", "start", "process", "execution"),
     "told": ("entry", "start", "kind"),
     "ended": ("entry", "start", "execution", "how"),
@@ -142,6 +142,7 @@ class Window:
         "failed",
         "fence",
         "final",
+        "first",
         "last",
         "open",
         "outcome",
@@ -163,7 +164,8 @@ class Window:
         self.asked = 0
         self.retries = 0  # executions of its own retries, which are no attempts
         self.records = 0
-        self.last: float | None = None  # when its last execution began
+        self.first: float | None = None  # when its first execution began
+        self.last: float | None = None  # when its last one did
         self.since: float | None = None  # when its only execution was killed
         self.fence: float | None = None
         self.open: dict[str, tuple[str, float]] | None = None

@@ -71,6 +71,8 @@ def _calm(result: Result) -> list[str]:
             wrong.append(f"calm: window {start} of {entry} began {late:.3f} s late")
     starts = [(line["entry"], line["start"], line["at"]) for line in result.history if line["what"] == "started"]
     for entry, start, at, due in () if clocks else result.retries:
+        if due >= start + (told.get(entry, {}).get("expires") or float("inf")):
+            continue  # it expires before it is due
         if since < at and due < pause - 3.0 and not _waits(told.get(entry, {}), skips=True):
             came = any(
                 key == (entry, start) and at < then <= due + 2.0 for *key_, then in starts for key in [tuple(key_)]
@@ -160,9 +162,8 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
                 wrong.append(f"untold: {execution} isn't told that {before[0]['execution']} began after it")
             told_at = told_stale.get((*key, fence))
             end = recorded.get(key, {"at": float("inf")})
-            closed = end["at"] < execution["ended"] or (  # by a limit
-                told_at is not None and end["at"] <= told_at and end["outcome"] != execution["how"]
-            )
+            by_limit = end.get("outcome") != execution["how"] or len(executions) >= _most_attempts(result, key[0])
+            closed = end["at"] < execution["ended"] or (told_at is not None and end["at"] <= told_at and by_limit)
             began = [each for each in later if told_at is not None and each["at"] <= told_at + 1.0]
             if told_at is not None and not began and not closed and not _others_died(result, execution, told_at):
                 wrong.append(f"no-stale: {execution} is told at {told_at} that another began, and none did")
@@ -178,6 +179,12 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
                 if not slow and not any(faults.near(place, at, then, 2.5) for place in places):
                     wrong.append(f"mutex: {who} and {other} sent window {key} at {at} and {then}")
     return wrong + _copies(result, windows, faults) + _refused(result, windows, faults)
+
+
+def _most_attempts(result: Result, entry: str) -> int:
+    """How many executions a limit allows an entry; of one that came later, the least that any has."""
+    limits = {name: description["max_attempts"] for name, description in result.history[0]["entries"].items()}
+    return int(limits.get(entry, min(limits.values())))
 
 
 def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
@@ -322,6 +329,18 @@ def _skipped(result: Result, violation: Violation) -> str:
     return "skipped for another" if any(start > violation.start for start in began - over) else ""
 
 
+def _beside_given_up(result: Result, violation: Violation) -> str:
+    """What people gave up while it runs may go on beside the next (docs/cli.md, abandon)."""
+    gone = {(line["entry"], line["start"]) for line in result.history if line["what"] == "revoked"}
+    facts = violation.facts
+    if violation.rule == "beside":
+        return "beside one that was given up" if (violation.entry, facts["other_start"]) in gone else ""
+    if violation.rule == "limit":
+        left = [each for each in facts["running"] if tuple(each) not in gone]
+        return "beside one that was given up" if len(left) < facts["most"] else ""
+    return ""
+
+
 def _by_fence(result: Result, violation: Violation) -> str:
     """Of two that the judge can't tell apart, the larger fence began later; what people gave up may go on."""
     if violation.rule == "attempts":
@@ -345,4 +364,4 @@ def _by_fence(result: Result, violation: Violation) -> str:
     return "told apart by the fence" if ends == [outcome] else ""
 
 
-_ASKED = (_by_fence, _waited, _paused, _skipped, _left, _died)
+_ASKED = (_by_fence, _beside_given_up, _waited, _paused, _skipped, _left, _died)
