@@ -348,6 +348,13 @@ def in_turn(overlap: str, *outcomes: tuple[float, float | str], limit: str | Non
     return history
 
 
+def given_to_one_of_two() -> History:
+    """Two children of a worker may have got the message of 105, and one of them was frozen then."""
+    history = in_turn("buffer_all", (105, 121.5), (110, 120.2))
+    history.tell("received", 105.1, entry="e", start=105, process="worker-1")
+    return history.fault("frozen", 105.2, target="worker-1", until=105.4)
+
+
 def sharing(third: float, *, until: float = 108, frozen: bool = False) -> History:
     """Three entries share two places; two of them run from 100 on, the third begins then."""
     entries = {name: {"starts": [100], "limit": "few"} for name in "abc"}
@@ -417,7 +424,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: in_turn("buffer_all", (105, 120), (110, 121.2)),
     ],
     "limit": [lambda: sharing(108), lambda: sharing(135, until=140, frozen=True)],
-    "turn": [lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5))],
+    "turn": [lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5)), given_to_one_of_two],
     "repeat": [killed, lambda: again(5), lambda: again(asked=True), woken],
     "again": [lambda: again(5), lambda: again(asked=True), woken],
     "attempts": [lambda: attempts(3, 3)],
