@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ("ABLATIONS", "Ablation", "take_out")
+__all__ = ("ABLATIONS", "SURVIVORS", "Ablation", "Survivor", "take_out")
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,14 @@ class Ablation:
     #: What the rule says.
     rule: str
     changes: tuple[tuple[str, str, str], ...]
-    #: Why nothing fails without it; '' where something does.
-    survives: str = ""
 
 
-def _lua(rule: str, file: str, old: str, new: str, survives: str = "") -> Ablation:
-    return Ablation(rule, ((f"store/lua/{file}.lua", old, new),), survives)
+def _lua(rule: str, file: str, old: str, new: str) -> Ablation:
+    return Ablation(rule, ((f"store/lua/{file}.lua", old, new),))
 
 
-def _py(rule: str, *changes: tuple[str, str, str], survives: str = "") -> Ablation:
-    return Ablation(rule, changes, survives)
+def _py(rule: str, *changes: tuple[str, str, str]) -> Ablation:
+    return Ablation(rule, changes)
 
 
 ABLATIONS: dict[str, Ablation] = {
@@ -619,6 +617,94 @@ ABLATIONS: dict[str, Ablation] = {
             "        window_headers = {}",
         ),
     ),
+}
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """Why the simulation bears it that a rule is left out, and a test that fails without it; '': none in one process."""
+
+    why: str
+    seen_by: str = ""
+
+
+_VERBS = "integration/test_store_verbs.py::"
+#: Rules without which the simulation doesn't fail within 10,000 windows.
+SURVIVORS: dict[str, Survivor] = {
+    "claim-repeated": Survivor(
+        "the claim counts as lost, and recovery publishes the window a moment later",
+        _VERBS + "test_a_verb_in_a_state[valkey-unseen: claim]",
+    ),
+    "claim-marker": Survivor(
+        "the store has to lose the cursor and keep the marker, which here it never does",
+        _VERBS + "test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted[valkey]",
+    ),
+    "claim-missed-that-ran": Survivor(
+        "the same", _VERBS + "test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed[valkey]"
+    ),
+    "begin-repeated": Survivor(
+        "the worker refuses its own message, and recovery publishes the window after a lease",
+        _VERBS + "test_a_verb_in_a_state[valkey-unseen: begin A]",
+    ),
+    "overlap-waits": Survivor("what begins beside another needs two deaths in one entry that skips"),
+    "hand-over-releases": Survivor(
+        "the retry's own marker keeps others away until it is due",
+        _VERBS + "test_a_verb_in_a_state[valkey-due again: begin A]",
+    ),
+    "finish-done-owner": Survivor(
+        "an end that is told to be stale is said to be, and nothing else comes of it",
+        _VERBS + "test_a_verb_in_a_state[valkey-closed: finish B]",
+    ),
+    "finish-again-limit": Survivor(
+        "the next begin or take meets the limit", _VERBS + "test_running_again_ends_at_max_attempts[valkey]"
+    ),
+    "take-held": Survivor("begin refuses the copy", _VERBS + "test_a_verb_in_a_state[valkey-running: take overdue]"),
+    "take-fingerprint": Survivor(
+        "a window may be published by either definition while they change",
+        _VERBS + "test_a_beat_with_another_definition_takes_nothing[valkey]",
+    ),
+    "confirm-held": Survivor("the turn, which begin moves, says the same"),
+    "receive": Survivor(
+        "the window is published once more, and begin refuses the copy",
+        _VERBS + "test_a_verb_in_a_state[valkey-claimed: receive, n=0]",
+    ),
+    "load-later": Survivor(
+        "while a schedule changes the judge allows either definition",
+        _VERBS + "test_of_the_living_the_beat_that_loaded_last_is_right[valkey]",
+    ),
+    "load-cursor-back": Survivor(
+        "a cursor that goes back claims again what has ended, and begin refuses that",
+        _VERBS + "test_a_changed_definition_never_goes_back[valkey]",
+    ),
+    "load-asked-at": Survivor(
+        "while a schedule changes the judge allows either definition",
+        _VERBS + "test_who_loads_while_another_still_has_to_say_what_it_has[valkey]",
+    ),
+    "load-gone": Survivor(
+        "the same", _VERBS + "test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone[valkey]"
+    ),
+    "load-loaded-at": Survivor("the same", _VERBS + "test_a_rolling_deploy_ends_with_the_new_definition[valkey]"),
+    "heartbeat-gone": Survivor(
+        "no entry's only beat with a definition goes for good in an episode", _VERBS + "test_beats_come_and_go[valkey]"
+    ),
+    "owner-of-execution": Survivor("a pool here gives a delivery to one child"),
+    "end-told-again": Survivor("the window runs again, as after any end that couldn't be told"),
+    "same-task-id": Survivor(
+        "the store refuses copies by their window; the id is for whoever looks up the result",
+        "effects/test_ends_as_done.py",
+    ),
+    "moved-cursor": Survivor("the beat is told so again at its next claim, which costs a round trip"),
+    "unanswered-claims": Survivor(
+        "recovery publishes what had been claimed",
+        "integration/test_claiming.py::test_a_store_that_goes_away_at_a_claim",
+    ),
+    "still-held": Survivor("the copy is refused"),
+    "polled-at": Survivor(
+        "an edit is in force when its call has returned; here nobody edits in the midst of a tick",
+        "integration/test_scheduler.py::test_what_comes_due_after_the_poll_is_for_the_next_tick",
+    ),
+    "broker-first": Survivor("its windows are late by what the failure table allows"),
+    "retry-headers": Survivor("Celery copies the headers of the message itself; this is for tools that nest them"),
 }
 
 
