@@ -56,8 +56,8 @@ def main() -> None:
 def _python(folder: Path, at: list[str]) -> tuple[Part, list[str], list[Mutant]]:
     from . import python
 
-    mutants = python.mutants(PACKAGE, folder, at)
-    return python.Python(), python.TESTS, mutants
+    mutants, places = python.mutants(PACKAGE, folder, at)
+    return python.Python(places), python.TESTS, mutants
 
 
 def _lua(folder: Path) -> tuple[Part, list[str], list[Mutant]]:
@@ -80,7 +80,7 @@ def _try(name: str, part: Part, tests: list[str], mutants: list[Mutant]) -> bool
             file.flush()
             print(f"{verdict.status:9} {verdict.seconds:6.1f} s  {_shown(verdict)}  {verdict.by}", flush=True)
 
-        arguments = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
+        arguments = ["-q", "-s", "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
         known = ROOT / "build" / f"mutants-{name}-tests.json"
         changed = max(path.stat().st_mtime for path in PACKAGE.rglob("*") if path.suffix in (".py", ".lua"))
         if left:

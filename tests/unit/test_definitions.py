@@ -243,6 +243,17 @@ def test_hostile_json_is_one_line(text: str) -> None:
     assert len(str(found.value)) < 400
 
 
+def test_lists_within_lists_are_read_up_to_64_levels() -> None:
+    """The definition and its args are two of them."""
+    lists: list[Any] = []
+    for _ in range(61):
+        lists = [lists]
+    definition = read(args=[lists, [], []])
+    assert definition.args == (lists, [], [])
+    with pytest.raises(StoreDataError, match="nested too deeply, expected up to 64 levels"):
+        read(args=[[lists], [], []])
+
+
 @pytest.mark.parametrize(
     "fields",
     [
