@@ -690,7 +690,7 @@ def test_a_take_that_closed_the_window_says_so_again(new_stage: Callable[..., St
     _begin_and_die(stage, 1)
     stage.overdue()
     assert [stage.take(), stage.take()] == [Closed("dropped")] * 2
-    assert stage.take("beat-3") == Unchanged()
+    assert stage.take("beat-3") == Unchanged("closed")
     assert stage.counts() == {"dropped": 1}
 
 

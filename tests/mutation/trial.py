@@ -30,7 +30,7 @@ from servers import RedisServer
 __all__ = ("Change", "Mutant", "Trial", "Verdict")
 
 #: A mutant has so many times as long as its tests take, and some seconds more.
-PATIENCE, MORE = 4, 20
+PATIENCE, MORE = 10, 120
 
 
 @dataclass(frozen=True)
