@@ -292,6 +292,7 @@ def odd(**changed: Any) -> str:
         (odd(options={"once": {"grce": 1}}), None, "beat entry 'odd', option 'once': unknown key 'grce'"),
         (odd(enabled="no"), None, "enabled: found 'no', expected true or false"),
         (odd(args=[{"__type__": "interval", "every": 1, "relative": False}]), None, "args: found an object of type"),
+        (odd(kwargs={"a": {"b": {"__type__": "datetime", "year": "x"}}}), None, "kwargs: found {"),
         (odd(kwargs={"a": {"__type__": "set", "__value__": [1]}}), None, "kwargs: "),
         (odd(schedule=None), None, "schedule: found None, expected an interval, a crontab or an rrule"),
         (odd(schedule={"__type__": "solar", "event": "dawn"}), None, "schedule: found {'__type__': 'solar'"),

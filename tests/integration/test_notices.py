@@ -278,6 +278,16 @@ def test_without_the_settings_nothing_is_kept(any_url: str) -> None:
     stage.close()
 
 
+@pytest.mark.parametrize("field", ALL)
+def test_an_end_is_told_where_somebody_is_named(any_url: str, field: str) -> None:
+    """The other two settings say nothing of each end."""
+    stage = Stage(any_url)
+    stage.load(**{field: ALL[field]})
+    end(stage, "failed")
+    assert ("ended" in notices(stage)) is (field == "on_failure")
+    stage.close()
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_late_in_each_state(stage: Stage, state: str) -> None:
     """Whatever the state of a window, what is said of it is said once, and can be read."""

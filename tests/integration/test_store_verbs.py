@@ -682,6 +682,18 @@ def test_a_window_whose_executions_died_too_often_is_closed(
     assert stage.even()
 
 
+def test_a_take_that_closed_the_window_says_so_again(new_stage: Callable[..., Stage]) -> None:
+    """Its reply lost, it answers as the first time; another beat learns nothing of it."""
+    stage = new_stage()
+    stage.load(recover=False)
+    stage.reach("published")
+    _begin_and_die(stage, 1)
+    stage.overdue()
+    assert [stage.take(), stage.take()] == [Closed("dropped")] * 2
+    assert stage.take("beat-3") == Unchanged("closed")
+    assert stage.counts() == {"dropped": 1}
+
+
 def test_an_execution_below_the_limit_is_taken(new_stage: Callable[..., Stage]) -> None:
     """With max_attempts=2 one dead execution leaves the window to another."""
     stage = new_stage()

@@ -2,7 +2,7 @@
 
 ``python -m mutation --only lua --seed 7 --sample 200``, with ``tests`` on the path; with ``--at claim.lua:57`` or
 ``--at rules/starts.py`` those of a line or a file. Verdicts are kept in ``build/mutants-*.jsonl``: run again, it goes
-on where it stopped, and tries once more what survived. Without these files it begins anew.
+on where it stopped, and tries once more what survived or took too long. Without these files it begins anew.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def main() -> None:
 def _python(folder: Path, at: list[str]) -> tuple[Part, list[str], list[Mutant]]:
     from . import python
 
-    mutants = python.mutants(PACKAGE, folder, at)
-    return python.Python(), python.TESTS, mutants
+    mutants, places = python.mutants(PACKAGE, folder, at)
+    return python.Python(places), python.TESTS, mutants
 
 
 def _lua(folder: Path) -> tuple[Part, list[str], list[Mutant]]:
@@ -71,7 +71,7 @@ def _try(name: str, part: Part, tests: list[str], mutants: list[Mutant]) -> bool
     kept = ROOT / "build" / f"mutants-{name}.jsonl"
     lines = kept.read_text().splitlines() if kept.exists() else []
     verdicts = {_key(verdict): verdict for verdict in (Verdict(**json.loads(line)) for line in lines)}
-    left = [each for each in mutants if _key(each) not in verdicts or verdicts[_key(each)].status in ALIVE]
+    left = [each for each in mutants if _key(each) not in verdicts or verdicts[_key(each)].status in (*ALIVE, "timeout")]
     with kept.open("a") as file:
 
         def write(verdict: Verdict) -> None:
@@ -80,7 +80,7 @@ def _try(name: str, part: Part, tests: list[str], mutants: list[Mutant]) -> bool
             file.flush()
             print(f"{verdict.status:9} {verdict.seconds:6.1f} s  {_shown(verdict)}  {verdict.by}", flush=True)
 
-        arguments = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
+        arguments = ["-q", "-s", "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
         known = ROOT / "build" / f"mutants-{name}-tests.json"
         changed = max(path.stat().st_mtime for path in PACKAGE.rglob("*") if path.suffix in (".py", ".lua"))
         if left:

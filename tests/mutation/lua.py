@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from servers import RedisServer
 
 from celery_once_beat.store import scripts
 
@@ -116,25 +118,108 @@ def _depth(text: str) -> int:
     return sum(code.count(bracket) for bracket in "({") - sum(code.count(bracket) for bracket in ")}")
 
 
+#: What begins a block, and what its first statement can't be.
+_BEGINS = re.compile(r"(\b(then|do|else|repeat)|\bfunction\b[^()]*\([^()]*\)|^ *end)$")
+_NO_STATEMENT = re.compile(r" *(else|end|until|local function|[)}])")
+#: In the log of a server that runs the scripts.
+_NOTE_HERE = """
+local NOTED = {}
+local function note_here(place)
+  if not NOTED[place] then
+    NOTED[place] = true
+    redis.log(redis.LOG_WARNING, 'once-mutants ' .. place)
+  end
+end
+"""
+_NOTED = re.compile(rb"once-mutants (\S+)")
+
+
+def _marks(path: Path, is_piece: bool) -> tuple[str, dict[int, int]]:
+    """The file with a note for the server's log at the start of each block; for each line the last note on its way."""
+    made, last, at, before = [], {}, [], ""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        code = re.sub(r"\s*--.*", "", line)
+        indent = len(code) - len(code.lstrip())
+        if code and _BEGINS.search(before) and not _NO_STATEMENT.match(code) and (indent or not is_piece):
+            made.append(" " * indent + f"note_here('{path.stem}:{number}')")
+            at.append((number, indent))
+        made.append(line)
+        before = code or before
+        if code:
+            last[number] = next((mark for mark, depth in reversed(at) if depth <= indent), 0)
+    return "\n".join(made) + "\n", last
+
+
+class _Logs:
+    """What the servers of this process note."""
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()
+        self._read: dict[RedisServer, int] = {}
+        launch, end = RedisServer._launch, RedisServer.__exit__
+
+        def launched(server: RedisServer) -> None:
+            self._read.setdefault(server, 0)
+            launch(server)
+
+        def ended(server: RedisServer, *exc_info: object) -> None:
+            self._read_of(server)
+            self._read.pop(server, None)
+            end(server, *exc_info)
+
+        RedisServer._launch, RedisServer.__exit__ = launched, ended  # type: ignore[assignment,method-assign]
+
+    def read(self) -> set[str]:
+        """What was noted since the last time."""
+        for server in [*self._read]:
+            self._read_of(server)
+        found, self._found = self._found, set()
+        return found
+
+    def _read_of(self, server: RedisServer) -> None:
+        path = server.directory / "log"
+        if server in self._read and path.exists():
+            with path.open("rb") as log:
+                log.seek(self._read[server])
+                self._found |= {place.decode() for place in _NOTED.findall(log.read())}
+                self._read[server] = log.tell()
+
+
 class Lua:
-    """Which verbs a test calls, and which mutant is in place."""
+    """Which blocks of the scripts a test runs, and which mutant is in place."""
 
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder = folder
         shutil.copytree(source, folder / "lua")
-        scripts.files = lambda _: folder  # type: ignore[assignment]
+        shutil.copytree(source, folder / "noting" / "lua")
+        self.last: dict[str, dict[int, int]] = {}
+        for path in source.rglob("*.lua"):
+            name = path.relative_to(source)
+            text, self.last[str(name)] = _marks(path, path.parent != source)
+            (folder / "noting" / "lua" / name).write_text(text)
+        (folder / "noting" / "lua" / "pieces" / "note_here.lua").write_text(_NOTE_HERE)
+        _read_from(folder)
         self.scripts = _scripts()
+        self.logs = _Logs()
 
     @contextmanager
-    def noting(self, called: set[str]) -> Iterator[None]:
+    def noting(self) -> Iterator[Callable[[], set[str]]]:
+        verbs: set[str] = set()
         call_with = scripts.Verb.call_with
 
         def noted(verb: scripts.Verb[Any], *args: Any) -> Any:
-            called.add(verb.name)
+            verbs.add(verb.name)
             return call_with(verb, *args)
 
+        def called() -> set[str]:
+            found = verbs | self.logs.read()
+            verbs.clear()
+            return found
+
         scripts.Verb.call_with = noted  # type: ignore[method-assign]
-        yield
+        _read_from(self.folder / "noting")
+        yield called
+        _read_from(self.folder)
         scripts.Verb.call_with = call_with  # type: ignore[method-assign]
 
     @contextmanager
@@ -142,12 +227,14 @@ class Lua:
         file = self.folder / "lua" / mutant.path
         was = file.read_text()
         file.write_text(mutant.name)
-        _make_anew()
+        _read_from(self.folder)
         now = _scripts()
         changed = {name for name in now if now[name] != self.scripts[name]}
-        yield Change(changed, [now[name] for name in changed])
+        mark = self.last[mutant.path].get(mutant.line)
+        of = {f"{file.stem}:{mark}"} if changed and mark else changed
+        yield Change(of, [now[name] for name in changed])
         file.write_text(was)
-        _make_anew()
+        _read_from(self.folder)
 
 
 def _verbs() -> list[scripts.Verb[Any]]:
@@ -158,7 +245,9 @@ def _scripts() -> dict[str, str]:
     return {verb.name: verb.script for verb in _verbs()}
 
 
-def _make_anew() -> None:
+def _read_from(folder: Path) -> None:
+    """Make all scripts anew."""
+    scripts.files = lambda _: folder  # type: ignore[assignment]
     scripts._PIECES = scripts._read_pieces()
     for verb in _verbs():
         for name in ("script", "sha", "_evalsha"):

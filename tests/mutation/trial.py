@@ -7,11 +7,15 @@ its file.
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import inspect
 import json
 import os
 import select
 import signal
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
@@ -26,7 +30,7 @@ from servers import RedisServer
 __all__ = ("Change", "Mutant", "Trial", "Verdict")
 
 #: A mutant has so many times as long as its tests take, and some seconds more.
-PATIENCE, MORE = 4, 20
+PATIENCE, MORE = 10, 120
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Change:
-    """What a mutant changes: verbs or functions, and scripts that a server must be able to read."""
+    """What a mutant changes: a test finds it that comes by any of these places. A server has to take scripts."""
 
     of: Collection[str]
     scripts: Collection[str] = ()
@@ -65,7 +69,9 @@ class Verdict:
 class Part(Protocol):
     """What is mutated."""
 
-    def noting(self, called: set[str]) -> AbstractContextManager[None]: ...
+    def noting(self) -> AbstractContextManager[Callable[[], set[str]]]:
+        """Called within, it returns what was called since the last time."""
+        ...
 
     def with_it(self, mutant: Mutant) -> AbstractContextManager[Change]: ...
 
@@ -115,6 +121,8 @@ class Trial:
         self._run(next(item for item in session.items if {"any_url", "redis_url"} & {*item.fixturenames}))
         self._know(session.items)
         print(f"{len(session.items)} tests, {sum(self.seconds.values()):.0f} s", flush=True)
+        gc.collect()
+        gc.freeze()  # what is there is shared with each process
         for mutant in self.mutants:
             status, by, seconds = self._try(mutant, session.items)
             self.found[mutant.path][by] += 1
@@ -125,21 +133,22 @@ class Trial:
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item.session)  # the session's server goes on
 
     def _know(self, items: list[pytest.Item]) -> None:
-        """What each test calls and how long it takes; what is known of files that haven't changed is kept."""
+        """What each test calls and how long it takes; what is known of those that haven't changed is kept."""
         kept = json.loads(self.known.read_text()) if self.known.exists() else {}
-        stamps = {item.nodeid: f"{item.path.stat().st_mtime} {self.of_code}" for item in items}
+        stamps = {item.nodeid: f"{_text(item)} {self.of_code}" for item in items}
         new = [item for item in items if kept.get(item.nodeid, [""])[0] != stamps[item.nodeid]]
 
         def run() -> object:
             found = {}
-            for item in new:
-                called: set[str] = set()
-                begun = time.monotonic()
-                with self.part.noting(called):
+            with self.part.noting() as called:
+                called()
+                for item in new:
+                    begun = time.monotonic()
                     self._run(item)
-                if self.failed:
-                    return self.failed
-                found[item.nodeid] = [stamps[item.nodeid], [*called], round(time.monotonic() - begun, 3)]
+                    if self.failed:
+                        return self.failed
+                    seconds = round(time.monotonic() - begun, 3)
+                    found[item.nodeid] = [stamps[item.nodeid], sorted(called()), seconds]
             return found
 
         found, _ = _in_a_process(run, 3600)
@@ -203,6 +212,11 @@ def _left_out(item: pytest.Item) -> bool:
     return bool(others) or params.get("any_server") == "redis"
 
 
+def _text(item: pytest.Item) -> str:
+    code = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
+    return hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()
+
+
 def _in_a_process(run: Callable[[], object], limit: float) -> tuple[Any, float]:
     """What it returns, None if it doesn't end in time or ends otherwise; and how long that took."""
     begun = time.monotonic()
@@ -215,6 +229,8 @@ def _in_a_process(run: Callable[[], object], limit: float) -> tuple[Any, float]:
         try:
             with os.fdopen(tell, "w") as file:
                 file.write(json.dumps(run()))
+        except BaseException:  # noqa: BLE001  # the process that forked it goes on
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(tell)

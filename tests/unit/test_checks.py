@@ -65,6 +65,14 @@ def test_what_a_server_says(info: dict[str, Any], settings: dict[str, Any], chec
         assert all(f.advice for f in server_findings({**WELL, **info}, Settings(**settings)) if f.check == check)
 
 
+@pytest.mark.parametrize(("evicted", "said"), [(0, ""), (1234, ", 1,234 keys evicted so far")])
+def test_what_was_evicted_is_said(evicted: int, said: str) -> None:
+    """Where none was, nothing is said of it."""
+    info = {**WELL, "maxmemory_policy": "allkeys-lru", "maxmemory": 5000, "evicted_keys": evicted}
+    (found,) = [finding.found for finding in server_findings(info, Settings()) if finding.check == "eviction"]
+    assert found == f"maxmemory-policy is allkeys-lru with a maxmemory of 5,000 bytes{said}"
+
+
 def test_valkey_is_named_as_it_names_itself() -> None:
     """It says the Redis version that it is compatible with, and its own."""
     found = next(server_findings({**WELL, "server_name": "valkey", "valkey_version": "9.1.2"}, Settings()))
@@ -128,8 +136,8 @@ def test_who_gets_a_message() -> None:
     (finding,) = delivery_findings("memory", [])
     assert finding.verdict == "warn"
     (finding,) = delivery_findings("redis", ["a", "b"])
-    assert (finding.verdict, finding.found[-8:]) == ("warn", "'a', 'b'")
-    assert finding.advice
+    assert (finding.check, finding.verdict, finding.found[-8:]) == ("broadcast", "warn", "'a', 'b'")
+    assert finding.advice.startswith("base=celery.Task ")
 
 
 def test_which_entries_every_worker_gets() -> None:

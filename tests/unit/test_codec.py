@@ -372,6 +372,7 @@ ENTRY = {"v": str(codec.VERSION), "cursor": C, "born": A, "since": B}
         ({"tells": "0 3 1"}, {}),
         ({"trying": "x 1 1"}, {"unconsumed": True}),
         ({"running": A}, {"turn": AT}),
+        ({"waiting": f"{A} {MS}"}, {"called": AT}),
         ({"limit": LONG}, {"limit": LONG[:1000]}),
         ({"times": "10 20 30 l50:1 linf:2 q250:3 r5000:4"},
          {"times": {"late": m.Histogram({50.0: 1, float("inf"): 2}, 10), "queued": m.Histogram({250.0: 3}, 20),

@@ -245,6 +245,29 @@ def test_what_is_wrong_is_refused_when_it_is_made(make: Any, expected: str) -> N
     assert "\n" not in str(caught.value)
 
 
+def test_schedules_that_differ_have_different_rules() -> None:
+    """By its rule a beat knows whether another one has the same definition. The app's time zone counts where it is used."""
+    lines = ("0 9 * * *", "0 10 * * *")
+    rules = {cron(line, tz=zone).rule() for line in lines for zone in ("UTC", "Europe/Berlin")}
+    assert len(rules) == 4
+    here, there = cron(lines[0]), cron(lines[0])
+    here.tz, there.tz = BERLIN, UTC  # type: ignore[misc]
+    assert here.rule() == cron(lines[0], tz="Europe/Berlin").rule() != there.rule()
+
+
+def test_a_part_keeps_the_zone_of_its_own() -> None:
+    """Celery's interval of a day falls on the midnights of the zone that it was given."""
+    days = schedule(DAY)
+    days.tz = ZoneInfo("Asia/Tokyo")  # type: ignore[misc]
+    assert union(days, tz="Europe/Berlin") == union(every("1 d", tz="Asia/Tokyo"), tz="Europe/Berlin")
+
+
+def test_bounds_that_are_no_times_are_named() -> None:
+    """A local time whose instant lies before the calendar."""
+    with pytest.raises(SettingError, match="^between: found .*, expected a time within the calendar"):
+        between(NIGHTLY, start="0001-01-01T00:00:00", tz="Asia/Tokyo")
+
+
 def test_what_it_is_written_as_does_not_change_when_it_is_read() -> None:
     """Copies and JSON are the same schedule, also where a part takes its zone from another one."""
     when = excluding(cron("0 9 * * *", tz="Asia/Tokyo"), [crontab(minute=0, hour=9, day_of_week=2), cron("0 9 1 * *")])
@@ -515,7 +538,9 @@ def test_a_file_of_holidays_is_left_out(holidays: str) -> None:
     assert holidays not in str(written)
     assert starts(read_schedule(written), span=9 * DAY) == starts(when, span=9 * DAY)
     assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
-    assert when.rule() != excluding(NIGHTLY, "other.ics", tz="Europe/Berlin")
+    other = Path(holidays).with_name("other.ics")
+    other.write_text(ICS.replace("20261224", "20261223"))
+    assert when.rule() != excluding(NIGHTLY, other).rule()
 
 
 def test_an_event_that_repeats_and_has_further_dates(holidays: str) -> None:

@@ -83,6 +83,25 @@ def test_a_schedule_is_written_as_its_user_wrote_it(given: Any, written: dict[st
         assert next_start(read, NOW) == next_start(given, NOW)
 
 
+def test_django_celery_beats_one_off_is_written_as_ours() -> None:
+    """Its own type is known by its name: Django needn't be there."""
+    clocked = type("clocked", (OneOff,), {"__module__": "django_celery_beat.clockedschedule"})
+    assert write_schedule(clocked(NOW)) == write_schedule(OneOff(NOW))
+
+
+@pytest.mark.parametrize(("field", "most"), [("lat", 90), ("lon", 180)])
+def test_places_on_the_earth(field: str, most: int) -> None:
+    """Up to the poles, and once around; what lies beyond is named."""
+    for number in (-most, most):
+        place = {"lat": 0, "lon": 0, field: number}
+        assert write_schedule(read_schedule({"type": "solar", "event": "sunset", **place})) == {
+            "type": "solar", "event": "sunset", **place,
+        }  # fmt: skip
+        beyond = {**place, field: number + number / 1000}
+        with pytest.raises(ValueError, match=f"{field}: found .*, expected a number from -{most} to {most}"):
+            read_schedule({"type": "solar", "event": "sunset", **beyond})
+
+
 def test_a_one_off_starts_once() -> None:
     """Asked before its instant it says that, afterwards nothing."""
     one_off = OneOff(NOW)
@@ -241,6 +260,17 @@ def test_hostile_json_is_one_line(text: str) -> None:
         Definition.read("report", text)
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 400
+
+
+def test_lists_within_lists_are_read_up_to_64_levels() -> None:
+    """The definition and its args are two of them."""
+    lists: list[Any] = []
+    for _ in range(61):
+        lists = [lists]
+    definition = read(args=[lists, [], []])
+    assert definition.args == (lists, [], [])
+    with pytest.raises(StoreDataError, match="nested too deeply, expected up to 64 levels"):
+        read(args=[[lists], [], []])
 
 
 @pytest.mark.parametrize(

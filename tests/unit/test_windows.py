@@ -384,10 +384,13 @@ def test_an_anchor_moves_the_grid() -> None:
     ]
 
 
-@pytest.mark.parametrize("run_every", [0, -1, timedelta(days=-1), None])
-def test_an_interval_has_to_be_longer_than_0(run_every: Any) -> None:
+@pytest.mark.parametrize(
+    ("run_every", "words"),
+    [(0, "more than 0"), (-1, "more than 0"), (timedelta(days=-1), "more than 0"), (None, "NoneType")],
+)
+def test_an_interval_has_to_be_longer_than_0(run_every: Any, words: str) -> None:
     """Anything else is an error; it isn't an endless loop."""
-    with pytest.raises(ScheduleError):
+    with pytest.raises(ScheduleError, match=words):
         next_start(schedule(run_every, app=APP), START)
 
 
