@@ -484,9 +484,7 @@ class Faults:
         numbers = sorted(episode.beats)
 
         def next_one() -> None:
-            if self.over:
-                return
-            if not numbers:
+            if self.over or not numbers:  # of the beats that live the last to load is right, were it the only one
                 settings = self.episode.plan.settings
                 for name, entry in fault["changed"].items():
                     self.world.write(
@@ -496,14 +494,23 @@ class Faults:
                     self.world.write("schedule", entry=name, description=None, how="deploy", asked=asked)
                 return
             beat = episode.beats[numbers.pop(0)]
-            if beat.entries is entries:
+            if beat.entries is entries or beat.process.frozen_until >= FOREVER:  # asleep: another has its part
                 next_one()
                 return
-            if beat.process.frozen_until >= FOREVER or beat.process.dead:
+            if beat.process.dead:
                 self.kernel.call_at(self.kernel.now + SECOND, next_one)
                 return
             beat.stop()
-            self._when_ended(beat, lambda: (self.restart(beat), next_one()))
+            when_gone(beat)
+
+        def when_gone(beat: Beat) -> None:
+            if beat.process.dead:
+                self.restart(beat)
+                next_one()
+            elif self.over or beat.process.frozen_until >= FOREVER:
+                next_one()
+            else:
+                self.kernel.call_at(self.kernel.now + SECOND // 5, partial(when_gone, beat))
 
         next_one()
 
