@@ -71,7 +71,8 @@ def _try(name: str, part: Part, tests: list[str], mutants: list[Mutant]) -> bool
     kept = ROOT / "build" / f"mutants-{name}.jsonl"
     lines = kept.read_text().splitlines() if kept.exists() else []
     verdicts = {_key(verdict): verdict for verdict in (Verdict(**json.loads(line)) for line in lines)}
-    left = [each for each in mutants if _key(each) not in verdicts or verdicts[_key(each)].status in (*ALIVE, "timeout")]
+    done = {key for key, verdict in verdicts.items() if verdict.status not in (*ALIVE, "timeout")}
+    left = [each for each in mutants if _key(each) not in done]
     with kept.open("a") as file:
 
         def write(verdict: Verdict) -> None:

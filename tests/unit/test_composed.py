@@ -246,7 +246,7 @@ def test_what_is_wrong_is_refused_when_it_is_made(make: Any, expected: str) -> N
 
 
 def test_schedules_that_differ_have_different_rules() -> None:
-    """By its rule a beat knows whether another one has the same definition. The app's time zone counts where it is used."""
+    """By its rule a beat knows whether another one has the same definition. The app's zone counts where it is used."""
     lines = ("0 9 * * *", "0 10 * * *")
     rules = {cron(line, tz=zone).rule() for line in lines for zone in ("UTC", "Europe/Berlin")}
     assert len(rules) == 4
@@ -264,7 +264,7 @@ def test_a_part_keeps_the_zone_of_its_own() -> None:
 
 def test_bounds_that_are_no_times_are_named() -> None:
     """A local time whose instant lies before the calendar."""
-    with pytest.raises(SettingError, match="^between: found .*, expected a time within the calendar"):
+    with pytest.raises(SettingError, match=r"^between: found .*, expected a time within the calendar"):
         between(NIGHTLY, start="0001-01-01T00:00:00", tz="Asia/Tokyo")
 
 
