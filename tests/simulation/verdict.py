@@ -164,7 +164,11 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
             end = recorded.get(key, {"at": float("inf")})
             by_limit = end.get("outcome") != execution["how"] or len(executions) >= _most_attempts(result, key[0])
             closed = end["at"] < execution["ended"] or (told_at is not None and end["at"] <= told_at and by_limit)
-            began = [each for each in later if told_at is not None and each["at"] <= told_at + 1.0]
+            beside = (
+                known.values() if told.get("overlap") else ()
+            )  # a window of its entry that began since keeps it out
+            others = [each for each in beside if each["entry"] == key[0] and (each.get("fence") or 0) > (fence or 0)]
+            began = [each for each in (*later, *others) if told_at is not None and each["at"] <= told_at + 1.0]
             if told_at is not None and not began and not closed and not _others_died(result, execution, told_at):
                 wrong.append(f"no-stale: {execution} is told at {told_at} that another began, and none did")
     # Who has much to send may take longer than a claim's lease: then another sends a copy.
