@@ -642,11 +642,18 @@ SURVIVORS: dict[str, Survivor] = {
     "claim-missed-that-ran": Survivor(
         "the same", _VERBS + "test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed[valkey]"
     ),
+    "claim-retry": Survivor(
+        "a failover has to lose just the write of a message that was put back: the kept plan has that",
+        "integration/test_store_verbs.py",
+    ),
     "begin-repeated": Survivor(
         "the worker refuses its own message, and recovery publishes the window after a lease",
         _VERBS + "test_a_verb_in_a_state[valkey-unseen: begin A]",
     ),
-    "overlap-waits": Survivor("what begins beside another needs two deaths in one entry that skips"),
+    "overlap-waits": Survivor(
+        "what begins beside another needs two deaths in one entry that skips",
+        "integration/test_overlap.py::test_who_waits_and_who_comes_back",
+    ),
     "hand-over-releases": Survivor(
         "the retry's own marker keeps others away until it is due",
         _VERBS + "test_a_verb_in_a_state[valkey-due again: begin A]",
@@ -687,8 +694,13 @@ SURVIVORS: dict[str, Survivor] = {
     "heartbeat-gone": Survivor(
         "no entry's only beat with a definition goes for good in an episode", _VERBS + "test_beats_come_and_go[valkey]"
     ),
-    "owner-of-execution": Survivor("a pool here gives a delivery to one child"),
-    "end-told-again": Survivor("the window runs again, as after any end that couldn't be told"),
+    "owner-of-execution": Survivor(
+        "a pool here gives a delivery to one child",
+        "integration/test_execution_steps.py::test_a_delivery_that_its_pool_gives_to_another_child",
+    ),
+    "end-told-again": Survivor(
+        "the window runs again, as after any end that couldn't be told", "integration/test_end_after_tracer.py"
+    ),
     "same-task-id": Survivor(
         "the store refuses copies by their window; the id is for whoever looks up the result",
         "effects/test_ends_as_done.py",
