@@ -175,7 +175,7 @@ def _publish(app: Celery, window: WindowKey, text: str) -> None:
 def call(app: Celery, store: Store, windows: Iterable[WindowKey], limit: str | None = None) -> None:
     """Publish the messages of windows whose turn it is, or for which there is a place of ``limit``.
 
-    Raises nothing: what fails is logged, and the deadlines of these windows see to them.
+    Raises SoftTimeLimitExceeded alone. What else fails is logged, and the deadlines of these windows see to them.
     """
     left = deque(windows)
     while left:
