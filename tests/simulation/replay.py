@@ -291,7 +291,7 @@ def _is_beyond(line: Line) -> bool:
     args, reply = line["args"], line["reply"]
     buffers = str(args.get("overlap") or "").startswith("buffer")
     waits = line["verb"] in {"park", "call"} or (isinstance(reply, list) and reply[:1] == ["buffered"])
-    return buffers or waits or bool(args.get("pause_after_failures"))
+    return buffers or waits or bool(args.get("no_place")) or bool(args.get("pause_after_failures"))
 
 
 def _key(state: tuple[Entry, dict[str, tuple[Any, ...]]]) -> Any:
