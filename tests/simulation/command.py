@@ -95,7 +95,7 @@ def run(directory: Path, arguments: list[str]) -> int:
     parser.add_argument("--history", type=Path, help="write what happened there")
     parser.add_argument("--without", choices=sorted(ABLATIONS), help="leave out a rule of the protocol")
     parser.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
-    parser.add_argument("--step", type=int, default=1, help="every so manieth episode alone")
+    parser.add_argument("--step", type=int, default=1, help="how many episodes further the next one is")
     parser.add_argument("--tell", action="store_true", help="print each episode as a line of JSON, for totals")
     parser.add_argument("--model", action="store_true", help="hold what the store answers against the model, too")
     parser.add_argument("--log", action="store_true", help="print what the package logs")

@@ -484,7 +484,7 @@ class Faults:
         numbers = sorted(episode.beats)
 
         def next_one() -> None:
-            if self.over or not numbers:  # of the beats that live the last to load is right, were it the only one
+            if self.over or not numbers:  # the beat that loaded last is right, even alone
                 settings = self.episode.plan.settings
                 for name, entry in fault["changed"].items():
                     self.world.write(

@@ -358,7 +358,7 @@ class Judge:
         for other in sorted(entry.received.values(), key=lambda each: -each.start)[:_MOST_OLDER]:
             if other.start >= window.start or other.asked or self._standing(entry, other.start)[1] is not run:
                 continue
-            copies: dict[float, list[str]] = {}  # of one that several got at once, one of them has it
+            copies: dict[float, list[str]] = {}  # several got it at one time: one of them has it
             for worker, got in other.receipts or ():
                 copies.setdefault(got, []).append(worker)
             if any(all(self._had_asked(each, got, entry.freed) for each in who) for got, who in copies.items()):

@@ -19,7 +19,7 @@ FACTS = {
     "resumed": ("entry",),
     "asked": ("entry", "start"),
     "revoked": ("entry", "start"),
-    "received": ("entry", "start", "process"),  # of several at one time, one has it
+    "received": ("entry", "start", "process"),  # several at one time: one of them has the message
     "started": ("entry", "start", "process", "execution"),
     "told": ("entry", "start", "kind"),
     "ended": ("entry", "start", "execution", "how"),

@@ -6,6 +6,7 @@ The processes that it starts play; this one has the machine's clock, and adds up
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import queue
@@ -60,7 +61,7 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
     total = Total()
     waiting: dict[int, Played] = {}
     begun = said = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="once-simulations-") as folder:  # those that are ended leave theirs there
+    with tempfile.TemporaryDirectory(prefix="once-simulations-") as folder:  # players that are ended leave theirs in it
         players = [
             subprocess.Popen(
                 _simulation("--seed", seed, "--first", core, "--step", cores, "--windows", windows, "--tell", *more),
@@ -68,9 +69,9 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
             )
             for core in range(cores)
         ]  # fmt: skip
-        for core, player in enumerate(players):
-            # A process and its server take turns: on one core that costs no wake of another.
-            os.sched_setaffinity(player.pid, {sorted(os.sched_getaffinity(0))[core % len(os.sched_getaffinity(0))]})
+        # A process and its server take turns. On one core, neither has to wake another core.
+        for core, player in zip(itertools.cycle(os.sched_getaffinity(0)), players, strict=False):
+            os.sched_setaffinity(player.pid, {core})
             threading.Thread(target=hear, args=(player,), daemon=True).start()
         try:
             while total.windows < windows:

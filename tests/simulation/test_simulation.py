@@ -61,7 +61,14 @@ def test_two_processes_play_what_one_plays() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["fence", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("renew-extends", "begin-to-run-again"))]
+    "rule",
+    [
+        "fence",
+        *(
+            pytest.param(rule, marks=pytest.mark.long)
+            for rule in ("renew-extends", "begin-to-run-again", "close-counts")
+        ),
+    ],
 )
 def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     """Without a rule of the protocol the simulation fails; the table of all is docs/reports/simulation.md."""
