@@ -249,6 +249,7 @@ class BeatEntry:
             limits=limits,
             loaded_at=self.loaded_at,
             known=self.known,
+            counted_from=self.since if self.loaded_at else None,
             counts_from=self.counts_from or self.came_at or self.absent_at,
             absent_at=self.absent_at,
             stored=self.stored,

@@ -313,11 +313,9 @@ def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.
     return model.Finished() if reply == "finished" else model.Stale()
 
 
-def read_close(reply: list[Any]) -> model.Closed | model.Unchanged:
-    return model.Closed(reply[1], _called(reply)) if reply[0] == "closed" else model.Unchanged()
-
-
-def read_discarded(reply: list[Any]) -> model.Confirmed | model.Unchanged:
+def read_close(reply: list[Any]) -> model.ConfirmReply:
+    if reply[0] == "closed":
+        return model.Closed(reply[1], _called(reply))
     return model.Confirmed() if reply[0] == "sooner" else model.Unchanged()
 
 

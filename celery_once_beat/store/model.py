@@ -42,6 +42,8 @@ class LoadRequest(NamedTuple):
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None
+    #: From where it counts, as the store told the beat; used only where the store has lost that. Aware UTC.
+    counted_from: datetime | None = None
     #: From where a definition that is new or changed counts; None for now. Aware UTC.
     counts_from: datetime | None = None
     #: Until when the beat knows that the entry was in no schedule: windows up to then don't count. Aware UTC.

@@ -58,6 +58,7 @@ _ACTED_ON = (
     model.Again,
     model.Changed,
     model.StoredDefinition,
+    model.Confirmed,
 )
 
 
@@ -167,7 +168,7 @@ class RoundTrip:
             result = call.read(value)
         except (ValueError, IndexError, TypeError, OverflowError) as exc:
             return StoreDataError(f"{call.keys[0]!r}: {call.verb.name} answered {value!r:.120}: {exc}")
-        if reply.last is None:  # no replica was waited for
+        if reply.last is None or not call.verb.waits:  # no replica was waited for, or for others of the pipeline
             return result
         if isinstance(result, model.Heartbeat):
             return replace(result, certain=certain)

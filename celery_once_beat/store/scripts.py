@@ -258,7 +258,7 @@ LOAD = Verb(
     "entry entries",
     "beat fingerprint defined loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
     f"retry_failed_after:span overlap deadline:span pause_after_failures:number on_failure "
-    f"known:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
+    f"known:instant counted_from:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
     more_keys="definition",
 )
@@ -368,7 +368,6 @@ CLOSE = Verb(
     f"{_ENDING} owner outcome {_MESSAGE} publish_timeout:span by_result:flag",
     codec.read_close,
 )
-DISCARDED = CLOSE.read_by(codec.read_discarded)
 KEY_CLAIM = Verb(
     "key_claim", "claim run", f"claimant publish_timeout:span starts_at:time {_NOW_ONLY}", codec.read_key_claim
 )

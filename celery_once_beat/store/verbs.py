@@ -103,6 +103,7 @@ class Store:
             "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
             **q.limits.by_name,
             "known": q.known,
+            "counted_from": q.counted_from,
             "counts_from": q.counts_from,
             "absent_at": q.absent_at,
             **who.arguments,
@@ -692,33 +693,34 @@ class Store:
             tracked=tracked and not isinstance(window, KeyedWindow),
         )
 
-    def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> model.Closed | model.Unchanged:
+    def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> model.ConfirmReply:
         """Record that a message was discarded before its task could see it: expired or revoked.
 
         ``retry`` is the message's retry number. Returns :class:`Unchanged` where the window runs, waits for another
-        retry, is closed already, or is for recovery.
+        retry, is closed already, or is for recovery; :class:`Confirmed` where it hasn't expired by the server's clock,
+        and is published again soon.
         """
-        return self._close(scripts.CLOSE, window, owner, outcome, retry)
+        return self._close(window, owner, outcome, retry)
 
-    def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> model.Closed | model.Unchanged:
+    def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> model.ConfirmReply:
         """Record what the result of a window says that never began: done, failed or revoked.
 
         Returns :class:`Unchanged` where it has begun, is closed already, or was opened by order.
         """
-        return self._close(scripts.CLOSE, window, beat, outcome, by_result=True)
+        return self._close(window, beat, outcome, by_result=True)
 
-    def discarded(self, window: WindowKey, retry: int, worker: str = "?") -> model.Confirmed | model.Unchanged:
+    def discarded(self, window: WindowKey, retry: int, worker: str = "?") -> model.ConfirmReply:
         """Say that a message was discarded by ``worker``, which doesn't know its task; ``retry`` is its retry number.
 
         Returns :class:`Confirmed` where the window is published again soon.
         """
-        return self._close(scripts.DISCARDED, window, worker, "unknown", retry)
+        return self._close(window, worker, "unknown", retry)
 
     def _close(
-        self, verb: Verb[T], window: WindowKey, owner: str, outcome: str, retry: int = 0, *, by_result: bool = False
-    ) -> T:
+        self, window: WindowKey, owner: str, outcome: str, retry: int = 0, *, by_result: bool = False
+    ) -> model.ConfirmReply:
         return self._trip.one(
-            self._of_window(verb, window, owner=owner, outcome=outcome, retry=retry, by_result=by_result)
+            self._of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, by_result=by_result)
         )
 
     # -- keys of the user's own -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from celery_once_beat.identity import delivery_name, host_of
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Again, Closed, Ending, Finished, Store
+from celery_once_beat.store import Again, Closed, Confirmed, Ending, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, format_instant
 from celery_once_beat.wording import failure_words
 
@@ -209,6 +209,14 @@ class _Delivery(NamedTuple):
         # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
         # an older one.
         closed = store.close_window(self.key, self.owner, outcome, self.retry)
+        if isinstance(closed, Confirmed):
+            logger.warning(
+                "once: window %s of %r was discarded: it has expired by this machine's clock, which is ahead of the "
+                "Redis server's. A beat publishes it again; set this clock right (NTP)",
+                format_instant(self.window.start),
+                self.window.entry,
+                extra=about("window_discarded", self.window),
+            )
         return isinstance(closed, Closed), closed.called if isinstance(closed, Closed) else None
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Cast", "Company", "Member")
 
+#: Of each worker: one alone has to catch up with what piled up while the other was away.
+CONCURRENCY = 12
+
 
 @dataclass
 class Member:
@@ -105,7 +108,9 @@ class Company:
         if member.kind == "beat":
             member.proc = self.system.beat(member.name, faketime, **env)
         else:
-            member.proc = self.system.worker(member.name, env=env, faketime=faketime, pool=member.pool, concurrency=4)
+            member.proc = self.system.worker(
+                member.name, env=env, faketime=faketime, pool=member.pool, concurrency=CONCURRENCY
+            )
         member.again_at = None
 
     def gone(self, member: Member) -> None:

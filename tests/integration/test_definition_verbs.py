@@ -416,6 +416,15 @@ def test_a_change_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..
             send()
 
 
+def test_a_pause_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Defined]) -> None:
+    """The same of an entry of a beat's own schedule."""
+    stage = new_stage(wait_replicas=1)
+    stage.load()
+    for send in (stage.store.pause, stage.store.resume):
+        with pytest.raises(UncertainWriteError):
+            send(ENTRY)
+
+
 def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[..., RedisServer]) -> None:
     """Both begin with what frees memory; what needs it is refused before anything is written."""
     server = start_redis()

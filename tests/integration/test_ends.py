@@ -6,6 +6,7 @@ import pytest
 from celery import Celery
 from celery.result import AsyncResult
 from kombu import Connection
+from needs import need
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
@@ -221,6 +222,19 @@ def test_an_expired_message(system: System) -> None:
         lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["expired"], "a receiver hears it", 60
     )
     assert not system.ledger.read("start")
+
+
+def test_a_worker_whose_clock_is_ahead(system: System) -> None:
+    """Celery discards what expires by its clock; the window is published again soon, and another worker has it."""
+    need("libfaketime")
+    system.settings = {"once_beat_start_timeout": 600.0, "once_beat_recovery_interval": 0.3}
+    ahead = system.worker("ahead", faketime="+7200s")
+    one_window(system, "work", worker=False, options={"expires": 3600.0})
+    wait_until(lambda: "is ahead of the Redis server's" in ahead.log, "it is discarded", 60)
+    ahead.stop()
+    system.worker("right").wait_ready()
+    wait_until(lambda: system.outcomes() == {"done": 1}, "another worker has it", 60)
+    assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"right"}
 
 
 def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: System) -> None:

@@ -1159,6 +1159,15 @@ def test_taken_back_late_it_goes_on_from_when_the_other_was_last_alive(new_stage
     assert stage.store.account(ENTRY).since == taken_back.cursor
 
 
+def test_a_load_that_the_store_forgot_counts_from_where_it_did(new_stage: Callable[..., Stage]) -> None:
+    """After a failover that lost it a changed definition runs no window from before its change."""
+    stage = new_stage()
+    stage.load("beat-2", "fingerprint-2")
+    counted_from = datetime.fromtimestamp(stage.now() / 1000 - 5, timezone.utc)
+    again = stage.load("beat-1", loaded_at=1, counted_from=counted_from, alive=("beat-1",))
+    assert (again.news, again.cursor, again.since) == ("changed", counted_from, counted_from)
+
+
 def test_a_rolling_deploy_ends_with_the_new_definition(stage: Stage) -> None:
     """Old and new beats come and go; from the first new one on only the new definition's beats claim."""
     old = {beat: stage.load(beat, alive=("old-1", "old-2")).loaded_at for beat in ("old-1", "old-2")}
@@ -2653,12 +2662,16 @@ def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage:
 
 
 def test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing(stage: Stage) -> None:
-    """The server's clock says whether a window has expired."""
+    """The server's clock says whether a window has expired; it is published again soon, whoever confirms it late."""
     stage.load()
-    request = ClaimRequest(stage.window, T0, MARK, expires=60.0)
-    assert isinstance(stage.store.claim_many("beat-1", [request])[0], Claimed)
-    assert stage.store.close_window(stage.window, "A", "expired", 0) == Unchanged()
-    assert stage.deadline() is not None
+    assert isinstance(stage.claim(expires=60.0), Claimed)
+    assert stage.discard("expired") == Confirmed()
+    deadline = stage.deadline()
+    assert deadline is not None
+    assert deadline <= stage.now() + 1000
+    assert stage.confirm() == Unchanged()
+    assert stage.deadline() == deadline
+    assert stage.raw.hget(stage.entry_key, "discarded") is None
 
 
 def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:

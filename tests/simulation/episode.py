@@ -87,6 +87,8 @@ class Result:
     told: dict[str, Any] = field(default_factory=dict)
     #: Threads that ended with an error.
     crashes: list[str] = field(default_factory=list)
+    #: Seconds for which the store knows who closed a window.
+    marker_ttl: float = 600.0
 
     def lines(self) -> list[str]:
         return [json.dumps(line, sort_keys=True) for line in self.history]
@@ -343,6 +345,7 @@ class Episode:
             kernel.steps, world.slow_times + world.crowd(), world.crowd("worker"), world.wrong, world.sent,
             world.stale, world.refused, world.retries_due, world.entries_all,
             ["".join([who, ": ", *traceback.format_exception(exc)]) for who, exc in kernel.crashes],
+            self.plan.settings["once"]["marker_ttl"],
         )  # fmt: skip
 
     def _drain(self) -> None:

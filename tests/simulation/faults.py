@@ -422,6 +422,8 @@ class Faults:
         self.world.server.forget_scripts()
 
     def _failover(self, fault: dict[str, Any]) -> None:
+        if self.world.fails_over:
+            return
         lag = fault["for"]
         if not self.episode.plan.settings["once"]["wait_replicas"]:
             # What is lost then is lost, see docs/failures.md; an edit too.

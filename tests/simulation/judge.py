@@ -718,9 +718,12 @@ class Judge:
                 more = self._others(entry, window, run, due, until)
                 if window.executions or self.faults.deadline(window, due, one.step, until, run, more)[0] >= until:
                     return True
-        if window.executions:
+        if any(self.faults.forgotten(moment, at) for moment in (due, window.first) if moment is not None):
+            moment = at  # its claim was lost: a beat sees that when it claims the next one
+        elif window.executions:
             return False
-        moment = min(self.faults.last_claim(run, due), at)
+        else:
+            moment = min(self.faults.last_claim(run, due), at)
         shown = self.clock.shows(moment)
         for given in options:
             policy = given.get("catch_up", "latest")

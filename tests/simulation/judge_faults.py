@@ -13,6 +13,8 @@ a worker is hit that had its message         ``worker_late`` if it had it for a 
                                              else ``slow``
 its message is lost                          ``slow``
 its message is delayed                       ``step`` after it arrives
+it expires by the clock of its worker,       ``worker_late`` and ``beat_late`` after that
+which is ahead                               discarded it
 a failover, a flush; the server's clock      ``slow``
 goes back
 the server's clock goes on; a reply is lost  ``worker_late``
@@ -57,6 +59,7 @@ class Faults:
         self.hits = {process: Spans() for process in processes}
         self.cut_until: dict[str, float] = {}
         self.running: Counter[str] = Counter()
+        self.clocks = {worker: Clock() for worker in settings.workers}
         self.busy = {worker: Spans() for worker in settings.workers}
         self.busy_workers = 0
         self.any_full, self.full = Spans(), Spans()  # one worker is busy; all are busy or away
@@ -134,8 +137,10 @@ class Faults:
         self.flushes.append(at)
 
     def _clock(self, fact: dict[str, Any], at: float, until: float) -> None:
-        if fact["target"] != "server":
-            return  # only the server's time counts
+        if fact["target"] != "server":  # only the server's time counts, but for Celery where a message expires
+            if fact["target"] in self.clocks:
+                self.clocks[fact["target"]].set(at, float(fact["by"]))
+            return
         step = fact["by"] - self.clock.offset(at)
         self.clock.set(at, float(fact["by"]))
         if step < 0:
@@ -247,10 +252,14 @@ class Faults:
             *more,
         ]
         events = list(window.events or ())
+        expires = [each["expires"] for each in run.options(since, until) if each.get("expires") is not None]
         if one.received:
             lists.append((self.full, one.step, "no worker was free"))
             for worker, got in window.receipts or ():
                 lists.append((self.busy[worker], one.step, "its worker was busy"))
+                if expires and self.clocks[worker].shows(got) + one.step >= window.start + min(expires):
+                    late = one.worker_late + one.beat_late + one.step
+                    events.append((got, got + late, "its worker's clock was ahead"))
                 for begin, _ in self.hits[worker].between(got - one.step, until):
                     # What a frozen worker is given waits in its socket.
                     late = one.worker_late + one.step if begin - got >= RESERVED else one.slow

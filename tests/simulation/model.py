@@ -552,7 +552,7 @@ class Model:
             return ("closed", a.outcome) if kind == "done" and w.by == a.owner else ("unchanged",)
         if a.by_schedule and w.backfill:
             return ("unchanged",)
-        if a.outcome == "unknown":
+        if a.outcome == "unknown" or (a.outcome == "expired" and w.expires is not None and not self.passed(w.expires)):
             if kind == "run" or not w.publishes or w.retry != a.retry:
                 return ("unchanged",)
             soon = self.after(min(SECOND * 2 ** min(w.publishes - 1, 30), a.publish_timeout))
@@ -560,8 +560,6 @@ class Model:
                 soon = self.after(self.MARGIN, w.until)
             w.turn, w.taken, w.deadline = w.turn + 1, SENT, self.earlier(soon, w.deadline)
             return ("sooner",)
-        if a.outcome == "expired" and (w.expires is not None and not self.passed(w.expires)):
-            return ("unchanged",)
         if a.by_result and (w.fence or w.backfill):
             return ("unchanged",)
         idle = not kind and (not w.fence or w.released == TO_RETRY or a.outcome == "revoked")

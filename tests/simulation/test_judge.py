@@ -99,6 +99,13 @@ def killed(again: float | None = 120.0, **settings: Any) -> History:
     return history if again is None else history.run(100, again, "worker-2")
 
 
+def claimed_again(failover: float, lose: float, catch_up: str = "latest") -> History:
+    """A window is executed; beats claim it once more when the next one is due, as missed."""
+    history = History({"e": {"starts": [100, 200], "catch_up": catch_up}}).fault("failover", failover, lose=lose)
+    history.end(100, 102, history.begin(100, 100.1))
+    return history.record(100, 200.1, "missed").run(200)
+
+
 def outage(catch_up: str, run: list[float], *, tolerance: float = 60, **description: Any) -> History:
     """No beat runs from 95 to 305, an entry is due at 100, 200 and 300; these run, the others are missed."""
     starts = [100, 200, 300]
@@ -440,6 +447,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: redeployed("deploy", (300, "missed"), (400, "done"), (500, "done")),
         lambda: outage("latest", [300], tolerance=150),
         lambda: told("grace", "expired"),
+        lambda: claimed_again(103, lose=3),
     ],
     "outcome": [
         lambda: failed("failed"),
@@ -529,6 +537,8 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ("catch-up", lambda: outage("none", [200, 300])),
     ("catch-up", lambda: outage("all", [100, 200, 300], max_catch_up=1)),
     ("missed", lambda: History().record(100, 101, "missed")),
+    ("missed", lambda: claimed_again(103, lose=1)),
+    ("missed", lambda: claimed_again(103, lose=3, catch_up="all")),
     ("missed", lambda: outage("all", [100, 300])),
     ("missed", lambda: outage("latest", [200])),
     ("missed", lambda: outage("latest", [300], tolerance=1000)),
@@ -667,6 +677,18 @@ LATEST: dict[str, tuple[float, Callable[[], History]]] = {
     "the server's clock went on before": (81, lambda: History().fault("clock", 50, target="server", by=20)),
     "the server's clock goes on": (115.5, lambda: History().fault("clock", 80.5, target="server", by=25)),
     "a worker's clock goes back": (101, lambda: History().fault("clock", 99, target="worker-1", by=-20)),
+    "its worker's clock is ahead, and it expires": (
+        139,
+        lambda: got(History({"e": {"starts": [100], "expires": 50}}).fault("clock", 99, target="worker-1", by=51), 100),
+    ),
+    "its worker's clock is ahead, and it expires later": (
+        101,
+        lambda: got(History({"e": {"starts": [100], "expires": 50}}).fault("clock", 99, target="worker-1", by=40), 100),
+    ),
+    "another worker's clock is ahead": (
+        101,
+        lambda: got(History({"e": {"starts": [100], "expires": 50}}).fault("clock", 99, target="worker-2", by=51), 100),
+    ),
     "a reply is lost": (135.5, lambda: History().fault("reply", 100.5, target="worker-2")),
     "its worker is killed, and had it": (
         136,

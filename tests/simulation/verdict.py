@@ -163,7 +163,11 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
             told_at = told_stale.get((*key, fence))
             end = recorded.get(key, {"at": float("inf")})
             by_limit = end.get("outcome") != execution["how"] or len(executions) >= _most_attempts(result, key[0])
-            closed = end["at"] < execution["ended"] or (told_at is not None and end["at"] <= told_at and by_limit)
+            # Who asks again once the marker has expired isn't told that it closed the window itself.
+            expired = told_at is not None and end["at"] + result.marker_ttl <= told_at
+            closed = end["at"] < execution["ended"] or (
+                told_at is not None and end["at"] <= told_at and (by_limit or expired)
+            )
             beside = (
                 known.values() if told.get("overlap") else ()
             )  # a window of its entry that began since keeps it out

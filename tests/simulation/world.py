@@ -353,12 +353,16 @@ class World:
         self._broker_cut.clear()
         self.broker.push()
 
+    @property
+    def fails_over(self) -> bool:
+        """Whether the replica stands still, and is about to take over."""
+        return self._replica is not None
+
     def replica_stops(self) -> None:
         """The replica gets no more writes from now on."""
         self.kernel.set_server_clock()
-        if self._replica is None:
-            self._replica = self.server.snapshot()
-            self._step_model({"command": "save", "at": [0, 0]})
+        self._replica = self.server.snapshot()
+        self._step_model({"command": "save", "at": [0, 0]})
 
     def replica_takes_over(self) -> None:
         """The master is lost, and with it what the replica doesn't have."""

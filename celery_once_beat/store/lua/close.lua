@@ -5,10 +5,11 @@
 --
 -- returns {'closed', outcome, called}   recorded, now or when this was sent before; called is '', or the start of the window
 --                         whose turn it is now
---         {'unchanged'}   it runs, waits for another retry, or hasn't expired by the server's clock; an execution of
---                         it died, which is for recovery; or it is closed already, and perhaps ordered since
---         {'sooner'}      the task is unknown: it stays open, and is overdue soon, in doubling steps up to
---                         PUBLISH_TIMEOUT; the next copy may meet a worker that knows its task
+--         {'unchanged'}   it runs, or waits for another retry; an execution of it died, which is for recovery; or it is
+--                         closed already, and perhaps ordered since
+--         {'sooner'}      the task is unknown, or the worker's clock is ahead and nothing has expired by the server's: it
+--                         stays open, and is overdue soon, in doubling steps up to PUBLISH_TIMEOUT; the next copy may meet
+--                         another worker
 -- An unknown task of an untracked window is noted for people, and the answer is 'unchanged': nobody publishes it again.
 
 local NOW = server_time()
@@ -28,7 +29,8 @@ local window = read_window()
 if BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
-if OUTCOME == 'unknown' then
+local too_early = OUTCOME == 'expired' and NOW < tonumber(window.expires)
+if OUTCOME == 'unknown' or too_early then
   -- No message is out for a window that runs, died, or is to run again later: a late copy was discarded.
   if kind == 'run' or window.publishes == 0 or window.retry ~= RETRY then
     return {'unchanged'}
@@ -39,13 +41,9 @@ if OUTCOME == 'unknown' then
   end
   -- The beat that published it may confirm only now: that would put it off.
   window.turn, window.taken = window.turn + 1, SENT
-  write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))), 'discarded',
-    int(NOW) .. ' ' .. OWNER)
+  local by_whom = too_early and {} or {'discarded', int(NOW) .. ' ' .. OWNER}
+  write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))), unpack(by_whom))
   return {'sooner'}
-end
-if OUTCOME == 'expired' and NOW < tonumber(window.expires) then
-  -- The worker's clock is ahead. Its copy is gone; the window becomes overdue.
-  return {'unchanged'}
 end
 if BY_RESULT and (window.fence > 0 or window.backfill == 1) then
   return {'unchanged'} -- it has begun, or was opened by order since
