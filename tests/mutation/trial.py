@@ -14,6 +14,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -29,6 +30,8 @@ from servers import RedisServer
 
 __all__ = ("Change", "Mutant", "Trial", "Verdict")
 
+#: How the last test is called.
+LAST = "the last test"
 #: A mutant has so many times as long as its tests take, and some seconds more.
 PATIENCE, MORE = 10, 120
 
@@ -74,6 +77,10 @@ class Part(Protocol):
         ...
 
     def with_it(self, mutant: Mutant) -> AbstractContextManager[Change]: ...
+
+    def last_test(self) -> list[str]:
+        """A command that fails of a mutant which no test has found; none if it is empty."""
+        ...
 
 
 class Trial:
@@ -121,6 +128,8 @@ class Trial:
         self._run(next(item for item in session.items if {"any_url", "redis_url"} & {*item.fixturenames}))
         self._know(session.items)
         print(f"{len(session.items)} tests, {sum(self.seconds.values()):.0f} s", flush=True)
+        if self._last_test() != "survived":
+            raise pytest.UsageError("the last test fails without any mutant")
         gc.collect()
         gc.freeze()  # what is there is shared with each process
         for mutant in self.mutants:
@@ -167,8 +176,6 @@ class Trial:
             if not all(map(self._compiles, change.scripts)):
                 return "no Lua", "", 0.0
             reached = [item for item in items if not self.calls[item.nodeid].isdisjoint(change.of)]
-            if not reached:
-                return "unreached", "", 0.0
             found = self.found[mutant.path]
             reached.sort(key=lambda item: self.seconds[item.nodeid] / (1 + 4 * found[item.nodeid]))
 
@@ -184,7 +191,24 @@ class Trial:
             self._revive()
             if by is None or seconds > limit:
                 return "timeout", "", seconds
-            return "killed" if by else "survived", by, seconds
+            if by:
+                return "killed", by, seconds
+            begun = time.monotonic()
+            status = self._last_test()
+            if status == "survived" and not reached:
+                status = "unreached"
+            return status, LAST if status == "killed" else "", seconds + time.monotonic() - begun
+
+    def _last_test(self) -> str:
+        """What becomes of the mutant that is in place."""
+        command = self.part.last_test()
+        if not command:
+            return "survived"
+        try:
+            ended = subprocess.run(command, timeout=MORE * PATIENCE, capture_output=True, check=False)
+        except subprocess.TimeoutExpired:
+            return "timeout"
+        return "killed" if ended.returncode else "survived"
 
     def _compiles(self, script: str) -> bool:
         assert self.server is not None

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from .ablations import take_out
+from .ablations import read_lua_from, take_out
 from .standing_clock import StandingClock, library
 
 
@@ -21,9 +21,11 @@ def main() -> None:
     """Run in a process of its own that has such a clock."""
     if "ONCE_SIMULATION" in os.environ:
         arguments = sys.argv[1:]
+        package = Path(importlib.util.find_spec("celery_once_beat").origin).parent
         if "--without" in arguments:
-            package = importlib.util.find_spec("celery_once_beat")
-            take_out(arguments[arguments.index("--without") + 1], Path(package.origin).parent)
+            take_out(arguments[arguments.index("--without") + 1], package)
+        if "--lua" in arguments:
+            read_lua_from(Path(arguments[arguments.index("--lua") + 1]), package)
         from .command import run
 
         directory = Path(os.environ["ONCE_SIMULATION"])

@@ -720,6 +720,17 @@ SURVIVORS: dict[str, Survivor] = {
 }
 
 
+def read_lua_from(folder: Path, package: Path) -> None:
+    """Take the store's scripts from another folder, in this process. Called before the package is imported."""
+    here, read_text = package / "store" / "lua", Path.read_text
+
+    def read(self: Path, *args: Any, **kwargs: Any) -> str:
+        path = folder / self.relative_to(here) if here in self.parents else self
+        return read_text(path, *args, **kwargs)
+
+    Path.read_text = read  # type: ignore[method-assign]
+
+
 def take_out(name: str, package: Path) -> None:
     """Run without a rule, in this process, from now on. Called before the package is imported."""
     changes: dict[Path, list[tuple[str, str]]] = {}

@@ -94,6 +94,7 @@ def run(directory: Path, arguments: list[str]) -> int:
     parser.add_argument("--shrink", type=Path, help="make the plan that fails smaller, and write it there")
     parser.add_argument("--history", type=Path, help="write what happened there")
     parser.add_argument("--without", choices=sorted(ABLATIONS), help="leave out a rule of the protocol")
+    parser.add_argument("--lua", type=Path, help="take the store's scripts from this folder")
     parser.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
     parser.add_argument("--step", type=int, default=1, help="how many episodes further the next one is")
     parser.add_argument("--tell", action="store_true", help="print each episode as a line of JSON, for totals")
