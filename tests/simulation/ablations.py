@@ -356,6 +356,12 @@ ABLATIONS: dict[str, Ablation] = {
         "cursor = from > cursor and from or cursor",
         "cursor = from",
     ),
+    "load-counted-from": _lua(
+        "a definition whose load the store forgot counts from where it did",
+        "load",
+        "COUNTED_FROM > go_back and up_to_now(COUNTED_FROM) or go_back",
+        "go_back",
+    ),
     "load-asked-at": _lua(
         "who loaded since it was asked who lives, lives",
         "pieces/loaders",
@@ -605,6 +611,15 @@ ABLATIONS: dict[str, Ablation] = {
         "a beat goes by the server's clock",
         ("beat/server_clock.py", "        if self._server is None:\n", "        if True:\n"),
     ),
+    "expired-too-early": _lua(
+        "what a worker discards by a clock that is ahead is overdue soon",
+        "close",
+        "if OUTCOME == 'unknown' or too_early then",
+        "if too_early then return {'unchanged'} end if OUTCOME == 'unknown' then",
+    ),
+    "pause-certain": _py(
+        "a pause that no replica has isn't acknowledged", ("store/roundtrip.py", "    model.Confirmed,\n", "")
+    ),
     "uncertain": _py(
         "a write that no replica has isn't acted on",
         ("store/roundtrip.py", "        if acknowledged is not None and acknowledged < replicas:", "        if False:"),
@@ -716,6 +731,18 @@ SURVIVORS: dict[str, Survivor] = {
         "integration/test_scheduler.py::test_what_comes_due_after_the_poll_is_for_the_next_tick",
     ),
     "broker-first": Survivor("its windows are late by what the failure table allows"),
+    "load-counted-from": Survivor(
+        "a failover has to lose just the first load of a deploy: the kept plan has that",
+        "integration/test_store_verbs.py::test_a_load_that_the_store_forgot_counts_from_where_it_did",
+    ),
+    "pause-certain": Survivor(
+        "a failover has to lose just that call: the kept plan has that",
+        "integration/test_definition_verbs.py::test_a_pause_that_no_replica_has_is_not_acknowledged",
+    ),
+    "expired-too-early": Survivor(
+        "a worker's clock has to be ahead by more than a message lives, without any other fault: the kept plan has that",
+        "integration/test_store_verbs.py::test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing",
+    ),
     "retry-headers": Survivor("Celery copies the headers of the message itself; this is for tools that nest them"),
 }
 
