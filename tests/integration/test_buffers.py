@@ -199,6 +199,65 @@ def test_one_waits(make: Any, overlap: str, waits: int) -> None:
         tick.raw.flushall()
 
 
+def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> None:
+    """A window from before the definition's last change counts apart; each one is told by its name."""
+    tick = make(overlap="buffer_one", on_failure="proj.tell")
+    tick.begin(1)
+    tick.wait(2)
+    tick.raw.hset(tick.store.entry_key("tick"), "since", format_instant(tick.start(2)))
+    assert tick.wait(3) == Buffered(tick.start(1), skipped=(tick.start(2),))
+    assert tick.wait(4) == Buffered(tick.start(1), skipped=(tick.start(3),))
+    assert tick.counts == {"skipped": 1}
+    fields = tick.raw.hgetall(tick.store.entry_key("tick"))
+    assert fields["x:skipped"] == "1"
+    ended = {number: fields.get(f"e:{format_instant(tick.start(number))}", "") for number in (2, 3, 4)}
+    assert [ended[number].split(" ")[0] for number in (2, 3, 4)] == ["skipped", "skipped", ""]
+    assert [ended[number].split(" ")[2] for number in (2, 3)] == ["0", "0"]
+
+
+@pytest.mark.parametrize(("seconds", "reply"), [(55, Closed("skipped")), (65, Begun)])
+def test_what_died_keeps_others_away_for_a_minute(make: Any, seconds: float, reply: Any) -> None:
+    """Without overlap it goes before what is new, until no beat can be about to publish it any more."""
+    tick = make(overlap="skip")
+    tick.begin(1)
+    tick.die(1, seconds)
+    got = tick.begin(2)
+    assert got == reply or isinstance(got, Begun) and reply is Begun
+
+
+def test_what_is_put_off_keeps_nobody_away(make: Any) -> None:
+    """No beat that lives knows the entry, so nobody publishes what died: what is new begins."""
+    tick = make(overlap="skip")
+    tick.begin(1)
+    tick.die(1)
+    (reply,) = tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0, [])
+    assert reply == "postponed"
+    assert isinstance(tick.begin(2), Begun)
+
+
+def test_what_is_put_off_gives_its_turn(make: Any) -> None:
+    """The same with a buffer: the next that waits is called."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    tick.wait(2)
+    tick.die(1)
+    assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0, []) == ["postponed"]
+    assert tick.due_in(2) < 60
+    assert isinstance(tick.begin(2), Begun)
+
+
+def test_a_fence_grows_over_its_windows_own(make: Any) -> None:
+    """Also where the entry's was lost, or a window of its entry began under a clock that is ahead."""
+    tick = make()
+    first = tick.begin(1).fence
+    tick.die(1)
+    key, ahead = tick.store.entry_key("tick"), first + 10**9
+    account = f"w:{format_instant(tick.start(1))}"
+    tick.raw.hset(key, account, tick.raw.hget(key, account).replace(str(first), str(ahead)))
+    assert tick.begin(1, "again").fence == ahead + 1
+    assert tick.begin(2).fence == ahead + 2
+
+
 def test_a_called_one_is_skipped_no_more(make: Any) -> None:
     """buffer_one: what was called has the turn; a newer one waits behind it."""
     tick = make(overlap="buffer_one")

@@ -385,7 +385,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     stage.set()
     key = stage.store.keys.of_entry("def", ENTRY)
     for values, error in (
-        ({"v": "2"}, NewerVersionError),
+        ({"v": "22"}, NewerVersionError),
         ({"version": "x\n1"}, StoreDataError),
         ({"at": "now"}, StoreDataError),
         ({"mark": "a b"}, StoreDataError),
@@ -396,7 +396,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
         assert isinstance(found, error)
         if "mark" not in values:
             for send in (stage.set, stage.delete, lambda: stage.store.pause(ENTRY)):
-                with pytest.raises(error, match=":nightly"):
+                with pytest.raises(error, match=":nightly.*22" if "v" in values else ":nightly"):
                     send("two") if send == stage.set else send()
         stage.raw.hset(key, mapping=kept)
     stage.raw.delete(key)

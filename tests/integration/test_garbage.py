@@ -130,3 +130,25 @@ def test_a_garbage_field_is_refused_as_a_whole_or_plays_no_part(case: str, serve
             assert [k for k in server.raw.scan_iter() if server.raw.pttl(k) == -1] == [], what
     stage.close()
     assert refused, "no field is looked at?"
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed"])
+@pytest.mark.parametrize("overlap", [None, "skip", "buffer_all"])
+def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Server, any_url: str) -> None:
+    """A field that its end would stumble over is found by its begin: else the window would run again and again."""
+    stage = Stage(any_url)
+    stage.load(overlap=overlap, deadline=60.0, pause_after_failures=3)
+    STATES["published"](stage)
+    dumped = server.dump()
+    stopped = set()
+    for field in [*FIELDS, "tells", "streak", "waiting", "running", "buffered", "trying"]:
+        for garbage in GARBAGE:
+            server.restore(dumped)
+            server.raw.hset(stage.entry_key, field, garbage)
+            if isinstance(answer_or_error(stage.begin), OnceError):
+                stopped.add(field)
+                continue
+            end = answer_or_error(lambda: stage.finish(outcome=outcome))
+            assert not isinstance(end, OnceError), f"{field}={garbage[:20]!r}: {end!r:.200}"
+    stage.close()
+    assert stopped >= {"c:done", "c:failed", "max_attempts", "tells", "streak"}

@@ -13,7 +13,7 @@ from proxy import Proxy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import Entered, Full
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.windows import WindowKey, format_instant
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -92,6 +92,19 @@ def test_there_are_so_many(places: Places) -> None:
     assert places.held() == 0
     for key in places.keys.values():
         assert places.raw.ttl(key) != -1
+
+
+def test_they_are_called_in_the_order_in_which_they_came(places: Places) -> None:
+    """Two hundred that ask within a second, and no two at once."""
+    places.most = 1
+    places.enter(0)
+    numbers = [*range(1, 201)]
+    for number in numbers:
+        assert isinstance(places.enter(number), Full)
+    waiting = places.raw.zrange(places.keys["waiting"], 0, -1, withscores=True)
+    assert [name for name, _ in waiting] == [f"{w.entry}@{format_instant(w.start)}" for w in places.windows(*numbers)]
+    seconds, _ = places.raw.time()
+    assert all(abs(score / 1e6 - seconds) < 60 for _, score in waiting)
 
 
 def test_the_dead_give_their_places_back(places: Places) -> None:

@@ -1134,6 +1134,25 @@ def test_of_the_living_the_beat_that_loaded_last_is_right(stage: Stage) -> None:
     assert isinstance(new, Claimed)
 
 
+def test_of_three_definitions_the_last_is_right(stage: Stage) -> None:
+    """Whoever asks is told of the beat that loaded last of all."""
+    first = stage.load("beat-1")
+    alive = ("beat-1", "beat-2", "beat-3")
+    for beat in ("beat-3", "beat-2"):
+        at = stage.now()
+        wait_until(lambda at=at: stage.now() > at, "another millisecond", 5, 0.001)
+        assert stage.load(beat, f"of {beat}".replace(" ", "-"), alive=alive).news == "changed"
+    assert stage.load("beat-1", loaded_at=first.loaded_at, alive=alive) == Superseded("beat-2", first.loaded_at)
+
+
+def test_what_was_ordered_is_claimed(stage: Stage) -> None:
+    """The marker says who ordered it: a beat that the store has forgotten doesn't claim it beside that."""
+    stage.reach("closed")
+    assert isinstance(stage.backfill("order-1"), Claimed)
+    keys = stage.store.keys.of_window(stage.window, format_instant(stage.start))
+    assert stage.raw.get(keys["claim"]) == "order-1"
+
+
 def test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone(stage: Stage) -> None:
     """A failed rollout doesn't stop the schedule: no window falls between, and the cursor never goes back."""
     first = stage.load("beat-1")
