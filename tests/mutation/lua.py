@@ -29,7 +29,8 @@ __all__ = ("TESTS", "Lua", "mutants")
 TESTS = [
     *(f"tests/integration/test_{name}.py" for name in (
         "store_verbs", "buffers", "limits", "notices", "unconsumed", "definition_verbs", "garbage", "times", "lookup",
-        "exchanges", "keyed", "view", "waiting", "execution_steps", "recovery", "claiming", "defined", "execution_garbage",
+        "exchanges", "keyed", "view", "waiting", "execution_steps", "recovery", "claiming", "defined",
+        "execution_garbage",
     )),
     # Where each block is noted, a thousand that wait take too long.
     "--deselect=tests/integration/test_buffers.py::test_a_thousand_wait",
