@@ -34,6 +34,8 @@ from celery_once_beat.schedules import (
     union,
     write_schedule,
 )
+from celery_once_beat.schedules.codecs import _check_counted
+from celery_once_beat.schedules.periods import MOST_COUNTED
 from celery_once_beat.windows import next_start, starts_after
 
 UTC = timezone.utc
@@ -227,6 +229,7 @@ class Own(BaseSchedule):
         (lambda: excluding(NIGHTLY, "2026-13-25"), "period, start: found '2026-13-25'"),
         (lambda: excluding(NIGHTLY, ("2026-12-25", "2026-12-26T12:00")), "expected two dates, or two datetimes"),
         (lambda: excluding(NIGHTLY, ("2026-12-26", "2026-12-25")), "found 2026-12-25 as end"),
+        (lambda: Period("2026-12-25T09:00", "2026-12-25T09:00"), "found 2026-12-25 09:00:00 as end"),
         (lambda: Period("2026-12-25", rule="FREQ=SECONDLY"), "expected FREQ=YEARLY or MONTHLY"),
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMOON=1"), "expected FREQ=YEARLY"),
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMONTH=13"), "bymonth"),
@@ -243,6 +246,19 @@ def test_what_is_wrong_is_refused_when_it_is_made(make: Any, expected: str) -> N
     with pytest.raises(SettingError, match=expected) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_a_day_may_end_on_itself() -> None:
+    """As a date, both ends of a period count."""
+    assert starts(excluding(NIGHTLY, ("2026-12-25", "2026-12-25"))) == starts(excluding(NIGHTLY, "2026-12-25"))
+
+
+def test_rules_may_count_so_many_starts_and_no_more() -> None:
+    """Each start is walked through when a stored schedule is read."""
+    rules = [{"start": "2026-12-25", "rule": f"FREQ=DAILY;COUNT={count}"} for count in (MOST_COUNTED - 1, 1)]
+    _check_counted({"without": rules})
+    with pytest.raises(ValueError, match=f"count {MOST_COUNTED + 1} starts in all"):
+        _check_counted({"without": [*rules, {"count": 1}]})
 
 
 def test_schedules_that_differ_have_different_rules() -> None:
