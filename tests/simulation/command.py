@@ -74,6 +74,7 @@ class Runner:
     def run(self, plan: Plan) -> tuple[Result, list[str]]:
         """Run a plan; return what became of it, and what is wrong with that."""
         gc.collect()
+        gc.freeze()  # Celery keeps some of each app for good: after a thousand, looking through that would take most
         model = Replay() if self._model else None
         result = Episode(plan, self.clock, self.server_clock, self.server, model).run()
         if model is not None:

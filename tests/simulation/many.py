@@ -33,6 +33,7 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--windows", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first episode, to go on from there")
     parser.add_argument("--cores", type=int, default=1, help="so many processes play")
     parser.add_argument("--model", action="store_true", help="hold what the store answers against the model, too")
     parser.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
@@ -41,14 +42,14 @@ def run(arguments: list[str]) -> int:
     if given.ablations:
         names = given.only.split(",") if given.only else list(ABLATIONS)
         return ablations(given.seed, given.windows, given.cores, names)
-    return play(given.seed, given.windows, given.cores, ["--model"] if given.model else [])
+    return play(given.seed, given.first, given.windows, given.cores, ["--model"] if given.model else [])
 
 
 def _simulation(*words: object) -> list[str]:
     return [sys.executable, "-m", "simulation", *map(str, words)]
 
 
-def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
+def play(seed: int, first: int, windows: int, cores: int, more: list[str]) -> int:
     """Play episodes until there are so many windows, or SIGTERM comes; the digest is that of one process."""
     told: queue.SimpleQueue[Played | str] = queue.SimpleQueue()
 
@@ -64,7 +65,9 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="once-simulations-") as folder:  # players that are ended leave theirs in it
         players = [
             subprocess.Popen(
-                _simulation("--seed", seed, "--first", core, "--step", cores, "--windows", windows, "--tell", *more),
+                _simulation(
+                    "--seed", seed, "--first", first + core, "--step", cores, "--windows", windows, "--tell", *more
+                ),
                 env={**os.environ, "ONCE_SIMULATIONS": folder}, stdout=subprocess.PIPE, text=True,
             )
             for core in range(cores)
@@ -82,8 +85,8 @@ def play(seed: int, windows: int, cores: int, more: list[str]) -> int:
                     print(played, file=sys.stderr)
                     return 2
                 waiting[played.number] = played
-                while total.episodes in waiting and total.windows < windows:
-                    played = waiting.pop(total.episodes)
+                while first + total.episodes in waiting and total.windows < windows:
+                    played = waiting.pop(first + total.episodes)
                     played.tell_wrong(seed)
                     total.add(played)
                 if time.monotonic() - said > _TOLD_EVERY:
