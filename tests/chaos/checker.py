@@ -22,14 +22,14 @@ __all__ = (
     "Faults",
     "Verdict",
     "Waits",
+    "begun_at",
     "executions_of",
     "judge",
     "judge_bodies",
     "text_of",
 )
 
-#: Two faults so close together leave no time in between for a renewal. A process that was frozen between its begin and
-#: its body's first line writes that line within this after it woke.
+#: Two faults so close together leave no time in between for a renewal.
 _BREATH = 1.0
 #: Excuses, as the promise words them.
 OUT_OF_CONTACT = "went on, out of contact for longer than its lease"
@@ -47,6 +47,8 @@ class Execution:
     pid: int
     fence: int | None
     start: float
+    #: When the store let it begin: before that, nobody else's lease is broken by it.
+    begun: float
     #: What it was told by its message, where the app notes that: which edit set its schedule, and the message's id.
     edit: str | None = None
     task_id: str | None = None
@@ -116,7 +118,7 @@ def judge(
     events = list(events)
     epoch = next(event["epoch"] for event in events if event["kind"] == "clock")
     faults = Faults(events, lease)
-    executions = executions_of(events, faults)
+    executions = executions_of(events, epoch, faults)
     verdict = Verdict(executions=sum(map(len, executions.values())))
     verdict.refused = sum(event["kind"] == "refused" for event in events)
     _judge_waits(executions, epoch, waits, faults, verdict)
@@ -171,7 +173,7 @@ def judge_bodies(
         for other in bodies[position + 1 :]:
             if other.start >= body.end:
                 continue
-            if faults.out_of_contact(body, body.start - _BREATH, other.start):
+            if any(faults.out_of_contact(each, each.begun - _BREATH, other.start) for each in (body, other)):
                 verdict.excused[f"overlapped: {OUT_OF_CONTACT}"] += 1
             elif faults.flushes(due, other.start):
                 verdict.excused[f"overlapped: {LOST_DATA}"] += 1
@@ -195,7 +197,7 @@ def _judge_waits(
             if len({other.window for other in running}) < most:
                 continue
             since = min(epoch + _seconds(other.window[1]) for other in (*running, body))
-            if any(faults.out_of_contact(other, other.start - _BREATH, body.start) for other in (*running, body)):
+            if any(faults.out_of_contact(other, other.begun - _BREATH, body.start) for other in (*running, body)):
                 verdict.excused[f"{what}: {OUT_OF_CONTACT}"] += 1
             elif faults.flushes(since, body.start):
                 verdict.excused[f"{what}: {LOST_DATA}"] += 1
@@ -227,7 +229,7 @@ def _judge_repetition(
 
 def _excuse(body: Execution, faults: Faults) -> str | None:
     """Why a body that came to its end and isn't recorded may have been followed by another."""
-    if faults.out_of_contact(body, body.start - _BREATH, body.end):
+    if faults.out_of_contact(body, body.begun - _BREATH, body.end):
         return OUT_OF_CONTACT
     if faults.killed(body, body.end):
         return LAST_LINE
@@ -236,7 +238,18 @@ def _excuse(body: Execution, faults: Faults) -> str | None:
     return None
 
 
-def executions_of(events: Iterable[Mapping[str, Any]], faults: Faults) -> dict[tuple[str, str], list[Execution]]:
+def begun_at(event: Mapping[str, Any], epoch: float) -> float:
+    """When the store let an execution begin of which this is the first line: its fence is that time.
+
+    Its process may have been frozen in between.
+    """
+    begun = (event.get("fence") or 0) / 1000 + epoch
+    return float(begun if epoch + _seconds(event["start"]) <= begun < event["mono"] else event["mono"])
+
+
+def executions_of(
+    events: Iterable[Mapping[str, Any]], epoch: float, faults: Faults
+) -> dict[tuple[str, str], list[Execution]]:
     """Bodies by window, in the order in which they began."""
     found: dict[tuple[str, str], list[Execution]] = defaultdict(list)
     open_bodies: dict[tuple[Any, ...], Execution] = {}
@@ -249,7 +262,8 @@ def executions_of(events: Iterable[Mapping[str, Any]], faults: Faults) -> dict[t
         key = (window, event["pid"], event.get("fence"))
         if kind == "start":
             who = event["group"], event["pid"], event.get("fence")
-            body = Execution(window, *who, event["mono"], event.get("edit"), event.get("task_id"))
+            times = event["mono"], begun_at(event, epoch)
+            body = Execution(window, *who, *times, event.get("edit"), event.get("task_id"))
             found[window].append(body)
             open_bodies[key] = by_fence[window, event.get("fence")] = body
         elif kind == "recorded":

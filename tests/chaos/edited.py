@@ -105,7 +105,7 @@ def judge_edits(events: Iterable[Mapping[str, Any]], end: float, lease: float) -
     epoch = next(event["epoch"] for event in events if event["kind"] == "clock")
     faults = Faults(events, lease)
     executions: dict[str, dict[int, list[Execution]]] = defaultdict(dict)
-    for (entry, start), bodies in executions_of(events, faults).items():
+    for (entry, start), bodies in executions_of(events, epoch, faults).items():
         executions[entry][_instant(start)] = bodies
     verdict = EditVerdict(executions=sum(len(each) for name in executions.values() for each in name.values()))
     verdict.refused = sum(event["kind"] == "refused" for event in events)

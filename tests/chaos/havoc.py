@@ -1,8 +1,8 @@
 """What befalls the system under chaos, in its time. All of it goes into the ledger.
 
 A line of kind ``fault`` says what was done to whom (``of``: a process, or None for all) and to what effect: ``death``,
-``flush``, ``out`` (out of contact with the store, until the line ``over`` with its number), or ``none`` that excuses
-anything.
+``flush``, ``out`` (out of contact with the store, until the line ``over`` with its number), ``slow`` (it reaches the store,
+late, until then), or ``none`` that excuses anything.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ class Havoc:
     def _store_slow(self, fault: Fault) -> bool:
         if not _answers(self.cast.store):
             return False
-        self._note(fault, "none", None)
+        # Whoever waits may be let through last each time, and then no more.
+        self._note(fault, "out", None)
         stop = threading.Event()
 
         def stutter() -> None:
@@ -242,7 +243,7 @@ class Havoc:
 
     def _store_link_slow(self, fault: Fault) -> bool:
         delay = self._rng.uniform(0.02, 0.3)
-        return self._on_link(fault, "store", "none", lambda link: setattr(link, "delay", delay))
+        return self._on_link(fault, "store", "slow", lambda link: setattr(link, "delay", delay))
 
     def _broker_connections_cut(self, fault: Fault) -> bool:
         return self._on_link(fault, "broker", "none", Link.cut)

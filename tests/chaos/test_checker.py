@@ -108,6 +108,10 @@ STORIES = {
         [body(14.3, 14.5, fence=1, recorded=False), body(13, 13.5, fence=2, pid=2), out(10.5, 14.2)],
         OUT_OF_CONTACT,
     ),
+    "frozen between its begin and its first line": (
+        [body(14.3, 14.5, fence=10_400, recorded=False), body(13, 14.4, fence=2, pid=2), out(10.5, 12.5)],
+        OUT_OF_CONTACT,
+    ),
     "killed at its last line": ([body(10.1, 11, fence=1, recorded=False), SECOND, death(11.1)], LAST_LINE),
     "its end untold": ([body(10.1, 11, fence=1, recorded=False), SECOND, out(11.05, 13)], UNTOLD),
     "store flushed": ([body(10.1, 11, fence=1), SECOND, flush(12)], LOST_DATA),

@@ -361,13 +361,18 @@ class Judge:
             copies: dict[float, list[str]] = {}  # several got it at one time: one of them has it
             for worker, got in other.receipts or ():
                 copies.setdefault(got, []).append(worker)
-            if any(all(self._had_asked(each, got, entry.freed) for each in who) for got, who in copies.items()):
-                self.turns.append((entry, window, other, at))
+            countdown = 0.0
+            for got, who in sorted(copies.items()):
+                if all(self._had_asked(each, got, entry.freed, countdown) for each in who):
+                    self.turns.append((entry, window, other, at))
+                    break
+                # It may have been put back, to run in a while by the clock of whoever gets it next.
+                countdown = one.recovery_interval + self.faults.clocks_apart(got)
 
-    def _had_asked(self, worker: str, got: float, until: float) -> bool:
+    def _had_asked(self, worker: str, got: float, until: float, countdown: float) -> bool:
         """Whether a worker that got a message then must have asked to begin it before a time."""
         step, faults = self.settings.step, self.faults
-        asked = got + 2 * step
+        asked = got + countdown + 2 * step
         lists = (faults.hits[worker], faults.busy[worker], faults.server, faults.failed_over)
         return asked < until and not any(any(spans.between(got - step, asked)) for spans in lists)
 
@@ -439,8 +444,8 @@ class Judge:
         if window.final is None:
             return
         began, ended, _, process, how = window.final
-        if how == "failed" and any(given.get("retry_failed") for given in options):
-            return
+        if how == "failed" and (run is None or any(given.get("retry_failed") for given in options)):
+            return  # without a run a deploy that has begun brings the entry: what it says is told when it has ended
         reason = self._unrecorded(window, at) or ("out of contact before its first line" if woke else None)
         if reason is None:
             facts = {"execution": execution, "how": how, "began": began, "ended": ended, "process": process}

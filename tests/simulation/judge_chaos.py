@@ -5,7 +5,9 @@ The ledger of a chaos run is written by its bodies and by who caused the faults.
 - Times are the machine's monotonic clock. The first line says how far the wall clock is from it, when windows are
   due.
 - A process of the history is one that executes bodies. What befalls a worker befalls all of its processes.
-- A fault's effect is death, out (of contact with the store, until it is over), flush or none; of nobody: of all.
+- A fault's effect is death, out (of contact with the store, until it is over), slow (it reaches the store, late), flush or
+  none; of nobody: of all.
+- An execution begins when the store said so, which its fence tells: its process may be frozen before its first line.
 - An execution without a last line died: when its process was killed, else at once. One with a last line and no record
   was busy with its end until then.
 - A window of which no line tells the record, and which ran to its last line, counts as recorded then: who is killed
@@ -132,19 +134,24 @@ class Chaos:
         start: float = datetime.fromisoformat(event["start"].replace("Z", "+00:00")).timestamp()
         return start + self.epoch
 
+    def _begun(self, event: dict[str, Any]) -> float:
+        """When the store let it begin, as its fence tells."""
+        at, begun = float(event["mono"]), self.epoch + (event["fence"] or 0) / 1000
+        return begun if self._due(event) <= begun < at else at
+
     def _last_fault(self) -> float:
         return max(self._until(fact) for fact in self.faults)
 
     def _until(self, fault: dict[str, Any]) -> float:
         """When it was over; what nobody ended is over at once, or when the run ends if it takes somebody away."""
-        lasting = self.events[-1]["mono"] if fault["effect"] == "out" else fault["mono"]
+        lasting = self.events[-1]["mono"] if fault["effect"] in {"out", "slow"} else fault["mono"]
         return float(self.over.get(fault["number"], lasting))
 
     def _befall(self) -> None:
         for fault in self.faults:
             at, effect, of = fault["mono"], fault["effect"], fault["of"]
-            if effect not in {"death", "out", "flush", "none"}:
-                raise HistoryError(f"effect: found {effect!r}, expected death, out, flush or none")
+            if effect not in {"death", "out", "slow", "flush", "none"}:
+                raise HistoryError(f"effect: found {effect!r}, expected death, out, slow, flush or none")
             self.counts[f"fault: {effect}"] += 1
             # One of its processes, or all of them.
             pids = self.processes.get(of) or ({of} if any(of in pids for pids in self.processes.values()) else set())
@@ -152,9 +159,10 @@ class Chaos:
                 self._tell(at, 1, "fault", kind="flushed")
             elif effect == "out" and of is None:
                 self._tell(at, 1, "fault", kind="away", target="server", until=self._until(fault))
-            elif effect == "out":
+            elif effect in {"out", "slow"}:
+                kind = "frozen" if effect == "out" else "slow"
                 for pid in sorted(pids):
-                    self._tell(at, 1, "fault", kind="frozen", target=str(pid), until=self._until(fault))
+                    self._tell(at, 1, "fault", kind=kind, target=str(pid), until=self._until(fault))
             elif effect == "death":
                 for pid in sorted(pids):
                     self._tell(at, 1, "fault", kind="killed", target=str(pid), until=None)
@@ -176,6 +184,7 @@ class Chaos:
             if kind == "start":
                 if of in running:
                     self._died(running.pop(of), died)
+                at = self._begun(event)
                 execution = f"{process}:{event['fence']}:{self.counts['start']}"
                 running[of] = execution, {**window, "process": process, "at": at}
                 fence = {"fence": event["fence"]} if not event.get("retries") else {}

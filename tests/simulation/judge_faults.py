@@ -75,7 +75,7 @@ class Faults:
             raise HistoryError(f"{kind}: {', '.join(missing)} missing")
         self.kinds[kind] += 1
         target = fact.get("target")
-        if kind in {"killed", "frozen", "cut", "reply"} and target not in self.down:
+        if kind in {"killed", "frozen", "cut", "slow", "reply"} and target not in self.down:
             raise HistoryError(f"target: found {target!r}, expected a process of the settings")
         until = fact.get("until")
         until = (at if kind in {"failover", "flushed"} else inf) if until is None else float(until)
@@ -119,6 +119,10 @@ class Faults:
             self.out[process].add(at, until)
         self.cut_until[process] = max(until, self.cut_until.get(process, at))
         self.hit(process, at, until)
+
+    def _slow(self, fact: dict[str, Any], at: float, until: float) -> None:
+        """It reaches the server, late: an end may not have been told yet when it is hit once more."""
+        self.hits[fact["target"]].add(at, until)
 
     def _away(self, fact: dict[str, Any], at: float, until: float) -> None:
         if fact["target"] not in {"server", "broker"}:
@@ -279,6 +283,11 @@ class Faults:
                 if at <= deadline < allowed:
                     deadline, why, moved = allowed, reason, True
         return deadline, why
+
+    def clocks_apart(self, at: float) -> float:
+        """By how much the workers' clocks differ then, and the server's."""
+        offsets = [0.0, *(clock.offset(at) for clock in self.clocks.values())]
+        return max(offsets) - min(offsets)
 
     def excuse(self, process: str, began: float, until: float, *, asked: bool) -> str | None:
         """Why another execution may follow one that began then and runs until then."""

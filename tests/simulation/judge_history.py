@@ -34,6 +34,7 @@ FAULTS = {
     "killed": ("target", "until"),
     "frozen": ("target", "until"),
     "cut": ("target", "from", "until"),
+    "slow": ("target", "until"),
     "away": ("target", "until"),
     "failover": ("lose",),
     "flushed": (),

@@ -46,7 +46,8 @@ class Written:
         at = due + 0.1 if at is None else at
         group = told.get("group", OTHER)
         start = datetime.fromtimestamp(WALL + due, timezone.utc).isoformat(timespec="microseconds")
-        who = {"pid": group + 1, "entry": entry, "start": start.replace("+00:00", "Z"), "fence": round(at * 1e6)}
+        fence = round((WALL + told["begun"]) * 1000 if "begun" in told else at * 1e6)
+        who = {"pid": group + 1, "entry": entry, "start": start.replace("+00:00", "Z"), "fence": fence}
         self.line("start", at, **who, group=group, retries=0)
         for kind in told.get("kinds", ("finish", "recorded")):
             seconds += 0.01 * (kind == "recorded")
@@ -84,6 +85,12 @@ def frozen(until: float, of: int | None = WORKER) -> Written:
     return made.fault("out", 30.2, of, until).run("short0", 30, 32)
 
 
+def begun_long_before(until: float) -> Written:
+    """An execution of 30 begins, and is frozen before its first line; another one runs from 33 on."""
+    made = Written().without(30).run("short0", 30, 34.5, group=WORKER, begun=30.2, kinds=("finish",))
+    return made.fault("out", 30.3, WORKER, until).run("short0", 30, 33, begun=32.9, seconds=2)
+
+
 def backwards() -> Written:
     """The execution that follows has a smaller fence."""
     made = killed()
@@ -98,8 +105,12 @@ KEPT: dict[str, Callable[[], Written]] = {
     "it was skipped, since newer ones waited": lambda: Written().without(30, entry="newest waits"),
     "its worker is killed in the body": lambda: killed(at=30.11),
     "its worker is killed before the record": lambda: killed(kinds=("finish",)),
+    "its worker's link is slow, and then it is frozen": lambda: (
+        frozen(39).fault("slow", 35, WORKER, 38).fault("out", 37, WORKER, 40)
+    ),
     "killed long after the last line, and no record": lambda: killed(at=33, kinds=("finish",)),
     "its worker is frozen for longer than its lease": lambda: frozen(34),
+    "it is frozen before its first line": lambda: begun_long_before(33.5),
     "the store is away for longer": lambda: frozen(33, None),
     "the store loses its data": lambda: Written().fault("flush", 33).run("short0", 30, 40),
     "the store loses its data, and the window with it": lambda: Written().without(30).fault("flush", 30.05),
@@ -117,6 +128,7 @@ BROKEN: dict[str, tuple[str, Callable[[], Written]]] = {
     ),
     "recorded twice": ("records", lambda: Written().run("short0", 30, 40)),
     "begun after its record": ("again", lambda: Written().run("short0", 30, 40, kinds=())),
+    "frozen before its first line, for less than its lease": ("overlap", lambda: begun_long_before(30.6)),
     "two at once": ("overlap", lambda: frozen(30.5)),
     "begun and not done, where others are skipped": (
         "lost",

@@ -173,7 +173,8 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
             )  # a window of its entry that began since keeps it out
             others = [each for each in beside if each["entry"] == key[0] and (each.get("fence") or 0) > (fence or 0)]
             began = [each for each in (*later, *others) if told_at is not None and each["at"] <= told_at + 1.0]
-            if told_at is not None and not began and not closed and not _others_died(result, execution, told_at):
+            taken = told_at is not None and _taken(result, execution, told_at)
+            if told_at is not None and not (began or closed or taken or _others_died(result, execution, told_at)):
                 wrong.append(f"no-stale: {execution} is told at {told_at} that another began, and none did")
     # Who has much to send may take longer than a claim's lease: then another sends a copy.
     sorted_sends = [each for sends in result.sent.values() for each in sends]
@@ -193,6 +194,18 @@ def _most_attempts(result: Result, entry: str) -> int:
     """How many executions a limit allows an entry; of one that came later, the least that any has."""
     limits = {name: description["max_attempts"] for name, description in result.history[0]["entries"].items()}
     return int(limits.get(entry, min(limits.values())))
+
+
+def _taken(result: Result, execution: dict[str, Any], at: float) -> bool:
+    """Whether its lease had run out, and another worker had its window's message: that one may wait for a place."""
+    since = execution["at"] + result.history[0]["lease"]
+    return any(
+        line["what"] == "received"
+        and (line["entry"], line["start"]) == (execution["entry"], execution["start"])
+        and since <= line["at"] <= at
+        and line["process"] != execution["process"]
+        for line in result.history
+    )
 
 
 def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
