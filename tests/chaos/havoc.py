@@ -1,8 +1,8 @@
 """What befalls the system under chaos, in its time. All of it goes into the ledger.
 
 A line of kind ``fault`` says what was done to whom (``of``: a process, or None for all) and to what effect: ``death``,
-``flush``, ``out`` (out of contact with the store, until the line ``over`` with its number), ``slow`` (it reaches the store,
-late, until then), or ``none`` that excuses anything.
+``flush``, ``out`` (out of contact with the store, until the line ``over`` with its number), ``slow`` (it reaches the
+store, late, until then), or ``none`` that excuses anything.
 """
 
 from __future__ import annotations

@@ -205,6 +205,12 @@ class Judge:
         self.ended = fact["at"]
         self.faults.free(fact["at"])
 
+    def _loaded(self, run: Run, start: float) -> bool:
+        """Whether a beat must have loaded its definition by then: one that was deployed counts from its first load."""
+        due, faults = self.clock.due(start), self.faults
+        hit = any(any(faults.down[beat].between(run.at, due)) for beat in self.settings.beats)
+        return not (run.deployed and hit) or faults.last_claim(run, run.at) <= due
+
     def _standing(self, entry: Entry, start: float) -> tuple[str, Run | None]:
         """Whether a window is owed: yes, no, or maybe, as a definition changed when it was due."""
         found: tuple[str, Run | None] = ("no", None)
@@ -212,7 +218,7 @@ class Judge:
             high = self.clock.high(run.end[1]) if run.end else inf
             if not self.clock.shows(run.asked) <= start <= high or start not in run.grid:
                 continue
-            surely = self.clock.high(run.at) < start
+            surely = self.clock.high(run.at) < start and self._loaded(run, start)
             if surely and run.end:
                 claimed = self.faults.last_claim(run, self.clock.due(start))
                 surely = start <= self.clock.shows(run.end[0]) and claimed <= run.end[0]

@@ -5,8 +5,8 @@ The ledger of a chaos run is written by its bodies and by who caused the faults.
 - Times are the machine's monotonic clock. The first line says how far the wall clock is from it, when windows are
   due.
 - A process of the history is one that executes bodies. What befalls a worker befalls all of its processes.
-- A fault's effect is death, out (of contact with the store, until it is over), slow (it reaches the store, late), flush or
-  none; of nobody: of all.
+- A fault's effect is death, out (of contact with the store, until it is over), slow (it reaches the store, late), flush
+  or none; of nobody: of all.
 - An execution begins when the store said so, which its fence tells: its process may be frozen before its first line.
 - An execution without a last line died: when its process was killed, else at once. One with a last line and no record
   was busy with its end until then.

@@ -125,6 +125,7 @@ class Run:
         self.left: tuple[float, float] | None = None  # … if a deploy left it out
         self.described = [(asked, description)]
         self.surely_out, self.maybe_out = Spans(), Spans()  # when a deploy had left it out
+        self.deployed = False  # by a deploy: it counts from when a beat has loaded it
 
     def options(self, since: float, until: float) -> list[dict[str, Any]]:
         """The descriptions that were in force in these times."""
@@ -235,6 +236,7 @@ class Entry:
             Grid(description)
         else:
             self._begin(asked, at, description)
+            self.runs[-1].deployed |= how == "deploy" and self.runs[-1].asked == asked
 
     def pause(self, asked: float, at: float) -> None:
         self.paused = True

@@ -224,6 +224,17 @@ def resumed(*starts: float) -> History:
     return history
 
 
+def deployed(until: float, *starts: float) -> History:
+    """A deploy at 98 brings an entry that is due each 5 s; both beats are frozen then, so none has loaded it yet."""
+    history = History({}).tell("schedule", 98, asked=97, entry="e", description={"every": 5, "from": 0}, how="deploy")
+    for beat in ("beat-1", "beat-2"):
+        history.fault("frozen", 97.9, target=beat, until=until)
+    history.tell("schedule", 113, entry="e", description=None)
+    for start in starts:
+        history.run(start)
+    return history
+
+
 def redeployed(how: str, *outcomes: tuple[float, str]) -> History:
     """An entry that is due each 100 s is left out from 250 to 450, then deployed again."""
     history = History({"e": {"every": 100, "from": 0}}).run(100).run(200)
@@ -355,6 +366,17 @@ def in_turn(overlap: str, *outcomes: tuple[float, float | str], limit: str | Non
     return history
 
 
+def put_back(again: float) -> History:
+    """The worker that got the message of 105 was frozen; it comes to another one, perhaps to run in five seconds."""
+    history = History({"e": {"starts": [100, 105, 110], "overlap": "buffer_all"}}, recovery_interval=5)
+    history.end(100, 120, history.begin(100, 100)).record(100, 120)
+    history.tell("received", 105.1, entry="e", start=105, process="worker-1")
+    history.fault("frozen", 105.2, target="worker-1", until=105.4)
+    history.tell("received", again, entry="e", start=105, process="worker-2")
+    history.tell("received", 110.1, entry="e", start=110, process="worker-2")
+    return history.run(110, 120.2, "worker-2").run(105, 121.5, "worker-2")
+
+
 def given_to_one_of_two() -> History:
     """Two children of a worker may have got the message of 105, and one of them was frozen then."""
     history = in_turn("buffer_all", (105, 121.5), (110, 120.2))
@@ -431,7 +453,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: in_turn("buffer_all", (105, 120), (110, 121.2)),
     ],
     "limit": [lambda: sharing(108), lambda: sharing(135, until=140, frozen=True)],
-    "turn": [lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5)), given_to_one_of_two],
+    "turn": [lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5)), given_to_one_of_two, lambda: put_back(114)],
     "repeat": [killed, lambda: again(5), lambda: again(asked=True), woken],
     "again": [lambda: again(5), lambda: again(asked=True), woken],
     "attempts": [lambda: attempts(3, 3)],
@@ -458,7 +480,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: in_turn("buffer_first", (105, 120.2), (110, "skipped")),
     ],
     "records": [lambda: again(5)],
-    "lost": [frozen],
+    "lost": [frozen, lambda: deployed(99, 105, 110)],
     "law": [lambda: law({"done": 2, "failed": 0})],
     "told": [
         lambda: informed("failed", ("ended", "failed"), on_failure=True),
@@ -525,6 +547,7 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ("limit", lambda: sharing(105)),
     ("limit", lambda: sharing(105, frozen=True)),
     ("turn", lambda: in_turn("buffer_all", (105, 121.5), (110, 120.2))),
+    ("turn", lambda: put_back(112)),
     ("repeat", again),
     ("again", again),
     ("again", lambda: again(0.5)),
@@ -559,6 +582,7 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ("lost", History),
     ("lost", lambda: killed(None)),
     ("lost", lambda: redeployed("deploy", (300, "missed"), (500, "done"))),
+    ("lost", lambda: deployed(99, 110)),
     ("told", lambda: informed("failed", on_failure=True)),
     ("told", lambda: informed("failed", ("ended", "missed"), on_failure=True)),
     ("told", lambda: informed("done", ("ended", "failed"), on_failure=True)),
