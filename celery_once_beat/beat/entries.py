@@ -176,6 +176,8 @@ class BeatEntry:
     known: datetime | None = None
     #: The cursor from which the definition counts, by the store.
     since: datetime | None = None
+    #: The same as the store said it last; ``since`` may be this beat's guess while the store is away.
+    counted_from: datetime | None = None
     #: When this beat's schedule had no such entry: windows up to then don't count. None: it had it from the start, or
     #: the store knows.
     absent_at: datetime | None = None
@@ -249,7 +251,7 @@ class BeatEntry:
             limits=limits,
             loaded_at=self.loaded_at,
             known=self.known,
-            counted_from=self.since if self.loaded_at else None,
+            counted_from=self.counted_from,
             counts_from=self.counts_from or self.came_at or self.absent_at,
             absent_at=self.absent_at,
             stored=self.stored,
@@ -267,6 +269,7 @@ class BeatEntry:
         self.loaded_at, self.absent_at, self.came_at = reply.loaded_at, None, None
         if reply.news != "new" or self.since is None:  # else the store lost its data; what this beat knows counts
             self.since = reply.since
+        self.counted_from = self.since
 
     def superseded(self, reply: Superseded) -> None:
         """Another beat's definition counts; the entry is in a schedule all the same."""
@@ -288,6 +291,7 @@ class BeatEntry:
     def taken_over(self, old: BeatEntry) -> None:
         """Keep what the store said of ``old``, from which only the limits differ."""
         self.loaded_at, self.known, self.since = old.loaded_at, old.known, old.since
+        self.counted_from = old.counted_from
         self.absent_at, self.came_at, self.unanswered = old.absent_at, old.came_at, old.unanswered
 
     def went_astray(self) -> None:

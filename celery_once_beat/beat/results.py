@@ -109,4 +109,6 @@ class Results:
         state, result = meta.get("status"), meta.get("result")
         if state == "FAILURE" and type(result).__name__ in _DID_NOT_RUN:
             return None
+        if state == "REVOKED" and str(result) == "expired":
+            return None  # by the clock of the worker that discarded it; a take ends what has expired by the server's
         return {"SUCCESS": "done", "FAILURE": "failed", "REVOKED": "revoked"}.get(state)

@@ -365,7 +365,7 @@ FINISH = Verb(
 CLOSE = Verb(
     "close",
     "entry open history run",
-    f"{_ENDING} owner outcome {_MESSAGE} publish_timeout:span by_result:flag",
+    f"{_ENDING} owner outcome {_MESSAGE} expires:time publish_timeout:span by_result:flag",
     codec.read_close,
 )
 KEY_CLAIM = Verb(

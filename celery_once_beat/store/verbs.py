@@ -693,14 +693,16 @@ class Store:
             tracked=tracked and not isinstance(window, KeyedWindow),
         )
 
-    def close_window(self, window: WindowKey, owner: str, outcome: str, retry: int) -> model.ConfirmReply:
+    def close_window(
+        self, window: WindowKey, owner: str, outcome: str, retry: int, expires: datetime | None = None
+    ) -> model.ConfirmReply:
         """Record that a message was discarded before its task could see it: expired or revoked.
 
-        ``retry`` is the message's retry number. Returns :class:`Unchanged` where the window runs, waits for another
+        ``retry`` is the message's retry number, ``expires`` (aware) what it says itself. Returns :class:`Unchanged` where the window runs, waits for another
         retry, is closed already, or is for recovery; :class:`Confirmed` where it hasn't expired by the server's clock,
         and is published again soon.
         """
-        return self._close(window, owner, outcome, retry)
+        return self._close(window, owner, outcome, retry, expires=expires)
 
     def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> model.ConfirmReply:
         """Record what the result of a window says that never began: done, failed or revoked.
@@ -717,11 +719,19 @@ class Store:
         return self._close(window, worker, "unknown", retry)
 
     def _close(
-        self, window: WindowKey, owner: str, outcome: str, retry: int = 0, *, by_result: bool = False
+        self,
+        window: WindowKey,
+        owner: str,
+        outcome: str,
+        retry: int = 0,
+        *,
+        expires: datetime | None = None,
+        by_result: bool = False,
     ) -> model.ConfirmReply:
-        return self._trip.one(
-            self._of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, by_result=by_result)
+        close = self._of_window(
+            scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires, by_result=by_result
         )
+        return self._trip.one(close)
 
     # -- keys of the user's own -------------------------------------------------------------------------------
 

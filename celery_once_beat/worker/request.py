@@ -12,6 +12,8 @@ from celery.exceptions import TimeLimitExceeded
 from celery.signals import task_revoked, task_unknown, worker_ready, worker_shutdown
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
+from celery.utils.time import maybe_iso8601
+from celery.worker import request as base
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -36,6 +38,8 @@ logger = get_logger(__name__)
 _PATIENCE = 30.0
 #: The (entry, task) pairs whose discarded messages were logged: each is logged once.
 _unknown: set[tuple[str, str]] = set()
+#: Entries of which it was logged that this machine's clock is ahead: once.
+_ahead: set[str] = set()
 _MOST = 1000
 
 
@@ -51,6 +55,17 @@ class OnceRequest(Request):
             request[DELIVERY] = delivery_name(self.hostname)
             if kept is not None and may_wait(self.task, request):
                 request[RAW] = kept
+
+    def maybe_expire(self) -> bool | None:
+        """Celery remembers the id of what has expired as revoked, and tells it to other workers.
+
+        All copies of a window have that id. If this clock is ahead, the next one would be discarded for good.
+        """
+        revoked = self.id in base.revoked_tasks
+        expired: bool | None = super().maybe_expire()
+        if expired and not revoked and find_among(self.request_dict, self.request_dict.get("headers")) is not None:
+            base.revoked_tasks.discard(self.id)
+        return expired
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
         """A hard limit kills the child, and with it the end of the execution; its outcome is failed.
@@ -193,6 +208,8 @@ class _Delivery(NamedTuple):
     key: WindowKey
     owner: str
     retry: int
+    #: When the message expires, if it says so.
+    expires: datetime | None
 
     def record(
         self, store: Store, outcome: str, *, killed: bool, again_after: float | None, failure: str = ""
@@ -208,8 +225,9 @@ class _Delivery(NamedTuple):
             return False, None
         # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
         # an older one.
-        closed = store.close_window(self.key, self.owner, outcome, self.retry)
-        if isinstance(closed, Confirmed):
+        closed = store.close_window(self.key, self.owner, outcome, self.retry, self.expires)
+        if isinstance(closed, Confirmed) and self.window.entry not in _ahead and len(_ahead) < _MOST:
+            _ahead.add(self.window.entry)
             logger.warning(
                 "once: window %s of %r was discarded: it has expired by this machine's clock, which is ahead of the "
                 "Redis server's. A beat publishes it again; set this clock right (NTP)",
@@ -237,7 +255,16 @@ def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
         return None
     owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
     key = WindowKey(window.entry, window.start, sent_as=request.get("id"))
-    return _Delivery(window, key, owner, check_retry(request.get("retries")))
+    return _Delivery(window, key, owner, check_retry(request.get("retries")), _read_expires(request.get("expires")))
+
+
+def _read_expires(value: object) -> datetime | None:
+    """Read when a message expires, as Celery reads it; None where it doesn't say so, or can't be read."""
+    try:
+        at = maybe_iso8601(value)
+    except (ValueError, TypeError):
+        return None
+    return at if isinstance(at, datetime) and at.tzinfo is not None else None
 
 
 def _log_unrecorded(window: Window | None, outcome: str, exc: OnceError) -> None:

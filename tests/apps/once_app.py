@@ -167,6 +167,8 @@ def deadly(self):
 @app.task(bind=True, **ATTRIBUTES)
 def ending(self, how):
     note("start", self.window, retries=self.request.retries)
+    if how == "a retry that expires":
+        raise self.retry(countdown=2, expires=1)
     if how == "fails":
         raise ValueError("this task fails")
     if how == "rejects":

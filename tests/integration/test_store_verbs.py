@@ -1182,7 +1182,7 @@ def test_a_load_that_the_store_forgot_counts_from_where_it_did(new_stage: Callab
     """After a failover that lost it a changed definition runs no window from before its change."""
     stage = new_stage()
     stage.load("beat-2", "fingerprint-2")
-    counted_from = datetime.fromtimestamp(stage.now() / 1000 - 5, timezone.utc)
+    counted_from = datetime.fromtimestamp(stage.now() / 1000 - 300, timezone.utc)
     again = stage.load("beat-1", loaded_at=1, counted_from=counted_from, alive=("beat-1",))
     assert (again.news, again.cursor, again.since) == ("changed", counted_from, counted_from)
 
@@ -2691,6 +2691,16 @@ def test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing(stage: Stage) -
     assert stage.confirm() == Unchanged()
     assert stage.deadline() == deadline
     assert stage.raw.hget(stage.entry_key, "discarded") is None
+
+
+def test_a_copy_that_expires_by_itself(stage: Stage) -> None:
+    """What the message says goes before what the window says: a retry's is its own, an order's window has none."""
+    assert isinstance(stage.claim(expires=60.0), Claimed)
+    now = datetime.fromtimestamp(stage.now() / 1000, timezone.utc)
+    assert stage.store.close_window(stage.window, "P", "expired", 0, now + MINUTE) == Confirmed()
+    assert stage.store.close_window(stage.window, "P", "expired", 0, now - MINUTE) == Closed("expired")
+    stage.backfill()
+    assert stage.store.close_window(stage.window, "P", "expired", 0, now + MINUTE) == Confirmed()
 
 
 def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:

@@ -359,7 +359,7 @@ ABLATIONS: dict[str, Ablation] = {
     "load-counted-from": _lua(
         "a definition whose load the store forgot counts from where it did",
         "load",
-        "COUNTED_FROM > go_back and up_to_now(COUNTED_FROM) or go_back",
+        "COUNTED_FROM > (since or cursor) and up_to_now(COUNTED_FROM) or go_back",
         "go_back",
     ),
     "load-asked-at": _lua(

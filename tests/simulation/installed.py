@@ -257,6 +257,9 @@ class _Revoked:
     def add(self, task_id: str) -> None:
         self._own().add(task_id)
 
+    def discard(self, task_id: str) -> None:
+        self._own().discard(task_id)
+
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._own()
 

@@ -1,7 +1,8 @@
 -- close: a worker's main process says that a message was discarded before its task could see it. Or a beat says that a
 -- window which never began has a result (BY_RESULT): a worker that doesn't know windows executed it.
 --
--- OUTCOME is expired or revoked; of a result done, failed or revoked; 'unknown' if the worker doesn't know the task.
+-- OUTCOME is expired or revoked; of a result done, failed or revoked; 'unknown' if the worker doesn't know the task. EXPIRES
+-- is when the message did, server ms, if it says so: a retry's may be of its own.
 --
 -- returns {'closed', outcome, called}   recorded, now or when this was sent before; called is '', or the start of the window
 --                         whose turn it is now
@@ -29,7 +30,7 @@ local window = read_window()
 if BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
-local too_early = OUTCOME == 'expired' and NOW < tonumber(window.expires)
+local too_early = OUTCOME == 'expired' and NOW < (EXPIRES or tonumber(window.expires))
 if OUTCOME == 'unknown' or too_early then
   -- No message is out for a window that runs, died, or is to run again later: a late copy was discarded.
   if kind == 'run' or window.publishes == 0 or window.retry ~= RETRY then

@@ -5,7 +5,7 @@
 --
 -- A definition that is right and new goes on from now, or from COUNTS_FROM: never an extra early run. One that is right
 -- again, because the beats with the later one are gone, goes on from GO_BACK ms ago, when they can last have claimed, so
--- that no window falls between; if the store has forgotten that it was right before, from COUNTED_FROM, as it was told then.
+-- that no window falls between; if the store has forgotten that it was right since then, from COUNTED_FROM, as it was told.
 -- Windows up to ABSENT_AT don't count: the entry was in no schedule. KNOWN, the cursor as
 -- this beat knows it, counts only if the store has lost its own. The cursor never goes back.
 --
@@ -78,7 +78,7 @@ else
     news = 'changed'
     local go_back = instant(NOW - GO_BACK, 0)
     from = counts_from ~= '' and up_to_now(counts_from) or first and now
-      or COUNTED_FROM > go_back and up_to_now(COUNTED_FROM) or go_back
+      or COUNTED_FROM > (since or cursor) and up_to_now(COUNTED_FROM) or go_back
   elseif up_to_now(ABSENT_AT) > cursor then
     news, from = 'back', up_to_now(counts_from > ABSENT_AT and counts_from or ABSENT_AT)
   end

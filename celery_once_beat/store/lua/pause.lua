@@ -23,6 +23,7 @@ if cursor then
   write_paused(ENTRY, PAUSED, WORDS)
 end
 if not set then
+  redis.call('PEXPIRE', ENTRY, math.max(redis.call('PTTL', ENTRY), 1)) -- a write, for WAIT to wait for
   return {'paused'}
 end
 if number then
