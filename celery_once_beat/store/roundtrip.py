@@ -48,6 +48,7 @@ _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would ov
 #: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
 #: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
 _ACTED_ON = (
+    model.Loaded,
     model.Claimed,
     model.Taken,
     model.Begun,
@@ -59,6 +60,7 @@ _ACTED_ON = (
     model.Changed,
     model.StoredDefinition,
     model.Confirmed,
+    model.Tell,
 )
 
 

@@ -260,6 +260,7 @@ LOAD = Verb(
     f"retry_failed_after:span overlap deadline:span pause_after_failures:number on_failure "
     f"known:instant counted_from:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
+    waits=True,
     more_keys="definition",
 )
 UNLOAD = Verb("unload", "entry entries", f"beat fingerprint {_WHO_LIVES}", codec.read_or_who(codec.read_word))
@@ -318,6 +319,7 @@ TELL = Verb(
     "entry open history run",
     f"{_ENDING} kind beat known:flag length:span",
     codec.read_tell,
+    waits=True,
     more_keys="failures",
 )
 TOLD = Verb("told", "entry open", f"{_WINDOW} kind turn:number", codec.read_word)
@@ -342,7 +344,7 @@ PARK = Verb("park", "entry open run message", f"{_WINDOW} retry:number text", co
 CALL = Verb("call", "entry open run message", f"{_WINDOW} of_limit:flag by_beat:flag", codec.read_call)
 #: ``window`` is a member of the open zset; ``most``: how many places there are. ``call`` is this call's own.
 _OF_LIMIT = "places waiting called calls"
-ENTER = Verb("enter", _OF_LIMIT, "window owner call most:number length:span", codec.read_enter, waits=True)
+ENTER = Verb("enter", _OF_LIMIT, "window owner call most:number length:span parked:flag", codec.read_enter, waits=True)
 STAY = Verb("stay", _OF_LIMIT, "window owner length:span takes_over:flag", codec.read_word, waits=True)
 LEAVE = Verb("leave", _OF_LIMIT, "window owner call most:number forget:flag only_late:flag", codec.read_leave)
 RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive)

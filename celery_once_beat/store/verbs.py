@@ -574,13 +574,14 @@ class Store:
         )
 
     def enter_limit(
-        self, limit: str, most: int, window: WindowKey, owner: str, length: float
+        self, limit: str, most: int, window: WindowKey, owner: str, length: float, *, parked: bool = False
     ) -> model.Entered | model.Full:
-        """Take a place of ``limit``, of which there are ``most``, for ``length`` seconds."""
-        call = self._new_call()
-        return self._trip.one(
-            self._of_limit(scripts.ENTER, limit, window, owner=owner, call=call, most=most, length=length)
-        )
+        """Take a place of ``limit``, of which there are ``most``, for ``length`` seconds.
+
+        ``parked``: there was none, and the window waits; it takes none, and may be among those that are called.
+        """
+        said = {"owner": owner, "call": self._new_call(), "most": most, "length": length, "parked": parked}
+        return self._trip.one(self._of_limit(scripts.ENTER, limit, window, **said))
 
     def stay_in_limit(
         self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
@@ -698,9 +699,9 @@ class Store:
     ) -> model.ConfirmReply:
         """Record that a message was discarded before its task could see it: expired or revoked.
 
-        ``retry`` is the message's retry number, ``expires`` (aware) what it says itself. Returns :class:`Unchanged` where the window runs, waits for another
-        retry, is closed already, or is for recovery; :class:`Confirmed` where it hasn't expired by the server's clock,
-        and is published again soon.
+        ``retry`` is the message's retry number, ``expires`` (aware) what it says itself. Returns :class:`Unchanged`
+        where the window runs, waits for another retry, is closed already, or is for recovery; :class:`Confirmed` where
+        it hasn't expired by the server's clock, and is published again soon.
         """
         return self._close(window, owner, outcome, retry, expires=expires)
 

@@ -138,7 +138,7 @@ class Execution(Turn):
                 break
             self._call(reply)
             self._tell_skipped(reply.skipped)
-            if not self._park(reply) and (reply.waits_for is not None or not self._enter(request)):
+            if not self._park(reply) and (reply.waits_for is not None or not self._enter(request, parked=True)):
                 raise Ignore("window waits")
         else:
             self._leave(forget=False)
@@ -225,11 +225,10 @@ class Execution(Turn):
         """The limit of which the window needs a place."""
         return (self.window.limit or self.task.once_limit) if self.window.tracked else None
 
-    def _enter(self, request: Any) -> bool:
+    def _enter(self, request: Any, *, parked: bool = False) -> bool:
         """Take a place of the window's limit, if it has one; returns whether there was a place.
 
-        A window that waits asks once more after its message is parked: it may have been called before, when nobody
-        could publish it.
+        A window that waits asks once more when its message is ``parked``, to be called if there is a place by then.
         """
         limit = self._limit
         if limit is None:
@@ -238,7 +237,7 @@ class Execution(Turn):
         if most is None:
             self._leave_to_others(request, limit)
         self._entered_at = steady()
-        reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length))
+        reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length), parked=parked)
         self._no_place, self._shares_place = isinstance(reply, Full), isinstance(reply, Entered) and reply.shared
         self.limit = None if self._no_place else limit
         call(self.task.app, self.store, reply.called, limit)

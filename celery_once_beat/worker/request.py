@@ -6,7 +6,7 @@ It runs in the event loop, so what the store is told goes to a thread (``errands
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from celery.exceptions import TimeLimitExceeded
 from celery.signals import task_revoked, task_unknown, worker_ready, worker_shutdown
@@ -56,15 +56,16 @@ class OnceRequest(Request):
             if kept is not None and may_wait(self.task, request):
                 request[RAW] = kept
 
-    def maybe_expire(self) -> bool | None:
+    def maybe_expire(self) -> Literal[True] | None:
         """Celery remembers the id of what has expired as revoked, and tells it to other workers.
 
         All copies of a window have that id. If this clock is ahead, the next one would be discarded for good.
         """
-        revoked = self.id in base.revoked_tasks
-        expired: bool | None = super().maybe_expire()
+        known: Any = vars(base)["revoked_tasks"]
+        revoked = self.id in known
+        expired = super().maybe_expire()
         if expired and not revoked and find_among(self.request_dict, self.request_dict.get("headers")) is not None:
-            base.revoked_tasks.discard(self.id)
+            known.discard(self.id)
         return expired
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
@@ -258,7 +259,7 @@ def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
     return _Delivery(window, key, owner, check_retry(request.get("retries")), _read_expires(request.get("expires")))
 
 
-def _read_expires(value: object) -> datetime | None:
+def _read_expires(value: Any) -> datetime | None:
     """Read when a message expires, as Celery reads it; None where it doesn't say so, or can't be read."""
     try:
         at = maybe_iso8601(value)

@@ -33,9 +33,11 @@ class Places:
     def windows(self, *numbers: int) -> tuple[WindowKey, ...]:
         return tuple(map(self.window, numbers))
 
-    def enter(self, number: int, owner: str | None = None, length: float = 30.0, most: int | None = None) -> Any:
+    def enter(
+        self, number: int, owner: str | None = None, length: float = 30.0, most: int | None = None, **more: Any
+    ) -> Any:
         most = self.most if most is None else most
-        return self.store.enter_limit("reports", most, self.window(number), owner or f"w{number}:d:e", length)
+        return self.store.enter_limit("reports", most, self.window(number), owner or f"w{number}:d:e", length, **more)
 
     def stay(self, number: int, owner: str | None = None) -> bool:
         return self.store.stay_in_limit("reports", self.window(number), owner or f"w{number}:d:e", 30.0)
@@ -105,6 +107,30 @@ def test_they_are_called_in_the_order_in_which_they_came(places: Places) -> None
     assert [name for name, _ in waiting] == [f"{w.entry}@{format_instant(w.start)}" for w in places.windows(*numbers)]
     seconds, _ = places.raw.time()
     assert all(abs(score / 1e6 - seconds) < 60 for _, score in waiting)
+
+
+def test_who_was_called_before_its_message_was_parked(places: Places) -> None:
+    """Whoever called it had no message to publish: it is called once more, by the worker that has parked it."""
+    places.most = 1
+    places.enter(0)
+    assert places.enter(1) == Full()
+    assert places.enter(2) == Full()
+    assert places.enter(1, parked=True) == Full(), "nobody has called it yet"
+    assert places.leave(0) == places.windows(1)
+    assert places.enter(2, parked=True) == Full(), "it isn't the turn of this one"
+    assert places.enter(1, parked=True) == Full(places.windows(1))
+    assert places.held() == 0, "it takes no place, since it may die before it begins"
+    assert places.enter(1) == Entered()
+
+
+def test_who_was_taken_for_one_that_does_not_wait(places: Places) -> None:
+    """Between its enter and its begin it was called, and forgotten since it didn't wait: it waits again."""
+    places.most = 1
+    places.enter(0)
+    assert places.enter(1) == Full()
+    assert places.leave(0) == places.windows(1)
+    assert places.leave(1, forget=True) == ()
+    assert places.enter(1, parked=True) == Full(places.windows(1))
 
 
 def test_the_dead_give_their_places_back(places: Places) -> None:

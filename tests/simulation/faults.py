@@ -547,7 +547,7 @@ class Faults:
                     world.write("paused", entry=name, asked=asked)
                 if what == "pause and resume":
                     self.kernel.sleep(round(fault["for"] * SECOND))
-                if what != "pause":
+                if what != "pause" and not self.over:  # in the end all are paused
                     schedules.resume(name)
                     world.write("resumed", entry=name, asked=asked)
             else:
@@ -564,6 +564,10 @@ class Faults:
 
         store = schedules._store
         again = what == "backfill"
+        from .episode import is_tracked
+
+        if again and not is_tracked(self.world.entries_all[name]):
+            return  # ``celery once`` refuses that
         seen = Lookup(store).entry(name, 10).windows
         starts = sorted([window.start for window in seen if (window.open is None) == again][:2])
         for start in starts:  # before: it may be carried out although nobody hears of it

@@ -746,7 +746,7 @@ class Judge:
             if policy == "all" and late and newer >= kept:
                 return True
             if policy == "latest" and newer:
-                oldest = start if late else self.faults.oldest(run, start)
+                oldest = min(start if late else self.faults.oldest(run, start), run.paused_since)
                 if shown - oldest > one.tolerance - one.step:
                     return True
         return False

@@ -301,7 +301,7 @@ class Faults:
         """Whether a process was hit while it had to record an end, or the server was away."""
         step = self.settings.step
         return any(
-            any(spans.between(ended - step, until + step))
+            any(spans.between(ended - step, until + 2 * step))  # it may have other ends to tell first
             for spans in (self.down[process], self.hits[process], self.server)
         )
 

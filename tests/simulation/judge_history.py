@@ -126,6 +126,7 @@ class Run:
         self.described = [(asked, description)]
         self.surely_out, self.maybe_out = Spans(), Spans()  # when a deploy had left it out
         self.deployed = False  # by a deploy: it counts from when a beat has loaded it
+        self.paused_since = inf  # before it was resumed; what was due in the pause is caught up on
 
     def options(self, since: float, until: float) -> list[dict[str, Any]]:
         """The descriptions that were in force in these times."""
@@ -194,7 +195,7 @@ class Entry:
         self.received: dict[int, Window] = {}  # windows that came to a worker, and no execution of them began
         self.freed = -inf  # when an execution ended
         self.counted: dict[str, int] | None = None
-        self.paused = False
+        self.paused, self.paused_at = False, inf
         self.description: dict[str, Any] | None = None
 
     def window(self, start: float) -> Window:
@@ -239,10 +240,11 @@ class Entry:
             self.runs[-1].deployed |= how == "deploy" and self.runs[-1].asked == asked
 
     def pause(self, asked: float, at: float) -> None:
-        self.paused = True
+        self.paused, self.paused_at = True, asked
         self._finish(asked, at)
 
     def resume(self, asked: float, at: float) -> None:
         self.paused = False
         if self.description is not None:
             self._begin(asked, at, self.description)
+            self.runs[-1].paused_since = self.paused_at

@@ -95,11 +95,11 @@ def _group(result: Result, entry: str) -> set[str]:
 
 
 def _free_since(result: Result, entry: str, at: float) -> float:
-    """When the last execution ended for which a window that began then may have had to wait."""
+    """When the last window ended for which one that began then may have had to wait: it may have expired."""
     if not _waits(result.told[entry]):
         return 0.0
     group = _group(result, entry)
-    ends = (line["at"] for line in result.history if line["what"] == "ended" and line["entry"] in group)
+    ends = (line["at"] for line in result.history if line["what"] in ("ended", "recorded") and line["entry"] in group)
     return max((end for end in ends if end <= at), default=0.0)
 
 

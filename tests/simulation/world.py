@@ -419,8 +419,8 @@ class World:
         """A window that was handed over to a retry is executed by that one, or by a later one."""
         entry = window.entry
         least = self._retries.get((entry, start), 0)
-        if self.forgot_at >= 0:
-            return
+        if self.forgot_at >= 0 or not self.entries_all[entry].get("tracked", True):
+            return  # of an untracked window nobody knows any more, once its lease has run out
         if (
             retry < least
             and not self.entries_all[entry].get("retry_failed_after")

@@ -1,6 +1,10 @@
 -- enter: a worker takes a place of a limit for LENGTH ms, before it begins a window. MOST is how many there are, as this worker's
 -- settings say. CALL is this call's own: sent again, it answers the same.
 --
+-- PARKED: it waits, as begin has said by now, and its message lies ready. Until then it may have been called when nobody could
+-- publish it, or taken out of those that wait, since it didn't yet. It takes no place here, but is called as any other: were
+-- its worker killed before its begin, nobody would know that it waits.
+--
 -- returns {'entered', called...}   begin it; called are the windows that have waited longest, for which places are free
 --         {'shared', called...}    another execution of the window has a place, alive or dead: begin says which. If it
 --                                  begins, stay makes the place its own
@@ -8,6 +12,12 @@
 
 local NOW, TIME = server_time()
 forget_dead()
+local function waits()
+  redis.call('ZADD', WAITING, 'NX', TIME[1] * 1000000 + TIME[2], WINDOW)
+end
+if PARKED then
+  waits()
+end
 local place, owner = place_of(WINDOW)
 if place then
   redis.call('ZADD', PLACES, 'GT', NOW + LENGTH, place)
@@ -18,6 +28,16 @@ if place then
 end
 local reply = {'entered'}
 tell_again(reply)
+if PARKED then
+  reply[1] = 'waits'
+  if redis.call('ZSCORE', CALLED, WINDOW) then
+    reply[#reply + 1] = WINDOW
+  else
+    call_waiting(reply)
+  end
+  keep_limit()
+  return reply
+end
 local free = free_places()
 if free > 0 and not redis.call('ZSCORE', CALLED, WINDOW) then
   call_waiting(reply, WINDOW)
@@ -30,7 +50,7 @@ if free > 0 then
 else
   reply[1] = 'waits'
   not_called()
-  redis.call('ZADD', WAITING, 'NX', TIME[1] * 1000000 + TIME[2], WINDOW)
+  waits()
   redis.call('HSET', CALLS, 'fewest', int(MOST) .. ' ' .. int(NOW))
 end
 keep_limit()
