@@ -34,7 +34,8 @@ MODEL ?=
 HISTORY ?=
 # How many histories make model replays.
 HISTORIES ?= 100000
-# How often make bench measures each thing, and which part alone: ONLY=workers. Of make mutants: ONLY=python, ONLY=lua.
+# How often make bench measures each thing, and which part alone: ONLY=workers. Of make mutants: ONLY=python, ONLY=lua; of
+# make simulate ABLATIONS=1: ONLY=fence,renew-extends.
 ROUNDS ?= 5
 ONLY ?=
 # How many mutants of each part make mutants tries; all if empty. AT='claim.lua:57 rules/starts.py': those of a line, a file.
@@ -111,7 +112,7 @@ edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 
 	$(PY) -m pytest -s -m long tests/chaos/test_edits_under_faults.py --basetemp build/edits --edits $(EDITS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 simulate: $(VENV)/.test  ## the whole system in one process under virtual time: make simulate SEED=1 WINDOWS=10000 CORES=2; ABLATIONS=1
-	cd tests && $(abspath $(VENV))/bin/python -m simulation --cores $(CORES) $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(MODEL),--model) $(if $(ABLATIONS),--ablations)
+	cd tests && $(abspath $(VENV))/bin/python -m simulation --cores $(CORES) $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(MODEL),--model) $(if $(ABLATIONS),--ablations $(if $(ONLY),--only '$(ONLY)'))
 
 mutants: $(VENV)/.mutants  ## whether a test fails of each small change of the pure core and of the Lua: SAMPLE=300 SEED=7 ONLY=lua
 	cd tests && $(abspath $(VENV))/bin/python -m mutation $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at $(AT))

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -205,9 +206,11 @@ class Trial:
         if not command:
             return "survived"
         try:
-            ended = subprocess.run(command, timeout=MORE * PATIENCE, capture_output=True, check=False)
+            ended = subprocess.run(command, timeout=MORE * PATIENCE, capture_output=True, text=True, check=False)
         except subprocess.TimeoutExpired:
             return "timeout"
+        if ended.returncode and not re.search(r"^seed ", ended.stdout, re.MULTILINE):
+            return "timeout"  # it ended by something else
         return "killed" if ended.returncode else "survived"
 
     def _compiles(self, script: str) -> bool:

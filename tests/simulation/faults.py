@@ -23,7 +23,6 @@ __all__ = ("AIMED", "DOES", "Faults", "add_faults", "cells")
 #: Verb, or what else is a moment → who comes by.
 OF_BEATS = ("claim", "confirm", "take", "load", "heartbeat", "publish", "tell", "told")
 OF_WORKERS = ("begin", "renew", "finish", "hand_over", "receive", "close", "publish", "park", "call", "enter", "leave")
-RARE = ("unload", "postpone", "set", "delete", "pause", "backfill", "abandon")
 MOMENTS = ("body begins", "body ends", "accepted", "accept", "result", "tick", "ping", "connect")
 AIMED = [("beat", verb) for verb in OF_BEATS] + [("worker", verb) for verb in OF_WORKERS]
 DOES = ("kill", "freeze", "lost", "late", "cut")
@@ -154,7 +153,6 @@ class Faults:
         self.kernel = episode.kernel
         self.over = False
         self.sleepers: list[Process] = []
-        self._deploying = False
 
     def plan_all(self) -> None:
         for number, fault in enumerate(self.episode.plan.faults):

@@ -93,8 +93,7 @@ class _Lock:
 class _Executor:
     """``ThreadPoolExecutor`` with threads of the process: each call has one."""
 
-    def __init__(self, max_workers: int) -> None:
-        self._places = max_workers
+    def __init__(self, max_workers: int) -> None: ...
 
     def submit(self, function: Any, *args: Any) -> _Future:
         future = _Future()

@@ -112,6 +112,8 @@ def ablations(seed: int, windows: int, cores: int, names: list[str]) -> int:
         for name, ran in zip(names, several.map(play_without, names), strict=True):
             ablation = ABLATIONS[name]
             wrong = [line for line in ran.stdout.splitlines() if line.startswith("seed ")]
+            if ran.returncode not in (0, 1):
+                sys.exit(f"{name}: the simulation ended with {ran.returncode}: {ran.stderr[-300:]}")
             figures = next((line for line in ran.stdout.splitlines() if " windows, " in line), f"? {ran.stderr[-300:]}")
             found = rule_of(wrong[0].partition(": ")[2]) if wrong else ""
             if not found:

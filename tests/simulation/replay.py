@@ -186,7 +186,6 @@ class Replay:
         self.server = Server(without)
         self.calls: Counter[str] = Counter()
         self.not_modelled: Counter[str] = Counter()
-        self.most_states = 1
         self._known: dict[str, _Known] = {}
         self._saved: dict[str, _Known] = {}
         self._number = 0
@@ -239,7 +238,6 @@ class Replay:
             return refused
         known.states = [_forget(state, self.server) for state in found.values()][:_MOST_STATES]
         known.calls += 1
-        self.most_states = max(self.most_states, len(known.states))
         return None
 
     def _answer(self, verb: str, state: Any, start: str, a: Args) -> tuple[Any, Any]:
