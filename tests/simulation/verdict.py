@@ -292,10 +292,11 @@ def _waited(result: Result, violation: Violation) -> str:
     """A window was late while others waited for a place, or while somebody waited to try again."""
     if violation.rule not in ("late", "late-again", "missed"):
         return ""
-    since = violation.facts.get("due", violation.facts.get("killed", 0.0))
-    until = violation.facts["at"] if violation.rule != "missed" else violation.facts["recorded"]
-    waited = any(begin <= until and since - 0.5 <= end for begin, end in result.crowded)
-    return "late in a crowd" if waited else ""
+    facts = violation.facts
+    since = facts.get("due", facts.get("killed", 0.0))
+    until = facts["recorded"] if violation.rule == "missed" else facts["began"] or facts["at"]
+    ends = [end for begin, end in result.crowded if begin <= until and since - 0.5 <= end]
+    return "late in a crowd" if ends and until <= max(ends) + result.history[0]["worker_late"] else ""
 
 
 def _lines(result: Result, entry: str | None, *what: str) -> list[dict[str, Any]]:
@@ -321,20 +322,28 @@ def _left(result: Result, violation: Violation) -> str:
     if violation.rule != "lost":
         return ""
     told = _lines(result, violation.entry, "schedule")
-    return "of an entry that left" if told and told[-1]["description"] is None else ""
+    left = told and told[-1]["description"] is None and told[-1].get("how") == "deploy"
+    return "of an entry that left" if left else ""
 
 
 def _died(result: Result, violation: Violation) -> str:
-    """The judge isn't told the limit of an entry whose retries are executions and no attempts."""
-    told = result.told.get(violation.entry or "", {})
-    if violation.rule != "outcome" or violation.facts["outcome"] != "failed" or not told:
+    """What began, and what was struck before its body's first line, reached the limit."""
+    if violation.rule != "outcome" or violation.facts["outcome"] != "failed":
         return ""
-    faults = _Faults(result)
-    died = sum(
-        faults.near(process, violation.start, violation.facts["recorded"], 0.5)
-        for process in result.history[0]["workers"]
-    )
-    return "given up after deaths" if died >= (told.get("max_attempts", 3) if told.get("recover", True) else 1) else ""
+    recorded, faults = violation.facts["recorded"], _Faults(result)
+    own = [line for line in _lines(result, violation.entry, "started", "received") if line["start"] == violation.start]
+    began = [line for line in own if line["what"] == "started" and line["at"] <= recorded]
+    unseen = {
+        line["at"]
+        for line in own
+        if line["what"] == "received"
+        and line["at"] <= recorded
+        and faults.near(line["process"], line["at"], line["at"], 1.0)
+        and not any(line["at"] <= each["at"] <= line["at"] + 1.0 for each in began)
+    }
+    told = result.told.get(violation.entry or "", {})
+    limit = _most_attempts(result, violation.entry or "") if told.get("recover", True) else 1
+    return "given up after deaths" if len(began) + len(unseen) >= limit else ""
 
 
 def _skipped(result: Result, violation: Violation) -> str:
@@ -348,7 +357,7 @@ def _skipped(result: Result, violation: Violation) -> str:
         # Or it was struck before the first line of its body.
         if line["at"] <= at + 0.5 and (waits or faults.near(line["process"], line["at"], line["at"], 1.0)):
             began.add(line["start"])
-    over = {line["start"] for line in _lines(result, violation.entry, "recorded") if line["at"] < at - 60.0}
+    over = {line["start"] for line in _lines(result, violation.entry, "recorded") if line["at"] < at - 1.0}
     return "skipped for another" if any(start > violation.start for start in began - over) else ""
 
 
