@@ -131,6 +131,8 @@ class Window:
     released: int = HELD
     taken: int = 0
     backfill: bool = False
+    #: It was, until a claim came by it: as long as it is taken so, newer ones let it go first.
+    ordered: bool = False
     expires: Any = None
     owner: Any = ""
     beat: Any = ""
@@ -225,7 +227,7 @@ class Model:
     def _open(self, w: Window, beat: Any, expires: Any, deadline: Any) -> None:
         w.open, w.deadline, w.turn, w.publishes = True, deadline, 1, 1
         w.attempts = w.fence = w.retry = w.taken = 0
-        w.released, w.backfill, w.expires, w.owner, w.beat = HELD, False, expires, "-", beat
+        w.released, w.backfill, w.ordered, w.expires, w.owner, w.beat = HELD, False, False, expires, "-", beat
 
     def _limit(self, e: Entry, w: Window, a: Args) -> str | None:
         if w.attempts >= e.max_attempts:
@@ -406,7 +408,7 @@ class Model:
         w.kind = ""
         w.claimer, w.claimer_until = a.beat, self.after(a.marker_ttl)
         self._open(w, a.beat, None, self.after(a.overdue_in))
-        w.backfill, w.ended = True, 0
+        w.backfill, w.ordered, w.ended = True, True, 0
         return ("claimed", 1)
 
     def abandon(self, e: Entry, w: Window, a: Args) -> Reply:

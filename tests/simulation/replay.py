@@ -60,7 +60,7 @@ class Server(Model):
             open_ways += [[*self._made[:at], True] for at in range(len(self._given), len(self._made))]
 
     def may(self, what: str) -> bool:
-        if what == ANOTHER_RUNS and not any(w.open and (w.fence or w.backfill) for w in self.others()):
+        if what == ANOTHER_RUNS and not any(w.open and (w.fence or w.ordered) for w in self.others()):
             return False
         if what == TRIED_BEFORE and not any(w.open and not w.fence for w in self.others()):
             return False
