@@ -110,5 +110,5 @@ class Results:
         if state == "FAILURE" and type(result).__name__ in _DID_NOT_RUN:
             return None
         if state == "REVOKED" and str(result) == "expired":
-            return None  # by the clock of the worker that discarded it; a take ends what has expired by the server's
+            return None  # a worker's clock says so, which may be ahead. What has expired by the server's, a take ends
         return {"SUCCESS": "done", "FAILURE": "failed", "REVOKED": "revoked"}.get(state)

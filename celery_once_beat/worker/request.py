@@ -61,11 +61,11 @@ class OnceRequest(Request):
 
         All copies of a window have that id. If this clock is ahead, the next one would be discarded for good.
         """
-        known: Any = vars(base)["revoked_tasks"]
-        revoked = self.id in known
+        revoked: Any = base.revoked_tasks  # type: ignore[attr-defined]
+        known = self.id in revoked
         expired = super().maybe_expire()
-        if expired and not revoked and find_among(self.request_dict, self.request_dict.get("headers")) is not None:
-            known.discard(self.id)
+        if expired and not known and DELIVERY in self.request_dict:
+            revoked.discard(self.id)
         return expired
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # the base's
@@ -180,12 +180,14 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
         return
-    window = delivery.window
+    window, expires = delivery.window, _read_expires(request.get("expires"))
 
     def send(store: Store) -> None:
         again_after = store.settings.of_task("retry_failed_after", task) or None if outcome == "failed" else None
         failure = failure_words(error, store.settings.failure_text) if error is not None else ""
-        recorded, called = delivery.record(store, outcome, killed=killed, again_after=again_after, failure=failure)
+        recorded, called = delivery.record(
+            store, outcome, killed=killed, again_after=again_after, failure=failure, expires=expires
+        )
         if called is not None:
             call(task.app, store, [WindowKey(window.entry, called)])
         limit = window.limit or getattr(task, "once_limit", None)
@@ -209,11 +211,16 @@ class _Delivery(NamedTuple):
     key: WindowKey
     owner: str
     retry: int
-    #: When the message expires, if it says so.
-    expires: datetime | None
 
     def record(
-        self, store: Store, outcome: str, *, killed: bool, again_after: float | None, failure: str = ""
+        self,
+        store: Store,
+        outcome: str,
+        *,
+        killed: bool,
+        again_after: float | None,
+        failure: str,
+        expires: datetime | None,
     ) -> tuple[bool, datetime | None]:
         """Return whether it is recorded, and final; and the start of the entry's window whose turn it is now."""
         if killed:
@@ -226,7 +233,7 @@ class _Delivery(NamedTuple):
             return False, None
         # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
         # an older one.
-        closed = store.close_window(self.key, self.owner, outcome, self.retry, self.expires)
+        closed = store.close_window(self.key, self.owner, outcome, self.retry, expires)
         if isinstance(closed, Confirmed) and self.window.entry not in _ahead and len(_ahead) < _MOST:
             _ahead.add(self.window.entry)
             logger.warning(
@@ -256,7 +263,7 @@ def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
         return None
     owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
     key = WindowKey(window.entry, window.start, sent_as=request.get("id"))
-    return _Delivery(window, key, owner, check_retry(request.get("retries")), _read_expires(request.get("expires")))
+    return _Delivery(window, key, owner, check_retry(request.get("retries")))
 
 
 def _read_expires(value: Any) -> datetime | None:

@@ -22,7 +22,6 @@ __all__ = (
     "Faults",
     "Verdict",
     "Waits",
-    "begun_at",
     "executions_of",
     "judge",
     "judge_bodies",
@@ -238,7 +237,7 @@ def _excuse(body: Execution, faults: Faults) -> str | None:
     return None
 
 
-def begun_at(event: Mapping[str, Any], epoch: float) -> float:
+def _begun_at(event: Mapping[str, Any], epoch: float) -> float:
     """When the store let an execution begin of which this is the first line: its fence is that time.
 
     Its process may have been frozen in between.
@@ -262,7 +261,7 @@ def executions_of(
         key = (window, event["pid"], event.get("fence"))
         if kind == "start":
             who = event["group"], event["pid"], event.get("fence")
-            times = event["mono"], begun_at(event, epoch)
+            times = event["mono"], _begun_at(event, epoch)
             body = Execution(window, *who, *times, event.get("edit"), event.get("task_id"))
             found[window].append(body)
             open_bodies[key] = by_fence[window, event.get("fence")] = body

@@ -560,10 +560,10 @@ class Faults:
         from celery_once_beat.client.orders import Orders
         from celery_once_beat.store import Lookup
 
-        store = schedules._store
-        again = what == "backfill"
         from .episode import is_tracked
 
+        store = schedules._store
+        again = what == "backfill"
         if again and not is_tracked(self.world.entries_all[name]):
             return  # ``celery once`` refuses that
         seen = Lookup(store).entry(name, 10).windows

@@ -179,9 +179,8 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
     # Who has much to send may take longer than a claim's lease: then another sends a copy.
     sorted_sends = [each for sends in result.sent.values() for each in sends]
     for key, sends in sorted(result.sent.items()):
-        if _waits(
-            result.told.get(key[0], {}), skips=True
-        ):  # a copy that was refused, or called for a place, goes next, at once
+        # There, a copy that was refused, or called for a place, goes next, at once.
+        if _waits(result.told.get(key[0], {}), skips=True):
             continue
         for (at, who), (then, other) in itertools.pairwise(sends):
             if who != other and who.startswith("beat") and other.startswith("beat") and then - at < 0.2:

@@ -1,9 +1,9 @@
 -- enter: a worker takes a place of a limit for LENGTH ms, before it begins a window. MOST is how many there are, as this worker's
 -- settings say. CALL is this call's own: sent again, it answers the same.
 --
--- PARKED: it waits, as begin has said by now, and its message lies ready. Until then it may have been called when nobody could
--- publish it, or taken out of those that wait, since it didn't yet. It takes no place here, but is called as any other: were
--- its worker killed before its begin, nobody would know that it waits.
+-- PARKED: begin has said that it waits, and its message lies ready. Before that it may have been called while nobody could
+-- publish it; or a caller found that it didn't wait yet, and took it out of those that wait. It takes no place here, but is
+-- called like any other: if it took one and its worker were killed before the begin, nobody would know that it waits.
 --
 -- returns {'entered', called...}   begin it; called are the windows that have waited longest, for which places are free
 --         {'shared', called...}    another execution of the window has a place, alive or dead: begin says which. If it

@@ -5,9 +5,9 @@
 --
 -- A definition that is right and new goes on from now, or from COUNTS_FROM: never an extra early run. One that is right
 -- again, because the beats with the later one are gone, goes on from GO_BACK ms ago, when they can last have claimed, so
--- that no window falls between; if the store has forgotten that it was right since then, from COUNTED_FROM, as it was told.
--- Windows up to ABSENT_AT don't count: the entry was in no schedule. KNOWN, the cursor as
--- this beat knows it, counts only if the store has lost its own. The cursor never goes back.
+-- that no window falls between. If the store has forgotten that it was right, it goes on from COUNTED_FROM, as the store had
+-- told this beat. Windows up to ABSENT_AT don't count: the entry was in no schedule. KNOWN, the cursor as this beat knows it,
+-- counts only if the store has lost its own. The cursor never goes back.
 --
 -- A definition that was set at run time is in force as long as DEFINITION, its hash, has it, whichever beat loaded what. It
 -- counts from when it was set, also if no beat lived then. One of a living beat's own schedule goes before it.
