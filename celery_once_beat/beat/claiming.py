@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -92,11 +92,15 @@ class _Asked(NamedTuple):
 class Claiming:
     """One beat's loads and claims; its entries move on by what the store answers."""
 
-    def __init__(self, store: Store, entries: Entries, clock: ServerClock, beat: str) -> None:
+    def __init__(
+        self, store: Store, entries: Entries, clock: ServerClock, beat: str, next_look: Callable[[], float]
+    ) -> None:
+        """``next_look`` says in how many seconds the beat's next look is."""
         self._store = store
         self._entries = entries
         self._clock = clock
         self._beat = beat
+        self._next_look = next_look
         #: Entry → the beat whose definition of it counts.
         self._superseded_by: dict[str, str] = {}
         #: Entry → the definition with which it left the schedule, until the store knows.
@@ -262,7 +266,7 @@ class Claiming:
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 
     def _pause(self, entry: BeatEntry) -> None:
-        seconds = self._store.settings.recovery_interval
+        seconds = self._next_look()  # a resume is read then, and not one look later
         self._entries.rest(entry, "it is paused", seconds=seconds, action="entry_paused", level=logging.INFO)
 
     # -- claims -----------------------------------------------------------------------------------------------

@@ -58,6 +58,10 @@ class Fickle(BaseSchedule):
         return left <= 0, max(left, 1.0)
 
 
+#: In so many seconds a beat looks again.
+NEXT_LOOK = 1.0
+
+
 class Beat:
     """One beat's claims, without what publishes them. Time is what a test says."""
 
@@ -68,7 +72,7 @@ class Beat:
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
         self.rows = Entries(name, self.settings, self.app.tasks)
-        self.claiming = Claiming(self.store, self.rows, ServerClock(), name)
+        self.claiming = Claiming(self.store, self.rows, ServerClock(), name, lambda: NEXT_LOOK)
         self.schedule: dict[str, ScheduleEntry] = {}
 
     def entry(self, name: str, when: Any = 60.0, **options: Any) -> ScheduleEntry:
@@ -319,17 +323,17 @@ def test_a_schedule_that_breaks_later(beat: Beat) -> None:
 
 
 def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing of it is claimed until it is resumed; each is said once."""
+    """Nothing of it is claimed until it is resumed; the next look reads that. Each is said once."""
     beat.load(beat.entry("a"), beat.entry("b"))
     beat.store.pause("a")
     with caplog.at_level(logging.INFO, "celery_once_beat.beat.entries"):
         for minute in (1, 2, 3):
             assert starts(beat.claim(minute)) == [("b", minute)]
-            beat.rows.wake(steady() + RETRY_AFTER)
+            beat.rows.wake(steady() + NEXT_LOOK)
             beat.claiming.load(["beat-1"])
         assert [record.action for record in caplog.records] == ["entry_paused"]  # type: ignore[attr-defined]
         beat.store.resume("a")
-        beat.rows.wake(steady() + RETRY_AFTER)
+        beat.rows.wake(steady() + NEXT_LOOK)
         beat.claiming.load(["beat-1"])
         assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]

@@ -49,7 +49,8 @@ class Beat:
         self.name = name
         self.entries = Entries(name, store.settings, {})
         self.defined = Defined(store, self.entries, APP)
-        self.claiming = Claiming(store, self.entries, SimpleNamespace(now=now), name)  # type: ignore[arg-type]
+        clock: Any = SimpleNamespace(now=now)
+        self.claiming = Claiming(store, self.entries, clock, name, next_look=lambda: 2.0)
 
 
 class DefinitionMachine(RuleBasedStateMachine):
