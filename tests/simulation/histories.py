@@ -137,8 +137,9 @@ class History:
             known = max(self.at - 1, 0)
         leap = self.rng.choice([1, 1, 1, 1, 2])
         self.at = known + leap
-        missed = [self.window(number).start for number in range(known + 1, self.at)]
         mode = self.rng.choice(["run"] * 8 + ["pass", "untracked"])
+        passed = range(known + 1, self.at + (mode == "pass"))
+        missed = [self.window(number).start for number in passed]
         request = ClaimRequest(
             self.window(), self.window(known).start, self.mark, mode, self.expires, missed, len(missed)
         )

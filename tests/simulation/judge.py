@@ -716,7 +716,7 @@ class Judge:
         done = window.recorded if window.outcome == "done" else inf
         if ("late", None) in told and done < late - one.step:
             self._violated("told-late", entry, window.start, deadline=deadline, done=done)
-        elif ("late", None) not in told and done > self.faults.last_claim(run, late) + (one.told_late or one.slow):
+        elif ("late", None) not in told and done > self.faults.last_claim(run, late, one.told_late or one.slow):
             self._violated("told-late", entry, window.start, deadline=deadline, done=done, told=sorted(map(str, told)))
 
     def _may_miss(self, entry: Entry, window: Window, run: Run, options: list[dict[str, Any]], at: float) -> bool:

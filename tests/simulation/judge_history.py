@@ -125,6 +125,7 @@ class Run:
         self.left: tuple[float, float] | None = None  # … if a deploy left it out
         self.described = [(asked, description)]
         self.surely_out, self.maybe_out = Spans(), Spans()  # when a deploy had left it out
+        self.edited: list[tuple[float, float]] = []  # asked, at: a beat reads that at its next look
         self.deployed = False  # by a deploy: it counts from when a beat has loaded it
         self.paused_since = inf  # before it was resumed; what was due in the pause is caught up on
 
@@ -237,7 +238,10 @@ class Entry:
             Grid(description)
         else:
             self._begin(asked, at, description)
-            self.runs[-1].deployed |= how == "deploy" and self.runs[-1].asked == asked
+            if how == "deploy":
+                self.runs[-1].deployed |= self.runs[-1].asked == asked
+            else:
+                self.runs[-1].edited.append((asked, at))
 
     def pause(self, asked: float, at: float) -> None:
         self.paused, self.paused_at = True, asked
@@ -248,3 +252,4 @@ class Entry:
         if self.description is not None:
             self._begin(asked, at, self.description)
             self.runs[-1].paused_since = self.paused_at
+            self.runs[-1].edited.append((asked, at))

@@ -248,6 +248,8 @@ class Replay:
             return ("elsewhen",), state
         window = Window(*windows[start]) if start in windows else Window()
         missed = {other: Window(*windows[other]) if other in windows else Window() for other in a.missed}
+        if start in missed:  # it passes itself over
+            missed[start] = window
         args = a
         if missed:
             args = Args(**{**vars(a), "missed": list(missed.values())})

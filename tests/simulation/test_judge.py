@@ -404,6 +404,15 @@ def informed(how: str, *told: tuple[str, str | None], at: float = 101, **descrip
     return history
 
 
+def no_rest(until: float, at: float) -> History:
+    """A window is done late, and isn't told as late: each beat is hit again before it could have said so."""
+    history = informed("done", at=at, deadline=20)
+    for beat, since in (("beat-1", 118), ("beat-2", 119)):
+        for begin in range(since, round(until), 10):
+            history.fault("frozen", begin, target=beat, until=begin + 2)
+    return history
+
+
 KEEP: dict[str, list[Callable[[], History]]] = {
     "early": [lambda: begun(100, 100), lambda: moved(30, 70), lambda: moved(-30, 130)],
     "not-owed": [
@@ -493,6 +502,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: informed("done", at=119, deadline=20),
         lambda: informed("done", at=200, deadline=20),
         lambda: informed("failed", ("late", None), at=101, deadline=20),
+        lambda: no_rest(1000, at=900),
     ],
     "short": [frozen],
 }
@@ -588,6 +598,7 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ("told", lambda: informed("done", ("ended", "failed"), on_failure=True)),
     ("told-late", lambda: informed("done", at=900, deadline=20)),
     ("told-late", lambda: informed("failed", deadline=20)),
+    ("told-late", lambda: no_rest(140, at=900)),
     ("told-late", lambda: informed("done", ("late", None), deadline=20)),
     ("law", lambda: law({"done": 1})),
     ("law", lambda: law({"done": 2, "missed": 1})),
@@ -646,6 +657,10 @@ def got(history: History, at: float, worker: str = "worker-1") -> History:
 def left_out() -> History:
     history = History().tell("schedule", 50, entry="e", description=None, how="deploy")
     return history.tell("schedule", 130, asked=120, entry="e", description={"starts": [100]}, how="deploy")
+
+
+def resumed_at(at: float, **settings: Any) -> History:
+    return History(**settings).tell("paused", 80, entry="e").tell("resumed", at, entry="e")
 
 
 SLOW = 60 + 600 + 34
@@ -744,6 +759,14 @@ LATEST: dict[str, tuple[float, Callable[[], History]]] = {
     ),
     "workers execute two at once": (101, lambda: others_busy(History(concurrency=2), "worker-1", "worker-2")),
     "a deploy left it out": (135, left_out),
+    "it was resumed just before": (102, lambda: resumed_at(99, recovery_interval=2)),
+    "it was resumed before that": (101, lambda: resumed_at(97, recovery_interval=2)),
+    "it was edited just before": (
+        102.5,
+        lambda: History(recovery_interval=2).tell(
+            "schedule", 99.5, entry="e", description={"starts": [100], "catch_up": "all"}
+        ),
+    ),
 }
 
 

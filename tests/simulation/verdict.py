@@ -288,12 +288,24 @@ def _ends(
 
 
 def _waited(result: Result, violation: Violation) -> str:
-    """A window was late while others waited for a place, or while somebody waited to try again."""
-    if violation.rule not in ("late", "late-again", "missed"):
-        return ""
+    """A window was late while others waited for a place, or while somebody waited to try again.
+
+    One that no beat had claimed then is lost if a deploy changed its entry before somebody did.
+    """
     facts = violation.facts
     since = facts.get("due", facts.get("killed", 0.0))
-    until = facts["recorded"] if violation.rule == "missed" else facts["began"] or facts["at"]
+    match violation.rule:
+        case "late" | "late-again":
+            until = facts["began"] or facts["at"]
+        case "missed":
+            until = facts["recorded"]
+        case "lost" if not facts["executions"]:
+            deploys = (line for line in _lines(result, violation.entry, "schedule") if line.get("how") == "deploy")
+            until = next((line["asked"] for line in deploys if line["asked"] > since), None)
+        case _:
+            until = None
+    if until is None:
+        return ""
     ends = [end for begin, end in result.crowded if begin <= until and since - 0.5 <= end]
     return "late in a crowd" if ends and until <= max(ends) + result.history[0]["worker_late"] else ""
 
