@@ -477,6 +477,18 @@ ABLATIONS: dict[str, Ablation] = {
         "add_notice('late', START, STARTS_AT + deadline)",
         "local _ = deadline",
     ),
+    "told-noted": _lua(
+        "what was told is noted, so that no beat tells it again",
+        "told",
+        "redis.call('ZREM', OPEN, MEMBER .. '!' .. KIND)",
+        "",
+    ),
+    "tell-mutex": _lua(
+        "the deadline that a tell moves is the mutex between beats",
+        "tell",
+        "if mine and beat ~= BEAT then",
+        "if false then",
+    ),
     "told-again": _lua(
         "what a beat took to tell, and didn't, another tells",
         "tell",
@@ -679,6 +691,10 @@ SURVIVORS: dict[str, Survivor] = {
     ),
     "finish-again-limit": Survivor(
         "the next begin or take meets the limit", _VERBS + "test_running_again_ends_at_max_attempts[valkey]"
+    ),
+    "tell-mutex": Survivor(
+        "a look finds only what is due, so two beats have to look at one time",
+        "integration/test_notices.py::test_late_is_said_once",
     ),
     "take-held": Survivor("begin refuses the copy", _VERBS + "test_a_verb_in_a_state[valkey-running: take overdue]"),
     "take-fingerprint": Survivor(

@@ -51,6 +51,7 @@ RULES = {
     "law": "an entry's counters say what its windows' records say",
     "told": "on_failure is told of each window that ends in anything but done, and of no other",
     "told-late": "of each window that isn't done by its deadline that is said, and of no other",
+    "told-twice": "nobody is told the same of a window twice, unless a beat was hit that could have said it",
     "short": "the history goes on for long enough after the last fault to judge that everything ends",
 }
 
@@ -182,8 +183,24 @@ class Judge:
     def _told(self, fact: dict[str, Any]) -> None:
         if fact["kind"] not in {"late", "ended"}:
             raise HistoryError(f"kind: found {fact['kind']!r}, expected late or ended")
-        window = self._window(fact)[1]
-        window.told = {*(window.told or ()), (fact["kind"], fact.get("outcome"))}
+        entry, window = self._window(fact)
+        what, at = (fact["kind"], fact.get("outcome")), fact["at"]
+        self._ask("told-twice")
+        before = (window.told or {}).get(what)
+        if before is not None and not window.asked and not self._may_tell_again(before):
+            self._violated("told-twice", entry, window.start, told=str(what), before=before)
+        window.told = {**(window.told or {}), what: at}
+
+    def _may_tell_again(self, before: float) -> bool:
+        """Whether the beat that told it then may not have noted that, or another one had it to tell, and was hit."""
+        faults, since = self.faults, before - (self.settings.told_late or self.settings.slow)
+        spans = [
+            *(faults.hits[beat] for beat in self.settings.beats),
+            faults.server,
+            faults.replies,
+            faults.failed_over,
+        ]
+        return any(any(each.between(since, self.at)) for each in spans)
 
     def _worker(self, process: str) -> str:
         if process not in self.settings.workers:
@@ -701,7 +718,7 @@ class Judge:
         lost = any(at >= due for at, _ in self.faults.failovers)
         if entry.description is None or window.asked or lost or window.outcome == "untracked":
             return
-        told = window.told or set()
+        told = set(window.told or ())
         if all(given.get("on_failure") for given in options):
             self._ask("told")
             right = set() if window.outcome == "done" else {("ended", window.outcome)}

@@ -71,6 +71,7 @@ class Settings:
     max_catch_up: int = 1000
     wait_replicas: int = 0
     step: float = 1.0
+    contact: float | None = None  # the noise of renewals; else ``step``
     settle: float | None = None
     received: bool = False
     limits: dict[str, int] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Settings:
     @property
     def lapse(self) -> float:
         """Out of contact for so long, an execution may have lost its lease: it was renewed up to ``renew`` before."""
-        return self.lease - self.renew - self.step
+        return self.lease - self.renew - (self.step if self.contact is None else self.contact)
 
 
 def settling(settings: Settings) -> float:
@@ -182,7 +183,8 @@ class Window:
         self.recorded: float | None = None
         self.revoked: float | None = None
         self.stale: set[str] | None = None
-        self.told: set[tuple[str, str | None]] | None = None  # what was said of it: late, or how it ended
+        # What was said of it, late or how it ended, and when last.
+        self.told: dict[tuple[str, str | None], float] | None = None
 
 
 class Entry:

@@ -404,6 +404,14 @@ def informed(how: str, *told: tuple[str, str | None], at: float = 101, **descrip
     return history
 
 
+def told_twice(again: float | None = None) -> History:
+    """A failure is told at 102, and once more."""
+    history = informed("failed", ("ended", "failed"), on_failure=True)
+    return (
+        history if again is None else history.tell("told", again, entry="e", start=100, kind="ended", outcome="failed")
+    )
+
+
 def no_rest(until: float, at: float) -> History:
     """A window is done late, and isn't told as late: each beat is hit again before it could have said so."""
     history = informed("done", at=at, deadline=20)
@@ -504,6 +512,12 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: informed("failed", ("late", None), at=101, deadline=20),
         lambda: no_rest(1000, at=900),
     ],
+    "told-twice": [
+        told_twice,
+        lambda: told_twice(120).fault("frozen", 110, target="beat-1", until=111),
+        lambda: told_twice(120).fault("away", 115, target="server", until=116),
+        lambda: told_twice(120).tell("asked", 110, entry="e", start=100),
+    ],
     "short": [frozen],
 }
 
@@ -598,6 +612,8 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ("told", lambda: informed("done", ("ended", "failed"), on_failure=True)),
     ("told-late", lambda: informed("done", at=900, deadline=20)),
     ("told-late", lambda: informed("failed", deadline=20)),
+    ("told-twice", lambda: told_twice(120)),
+    ("told-twice", lambda: told_twice(120).fault("frozen", 125, target="beat-1", until=126)),
     ("told-late", lambda: no_rest(140, at=900)),
     ("told-late", lambda: informed("done", ("late", None), deadline=20)),
     ("law", lambda: law({"done": 1})),
@@ -678,6 +694,8 @@ LATEST: dict[str, tuple[float, Callable[[], History]]] = {
     ),
     "a beat was hit before": (101, lambda: History().fault("killed", 95, target="beat-1", until=300)),
     "no beat": (155, lambda: all_killed("beat", 150)),
+    "no beat was there just before": (103, lambda: all_killed("beat", 98)),
+    "no beat was there before that": (101, lambda: all_killed("beat", 95.5)),
     "no beat is there, one is restarted before it would have woken": (
         125,
         lambda: (

@@ -96,6 +96,22 @@ def test_every_ablation_changes_what_it_says() -> None:
             assert old != new, name
 
 
+def test_the_report_has_each_rule_and_each_kept_plan() -> None:
+    """A rule or a plan that is new stands in the report, and none that is gone does."""
+    report = (TESTS.parent / "docs" / "reports" / "simulation.md").read_text()
+
+    def rows(header: str) -> list[list[str]]:
+        lines = report.partition(header)[2].partition("\n\n")[0].splitlines()[2:]
+        return [line.strip("| ").split(" | ") for line in lines]
+
+    found = {ablation.rule for name, ablation in ABLATIONS.items() if name not in SURVIVORS}
+    survive = {(ABLATIONS[name].rule, survivor.why) for name, survivor in SURVIVORS.items()}
+    assert {row[0] for row in rows("| rule | found by |")} == found
+    assert {(row[0], row[1]) for row in rows("| rule | why the simulation bears it |")} == survive
+    assert f"Without {len(found)} of the {len(ABLATIONS)} rules the simulation fails" in report
+    assert {row[0] for row in rows("| kept as |")} == {f"`{plan.name}`" for plan in KEPT}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("rule", [rule for rule, survivor in SURVIVORS.items() if survivor.seen_by])
 def test_what_the_simulation_bears_another_test_sees(rule: str) -> None:

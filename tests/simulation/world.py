@@ -410,9 +410,9 @@ class World:
     def handed_over(
         self, process: Process, window: Any, start: float, retry: int, asked: float, countdown: float
     ) -> None:
-        """A retry was sent; the store may know that it has the window now."""
+        """A retry was sent; the store may know that it has the window now, unless a failover is about to undo that."""
         self.retries_due.append((window.entry, start, asked, asked + countdown))
-        if not process.dead and self._run_key(window).startswith(f"wait:{retry}:"):
+        if not process.dead and not self.fails_over and self._run_key(window).startswith(f"wait:{retry}:"):
             self._retries[window.entry, start] = retry
 
     def check_retry(self, process: Process, window: Any, start: float, retry: int) -> None:
