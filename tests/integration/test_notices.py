@@ -183,6 +183,15 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     assert "ended" not in notices(stage)
 
 
+def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> None:
+    """An entry that has a deadline alone keeps nothing of them."""
+    stage.load(deadline=900.0)
+    stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
+    stage.start = nth(3)
+    assert "ended" not in notices(stage)
+    assert not fields(stage)
+
+
 def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
     """A window that is done begins the row anew; a person's order, and what says nothing of the task, don't count."""
     for number, outcome in enumerate(["failed", "done", "failed", "revoked"], 1):

@@ -1677,6 +1677,15 @@ def test_an_abandoned_window_is_counted_and_told_as_such(stage: Stage) -> None:
     assert (record.outcome, record.attempts, record.worker) == ("abandoned", 1, "celery@host-b")
 
 
+def test_what_never_began_is_kept_with_who_ended_it(stage: Stage) -> None:
+    """Nobody ran it, so its record's last word says who discarded its message; what is read shows no worker."""
+    stage.reach("published")
+    assert stage.store.close_window(stage.window, "celery@host-b:1:delivery/1", "revoked", 0) == Closed("revoked")
+    (text,) = stage.raw.lrange(stage.history_key, 0, -1)
+    assert text.endswith(" 0 beat-1 @host-b")
+    assert read_past(text).worker == ""
+
+
 def test_an_execution_of_an_abandoned_window_is_stale(stage: Stage) -> None:
     """It goes on, and neither keeps its lease nor records its end; a message that is out is refused."""
     stage.reach("running")
