@@ -13,30 +13,31 @@ import tempfile
 import time
 from pathlib import Path
 
+from . import arguments
 from .ablations import read_lua_from, take_out
 from .standing_clock import StandingClock, library
 
 
 def main() -> None:
     """Run in a process of its own that has such a clock."""
+    given = arguments.read(sys.argv[1:])
     if "ONCE_SIMULATION" in os.environ:
-        arguments = sys.argv[1:]
         package = Path(importlib.util.find_spec("celery_once_beat").origin).parent
-        if "--without" in arguments:
-            take_out(arguments[arguments.index("--without") + 1], package)
-        if "--lua" in arguments:
-            read_lua_from(Path(arguments[arguments.index("--lua") + 1]), package)
+        if given.without:
+            take_out(given.without, package)
+        if given.lua:
+            read_lua_from(given.lua, package)
         from .command import run
 
         directory = Path(os.environ["ONCE_SIMULATION"])
         try:
-            sys.exit(run(directory, sys.argv[1:]))
+            sys.exit(run(directory, given))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-    if {"--cores", "--ablations"} & set(sys.argv):
+    if given.cores or given.ablations:
         from .many import run as run_many
 
-        sys.exit(run_many(sys.argv[1:]))
+        sys.exit(run_many(given))
     directory = Path(tempfile.mkdtemp(prefix="once-simulation-", dir=os.environ.get("ONCE_SIMULATIONS")))
     clock = StandingClock(directory / "clock")
     clock.set(time.time_ns(), 10**9, 10**9)

@@ -17,7 +17,6 @@ from pathlib import Path
 from needs import NEEDS, need
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from .ablations import ABLATIONS
 from .installed import install
 from .network import Server
 from .standing_clock import StandingClock, library
@@ -84,24 +83,8 @@ class Runner:
         return result, [*(f"a thread ended: {crash}" for crash in result.crashes), *judged(result)]
 
 
-def run(directory: Path, arguments: list[str]) -> int:
+def run(directory: Path, given: argparse.Namespace) -> int:
     """Run what the arguments say; returns the status to end with."""
-    parser = argparse.ArgumentParser(prog="python -m simulation")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--windows", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first episode")
-    parser.add_argument("--episode", type=int, help="this one alone")
-    parser.add_argument("--plan", type=Path, help="the plan in this file alone")
-    parser.add_argument("--shrink", type=Path, help="make the plan that fails smaller, and write it there")
-    parser.add_argument("--history", type=Path, help="write what happened there")
-    parser.add_argument("--without", choices=sorted(ABLATIONS), help="leave out a rule of the protocol")
-    parser.add_argument("--lua", type=Path, help="take the store's scripts from this folder")
-    parser.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
-    parser.add_argument("--step", type=int, default=1, help="how many episodes further the next one is")
-    parser.add_argument("--tell", action="store_true", help="print each episode as a line of JSON, for totals")
-    parser.add_argument("--model", action="store_true", help="hold what the store answers against the model, too")
-    parser.add_argument("--log", action="store_true", help="print what the package logs")
-    given = parser.parse_args(arguments)
     if given.log:
         logging.basicConfig(level=logging.DEBUG, format="%(created).6f %(name)s %(message)s")
     else:

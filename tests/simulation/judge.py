@@ -319,7 +319,7 @@ class Judge:
     ) -> None:
         """Judge a begin now; or, if the window may have had to wait for others, once it is known how those ended."""
         self._ask(rule)
-        if any(_waits(given) for given in options):
+        if any(waits(given) for given in options):
             seen = copy(window)  # what its messages met until now
             self.begins.append((rule, entry, seen, run, since, self.at))
         else:
@@ -776,7 +776,7 @@ class Judge:
             self._violated("law", entry, None, counted=entry.counted, recorded=dict(sorted(recorded.items())))
 
 
-def _waits(description: dict[str, Any]) -> bool:
+def waits(description: dict[str, Any]) -> bool:
     """Whether windows of an entry may have to wait for others."""
     return (description.get("overlap") or "").startswith("buffer") or description.get("limit") is not None
 

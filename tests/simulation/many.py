@@ -28,21 +28,13 @@ __all__ = ("run",)
 _TOLD_EVERY = 60.0
 
 
-def run(arguments: list[str]) -> int:
+def run(given: argparse.Namespace) -> int:
     """Run what the arguments say; returns the status to end with."""
-    parser = argparse.ArgumentParser(prog="python -m simulation")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--windows", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first episode, to go on from there")
-    parser.add_argument("--cores", type=int, default=1, help="so many processes play")
-    parser.add_argument("--model", action="store_true", help="hold what the store answers against the model, too")
-    parser.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
-    parser.add_argument("--only", default="", help="these rules alone, separated by commas")
-    given = parser.parse_args(arguments)
+    cores = given.cores or 1
     if given.ablations:
         names = given.only.split(",") if given.only else list(ABLATIONS)
-        return ablations(given.seed, given.windows, given.cores, names)
-    return play(given.seed, given.first, given.windows, given.cores, ["--model"] if given.model else [])
+        return ablations(given.seed, given.windows, cores, names)
+    return play(given.seed, given.first, given.windows, cores, ["--model"] if given.model else [])
 
 
 def _simulation(*words: object) -> list[str]:

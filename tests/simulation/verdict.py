@@ -11,7 +11,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from .judge import HistoryError, Violation, judge
+from .judge import HistoryError, Violation, judge, waits
 
 if TYPE_CHECKING:
     from .episode import Result
@@ -63,7 +63,7 @@ def _calm(result: Result) -> list[str]:
         if clocks and any(told[name].get("expires") for name in _group(result, entry)):
             continue
         again = any(description.get(name) for name in ("retries", "rejects", "retry_failed_after"))
-        if len(number) != 1 and not again and not _waits(description):
+        if len(number) != 1 and not again and not waits(description):
             wrong.append(f"calm: window {start} of {entry} was sent {len(number)} times")
         at = begun.get((entry, start), start)
         late = at - max(start, _free_since(result, entry, at))
@@ -73,7 +73,7 @@ def _calm(result: Result) -> list[str]:
     for entry, start, at, due in () if clocks else result.retries:
         if due >= start + (told.get(entry, {}).get("expires") or float("inf")):
             continue  # it expires before it is due
-        if since < at and due < pause - 3.0 and not _waits(told.get(entry, {}), skips=True):
+        if since < at and due < pause - 3.0 and not _may_wait(told.get(entry, {})):
             came = any(
                 key == (entry, start) and at < then <= due + 2.0 for *key_, then in starts for key in [tuple(key_)]
             )
@@ -82,10 +82,9 @@ def _calm(result: Result) -> list[str]:
     return wrong
 
 
-def _waits(told: dict[str, Any], *, skips: bool = False) -> bool:
-    """Whether windows of an entry may have to wait; or, with ``skips``, don't run as soon as they could."""
-    overlap = told.get("overlap") or ""
-    return overlap.startswith("buffer") or bool(told.get("limit")) or (skips and overlap == "skip")
+def _may_wait(told: dict[str, Any]) -> bool:
+    """Whether windows of an entry may have to wait, or, as they skip, don't run as soon as they could."""
+    return waits(told) or told.get("overlap") == "skip"
 
 
 def _group(result: Result, entry: str) -> set[str]:
@@ -96,7 +95,7 @@ def _group(result: Result, entry: str) -> set[str]:
 
 def _free_since(result: Result, entry: str, at: float) -> float:
     """When the last window ended for which one that began then may have had to wait: it may have expired."""
-    if not _waits(result.told[entry]):
+    if not waits(result.told[entry]):
         return 0.0
     group = _group(result, entry)
     ends = (line["at"] for line in result.history if line["what"] in ("ended", "recorded") and line["entry"] in group)
@@ -180,7 +179,7 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
     sorted_sends = [each for sends in result.sent.values() for each in sends]
     for key, sends in sorted(result.sent.items()):
         # There, a copy that was refused, or called for a place, goes next, at once.
-        if _waits(result.told.get(key[0], {}), skips=True):
+        if _may_wait(result.told.get(key[0], {})):
             continue
         for (at, who), (then, other) in itertools.pairwise(sends):
             if who != other and who.startswith("beat") and other.startswith("beat") and then - at < 0.2:
