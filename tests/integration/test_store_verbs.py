@@ -1663,6 +1663,19 @@ def test_who_paused_an_entry_is_known_until_it_is_resumed(stage: Stage) -> None:
     assert not stage.raw.hexists(stage.entry_key, "paused_words")
 
 
+def test_first_copies_that_died_with_their_worker_all_come_again(stage: Stage) -> None:
+    """They had left the queue, so none waits until it is known whether a worker consumes that."""
+    for number in (1, 2, 3):
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.confirm()
+        assert stage.receive() == Confirmed()
+    for number in (1, 2, 3):
+        stage.start = nth(number)
+        stage.overdue()
+        assert isinstance(stage.take(), Taken)
+
+
 # --------------------------------------------------------------------------------------------------- abandon
 
 
