@@ -209,13 +209,19 @@ def _taken(result: Result, execution: dict[str, Any], at: float) -> bool:
 
 
 def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
-    """Whether another worker was killed or frozen meanwhile: it may have begun, and died before its first line."""
+    """Whether another worker may have begun, and died before its first line: it had the message of such a window."""
+    entry, start = execution["entry"], execution["start"]
+    beside = result.told.get(entry, {}).get("overlap")  # then any window of the entry keeps it out
+    had = {
+        line["process"]
+        for line in result.history
+        if line["what"] == "received" and line["entry"] == entry and (beside or line["start"] == start)
+    } - {execution["process"]}
     return any(
         line["what"] == "fault"
         and line["kind"] in ("killed", "frozen", "failover")
         and execution["at"] - 0.1 <= line["at"] <= at + 0.1
-        and line.get("target") != execution["process"]
-        and not line.get("target", "").startswith("beat")
+        and (line["kind"] == "failover" or line["target"] in had)
         for line in result.history
     )
 
@@ -315,7 +321,7 @@ def _lines(result: Result, entry: str | None, *what: str) -> list[dict[str, Any]
 
 def _paused(result: Result, violation: Violation) -> str:
     """Windows of a pause are caught up on after it (docs/cli.md)."""
-    if violation.rule not in ("not-owed", "repeat", "outcome"):
+    if violation.rule not in ("not-owed", "outcome"):
         return ""
     paused = None
     for line in _lines(result, violation.entry, "paused", "resumed"):
@@ -386,8 +392,9 @@ def _beside_given_up(result: Result, violation: Violation) -> str:
 def _by_fence(result: Result, violation: Violation) -> str:
     """Of two that the judge can't tell apart, the larger fence began later; what people gave up may go on."""
     if violation.rule == "attempts":
-        asked = {line["start"] for line in _lines(result, violation.entry, "asked")}
-        return "ordered: as many again" if violation.start in asked else ""
+        asked = sum(line["start"] == violation.start for line in _lines(result, violation.entry, "asked"))
+        facts = violation.facts
+        return "ordered: as many again" if facts["executions"] <= facts["max_attempts"] * (1 + asked) else ""
     if violation.rule != "outcome":
         return ""
     at, outcome = violation.facts["recorded"], violation.facts["outcome"]
