@@ -386,6 +386,14 @@ def _beside_given_up(result: Result, violation: Violation) -> str:
     if violation.rule == "limit":
         left = [each for each in facts["running"] if tuple(each) not in gone]
         return "beside one that was given up" if len(left) < facts["most"] else ""
+    if violation.rule == "again" and (violation.entry, violation.start) in gone:
+        first = next(line for line in _lines(result, violation.entry, "started") if line["at"] == facts["began"])
+        slept = any(
+            line["kind"] == "frozen" and line["at"] <= facts["recorded"] and line["until"] >= facts["began"] - 0.01
+            for line in result.history
+            if line["what"] == "fault" and line.get("target") == first["process"] and line.get("until")
+        )
+        return "given up before its first line" if slept else ""
     return ""
 
 
