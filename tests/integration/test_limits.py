@@ -183,6 +183,17 @@ def test_who_comes_late_and_finds_none_is_called_again(places: Places) -> None:
     assert places.enter(3) == Entered()
 
 
+def test_who_enters_again_keeps_its_place_for_longer(places: Places) -> None:
+    """By the longer of both: another execution of the window that asks doesn't shorten it."""
+    places.enter(1)
+    (first,) = places.raw.zrange(places.keys["places"], 0, -1, withscores=True)
+    places.enter(1, length=60.0)
+    (longer,) = places.raw.zrange(places.keys["places"], 0, -1, withscores=True)
+    assert longer[1] >= first[1] + 30_000
+    places.enter(1, "B:d:e", length=5.0)
+    assert places.raw.zrange(places.keys["places"], 0, -1, withscores=True) == [longer]
+
+
 def test_another_execution_of_the_same_window(places: Places) -> None:
     """A copy takes no second place, and gives none back; the one that has begun makes the place its own."""
     places.enter(1, "A:d:e")

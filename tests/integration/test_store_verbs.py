@@ -2811,6 +2811,18 @@ def test_claims_keep_the_list_of_entries_once_a_day(stage):
     assert stage.raw.pttl(listed) > short
 
 
+def test_a_keys_hash_is_kept_as_long_as_its_windows(stage):
+    """A begin prolongs it to that, and never shortens it."""
+    _keyed_runs(stage)
+    (kept,) = (key for key in stage.raw.scan_iter("*user-1*") if stage.raw.type(key) == "hash")
+    retention = stage.store.settings.retention * 1000
+    assert retention - 60_000 < stage.raw.pttl(kept) <= retention
+    stage.raw.pexpire(kept, round(2 * retention))
+    stage.start += MINUTE
+    _keyed_runs(stage)
+    assert stage.raw.pttl(kept) > retention
+
+
 def test_a_keys_window_that_runs_again_is_told_so_twice(stage):
     """Its finish answers as the first time, also where it is sent again: the reply may have been lost."""
     _keyed_runs(stage)
