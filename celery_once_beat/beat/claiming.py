@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -92,15 +92,11 @@ class _Asked(NamedTuple):
 class Claiming:
     """One beat's loads and claims; its entries move on by what the store answers."""
 
-    def __init__(
-        self, store: Store, entries: Entries, clock: ServerClock, beat: str, next_look: Callable[[], float]
-    ) -> None:
-        """``next_look`` says in how many seconds the beat's next look is."""
+    def __init__(self, store: Store, entries: Entries, clock: ServerClock, beat: str) -> None:
         self._store = store
         self._entries = entries
         self._clock = clock
         self._beat = beat
-        self._next_look = next_look
         #: Entry → the beat whose definition of it counts.
         self._superseded_by: dict[str, str] = {}
         #: Entry → the definition with which it left the schedule, until the store knows.
@@ -195,11 +191,11 @@ class Claiming:
         return None
 
     def _to_load(self) -> list[BeatEntry]:
-        """Return what isn't loaded; it is taken from the end."""
+        """Return what isn't loaded, behind what is paused; it is taken from the end."""
         entries = self._entries.unloaded()
         if self._silent:  # its own come last: they must not use up the others' time
             entries.sort(key=lambda entry: entry.name not in self._silent)
-        return entries
+        return [*reversed(self._entries.paused()), *entries]
 
     def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
         left = [(name, mark) for name, mark in self._left.items() if self._entries.get(name) is None]
@@ -223,7 +219,7 @@ class Claiming:
         if reply.cursor > self._clock.now() + CURSOR_AHEAD:
             self._stand_still(entry, reply.cursor)
         elif reply.paused:
-            self._pause(entry)
+            self._entries.pause(entry)
         else:
             self._entries.loaded(entry, reply.cursor)
 
@@ -265,10 +261,6 @@ class Claiming:
             reason = ""  # it was set anew: a look will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 
-    def _pause(self, entry: BeatEntry) -> None:
-        seconds = self._next_look()  # a resume is read then, and not one look later
-        self._entries.rest(entry, "it is paused", seconds=seconds, action="entry_paused", level=logging.INFO)
-
     # -- claims -----------------------------------------------------------------------------------------------
 
     def claim(self, schedule: Mapping[str, Any], now: datetime) -> Claims:
@@ -291,7 +283,7 @@ class Claiming:
                 self._count(entry, step, reply, claims)
                 self._entries.claimed(entry, reply.cursor if isinstance(reply, Moved) else step.start)
             elif isinstance(reply, Paused):
-                self._pause(entry)
+                self._entries.pause(entry)
             elif isinstance(reply, Superseded):
                 # Loading says which beat won; or takes the entry back if that beat is gone, or loaded earlier.
                 self._entries.reload(entry.name)

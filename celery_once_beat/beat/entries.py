@@ -9,8 +9,9 @@ An entry is in one of these states:
 unloaded its cursor isn't known: it is new, or the store was away   ``Entries.advance``, when a load answers
 waiting  its next start lies ahead                                  ``Entries.due``, when the start has come
 out      it was due: its next claim is planned, sent or answered    ``Entries.advance``, or ``put`` if nothing changed
-resting  it can't go on, ``trouble`` says why: paused, superseded,  ``Entries.wake`` after a while: it is loaded anew
-         its schedule raises, its key is unreadable
+paused   somebody has paused it: each load asks once more           ``Entries.advance``, when it is resumed
+resting  it can't go on, ``trouble`` says why: superseded, its      ``Entries.wake`` after a while: it is loaded anew
+         schedule raises, its key is unreadable
 spent    it has no next start                                       another definition
 ======== ========================================================== ===================================================
 
@@ -540,6 +541,8 @@ class Entries:
         self._due: deque[BeatEntry] = deque()
         #: When each rest ends, by ``clock.steady``.
         self._resting: list[tuple[float, str]] = []
+        #: What is paused; last what was asked for last.
+        self._paused: dict[str, None] = {}
         self._size = -1
         #: No cursor is later.
         self._newest = _BEGINNING
@@ -687,8 +690,9 @@ class Entries:
         # A new definition has no reason to rest.
         self._resting = [(until, name) for until, name in self._resting if self.get(name) is kept.get(name)]
         heapq.heapify(self._resting)
-        resting = {name for _, name in self._resting}
-        self._unloaded = {entry for entry in self if entry.cursor is None and entry.name not in resting}
+        self._paused = {name: None for name in self._paused if self.get(name) is kept.get(name)}
+        stopped = {name for _, name in self._resting} | self._paused.keys()
+        self._unloaded = {entry for entry in self if entry.cursor is None and entry.name not in stopped}
         self._warn_of_untracked()
         return [entry for name, entry in kept.items() if name not in self._entries]
 
@@ -728,6 +732,7 @@ class Entries:
         self.untracked -= not old.tracked
         old.forget()
         self._unloaded.discard(old)
+        self._paused.pop(old.name, None)
 
     def _add_stored(self, schedule: Mapping[str, Any], kept: Mapping[str, BeatEntry]) -> None:
         """Add what was set at run time to the entries of ``schedule``, which go before it."""
@@ -895,6 +900,7 @@ class Entries:
             return
         self._newest = max(self._newest, cursor)
         self._unloaded.discard(entry)
+        self._paused.pop(entry.name, None)
         # After a claim met what it can't read, a load that works says nothing.
         if not entry.claim_failed:
             if entry.trouble:
@@ -939,8 +945,12 @@ class Entries:
         return [entry for entry, cursor in cursors.items() if cursor > until]
 
     def unloaded(self) -> list[BeatEntry]:
-        """Entries whose cursor this beat doesn't know and that aren't resting."""
+        """Entries whose cursor this beat doesn't know, and that are neither paused nor resting."""
         return list(self._unloaded)
+
+    def paused(self) -> list[BeatEntry]:
+        """Entries that are paused, first those that were asked for longest ago."""
+        return [entry for name in self._paused if (entry := self.get(name)) is not None]
 
     @property
     def still_unloaded(self) -> int:
@@ -957,7 +967,7 @@ class Entries:
         entry = self.get(name)
         if entry is not None:
             entry.forget()
-            self._unloaded.add(entry)
+            self.wake_up(name)
 
     def doubt(self) -> None:
         """The store was away: plan again, and first ask what became of claims that weren't answered."""
@@ -973,9 +983,15 @@ class Entries:
         self._due.clear()
         self._heap.clear()
         self._resting.clear()
+        self._paused.clear()
         self._unloaded = set(self)
 
-    # -- rests ------------------------------------------------------------------------------------------------
+    # -- pauses and rests -------------------------------------------------------------------------------------
+
+    def pause(self, entry: BeatEntry) -> None:
+        """Leave an entry alone that somebody has paused; said once."""
+        self._stop(entry, "it is paused", "entry_paused", logging.INFO)
+        self._paused[entry.name] = None
 
     def rest(
         self,
@@ -987,13 +1003,16 @@ class Entries:
         level: int = logging.ERROR,
     ) -> None:
         """Let an entry that can't go on rest for ``seconds``; log the reason, once for as long as it lasts."""
-        trouble = str(reason)
+        self._stop(entry, str(reason), action, level)
+        heapq.heappush(self._resting, (steady() + seconds, entry.name))
+
+    def _stop(self, entry: BeatEntry, trouble: str, action: str, level: int) -> None:
         if trouble and trouble != entry.trouble:
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
         entry.trouble = trouble
         entry.forget()
         self._unloaded.discard(entry)
-        heapq.heappush(self._resting, (steady() + seconds, entry.name))
+        self._paused.pop(entry.name, None)
 
     @contextmanager
     def alone(self, entry: BeatEntry) -> Iterator[None]:
@@ -1009,7 +1028,8 @@ class Entries:
             self.wake_up(heapq.heappop(self._resting)[1])
 
     def wake_up(self, name: str) -> None:
-        """End the rest of one entry before its time."""
+        """Load an entry that is paused or rests before its time."""
         entry = self.get(name)
         if entry is not None and entry.cursor is None:
+            self._paused.pop(name, None)
             self._unloaded.add(entry)

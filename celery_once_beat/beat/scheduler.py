@@ -124,7 +124,7 @@ class OnceSchedulerMixin(Publishing):
         app = describe_app(self.app)
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
         self._recovery.defined = Defined(self.store, self.entries, self.app)
-        self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id, self._recovery.due_in)
+        self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
         self._notices = Notices(self.store, self.beat_id, self.clock, self.entries, self, self.send_beside)
 
     @classmethod

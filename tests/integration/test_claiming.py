@@ -58,10 +58,6 @@ class Fickle(BaseSchedule):
         return left <= 0, max(left, 1.0)
 
 
-#: In so many seconds a beat looks again.
-NEXT_LOOK = 1.0
-
-
 class Beat:
     """One beat's claims, without what publishes them. Time is what a test says."""
 
@@ -72,7 +68,7 @@ class Beat:
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
         self.rows = Entries(name, self.settings, self.app.tasks)
-        self.claiming = Claiming(self.store, self.rows, ServerClock(), name, lambda: NEXT_LOOK)
+        self.claiming = Claiming(self.store, self.rows, ServerClock(), name)
         self.schedule: dict[str, ScheduleEntry] = {}
 
     def entry(self, name: str, when: Any = 60.0, **options: Any) -> ScheduleEntry:
@@ -323,20 +319,42 @@ def test_a_schedule_that_breaks_later(beat: Beat) -> None:
 
 
 def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing of it is claimed until it is resumed; the next look reads that. Each is said once."""
+    """Nothing of it is claimed until it is resumed; the next load reads that. Each is said once."""
     beat.load(beat.entry("a"), beat.entry("b"))
     beat.store.pause("a")
     with caplog.at_level(logging.INFO, "celery_once_beat.beat.entries"):
         for minute in (1, 2, 3):
             assert starts(beat.claim(minute)) == [("b", minute)]
-            beat.rows.wake(steady() + NEXT_LOOK)
             beat.claiming.load(["beat-1"])
         assert [record.action for record in caplog.records] == ["entry_paused"]  # type: ignore[attr-defined]
         beat.store.resume("a")
-        beat.rows.wake(steady() + NEXT_LOOK)
         beat.claiming.load(["beat-1"])
         assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]
+
+
+def test_what_is_paused_is_asked_for_last_and_in_turn(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are and however little time there is: others load first, and none of them is left out."""
+    beat.load(*map(beat.entry, "abcd"))
+    for name in "abc":
+        beat.store.pause(name)
+    beat.claim(1)
+    assert beat.rows.all_loaded, "nothing has to be loaded at once"
+    monkeypatch.setattr("celery_once_beat.beat.claiming.CHUNK", 1)
+    monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)
+    load_many, asked = beat.store.load_many, []
+
+    def counted(requests: Any, *rest: Any) -> Any:
+        asked.extend(request.entry for request in requests)
+        return load_many(requests, *rest)
+
+    monkeypatch.setattr(beat.store, "load_many", counted)
+    beat.rows.reload("d")
+    for _ in range(7):
+        beat.claiming.load(["beat-1"])
+    assert asked[0] == "d"
+    assert sorted(asked[1:4]) == ["a", "b", "c"]
+    assert asked[4:] == asked[1:4]
 
 
 def test_a_claim_by_an_old_definition(new_beat: Callable[..., Beat], redis_url: str) -> None:

@@ -49,8 +49,7 @@ class Beat:
         self.name = name
         self.entries = Entries(name, store.settings, {})
         self.defined = Defined(store, self.entries, APP)
-        clock: Any = SimpleNamespace(now=now)
-        self.claiming = Claiming(store, self.entries, clock, name, next_look=lambda: 2.0)
+        self.claiming = Claiming(store, self.entries, SimpleNamespace(now=now), name)  # type: ignore[arg-type]
 
 
 class DefinitionMachine(RuleBasedStateMachine):
