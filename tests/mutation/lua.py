@@ -38,6 +38,7 @@ TESTS = [
 #: Comparisons whose first change moves the bound alone, and what says that times are compared.
 _BOUNDS = {"<", "<=", ">", ">="}
 _OF_TIMES = re.compile(r"\bNOW\b|\bdeadline\b|\bat\b")
+_BOUND_OF_TIMES = re.compile(r"(?<!#)\b(NOW|deadline|at) [<>]=? $")
 _OPERATORS = {
     "==": ["~="],
     "~=": ["=="],
@@ -103,8 +104,8 @@ def _of_line(line: str) -> Iterator[str]:
             command = code[: token.start()].endswith("call(")
             kept = not told or errs or command or found in _ELSE or "%" in found
             changes = [] if kept else [f"'{found[1:-1]}?'"]
-        elif found[0].isdigit() and _OF_TIMES.search(code) and re.search(r"[<>]=? $", code[: token.start()]):
-            changes = []  # a bound of times
+        elif found[0].isdigit() and _BOUND_OF_TIMES.search(code[: token.start()]):
+            changes = []
         elif found[0].isdigit():
             changes = [str(int(float(found)) + 1 if float(found) < _SMALL else int(float(found)) * 2)]
         elif found == "-" and re.search(r"[(,=]\s*$", code[: token.start()]):

@@ -692,10 +692,6 @@ SURVIVORS: dict[str, Survivor] = {
     "finish-again-limit": Survivor(
         "the next begin or take meets the limit", _VERBS + "test_running_again_ends_at_max_attempts[valkey]"
     ),
-    "tell-mutex": Survivor(
-        "a look finds only what is due, so two beats have to look at one time",
-        "integration/test_notices.py::test_late_is_said_once",
-    ),
     "take-held": Survivor("begin refuses the copy", _VERBS + "test_a_verb_in_a_state[valkey-running: take overdue]"),
     "take-fingerprint": Survivor(
         "a window may be published by either definition while they change",

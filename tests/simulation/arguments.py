@@ -34,4 +34,9 @@ def read(arguments: list[str]) -> argparse.Namespace:
     many.add_argument("--cores", type=int, help="so many processes play")
     many.add_argument("--ablations", action="store_true", help="leave out each rule in turn, and print the table")
     many.add_argument("--only", help="these rules alone, separated by commas")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.cores or given.ablations:
+        for action in one._group_actions:
+            if getattr(given, action.dest) != action.default:
+                parser.error(f"{action.option_strings[0]} goes with one process, not with --cores or --ablations")
+    return given

@@ -397,7 +397,7 @@ class Episode:
             place_late=1.5 * once["lease"] + 1.0 + once["recovery_interval"] + 1.0,
             told_late=once["recovery_interval"] + once["publish_timeout"] + 1.0,
             beats=beats, workers=[place for places in workers for place in places],
-            concurrency=1 if settings["prefork"] else settings["children"], longest=LONGEST, step=STEP, contact=0.1,
+            concurrency=1 if settings["prefork"] else settings["children"], longest=LONGEST, step=STEP, renew_noise=0.1,
             received=True,
         )  # fmt: skip
         for place in (*beats[-2:], *workers[-2], *workers[-1]):

@@ -51,7 +51,7 @@ RULES = {
     "law": "an entry's counters say what its windows' records say",
     "told": "on_failure is told of each window that ends in anything but done, and of no other",
     "told-late": "of each window that isn't done by its deadline that is said, and of no other",
-    "told-twice": "nobody is told the same of a window twice, unless a beat was hit that could have said it",
+    "told-twice": "the same is told of a window once; twice only if its beat was hit about then, or the server away",
     "short": "the history goes on for long enough after the last fault to judge that everything ends",
 }
 
@@ -193,14 +193,9 @@ class Judge:
 
     def _may_tell_again(self, before: float) -> bool:
         """Whether the beat that told it then may not have noted that, or another one had it to tell, and was hit."""
-        faults, since = self.faults, before - (self.settings.told_late or self.settings.slow)
-        spans = [
-            *(faults.hits[beat] for beat in self.settings.beats),
-            faults.server,
-            faults.replies,
-            faults.failed_over,
-        ]
-        return any(any(each.between(since, self.at)) for each in spans)
+        faults, late = self.faults, self.settings.told_late or self.settings.slow
+        spans = (faults.beat_hits, faults.server, faults.failed_over)
+        return any(any(each.between(before - late, before + late)) for each in spans)
 
     def _worker(self, process: str) -> str:
         if process not in self.settings.workers:

@@ -20,7 +20,7 @@ goes back
 the server's clock goes on; a reply is lost  ``worker_late``
 another window of its entry goes first       ``worker_late`` after that has ended
 its limit has no place                       ``place`` after one of the others has ended
-it is edited or resumed                      ``recovery_interval``
+it was set or resumed before it was due      ``recovery_interval`` after that
 ===========================================  ===========================================
 
 ``slow`` is ``start_timeout``, ten minutes and ``worker_late``: messages that are lost follow within these. To each,
@@ -218,7 +218,7 @@ class Faults:
         return min((self._able(at, (self.gone[beat], *lists)) for beat in self.settings.beats), default=inf)
 
     def last_claim(self, run: Run, at: float, more: float = 0.0) -> float:
-        """By this time, a beat has had the rest that it needs to claim what is due at that one, and so much more."""
+        """By this time, a beat has had the rest to claim what is due at that one, and ``more`` seconds in a row."""
         rest, first = self.settings.beat_late + self.settings.step + more, inf
         for beat in self.settings.beats:
             lists = (self.down[beat], self.server, self.broker, run.maybe_out)
@@ -256,8 +256,9 @@ class Faults:
             (run.maybe_out, one.beat_late + one.step, "left out by a deploy"),
             *more,
         ]
-        look = one.recovery_interval + one.step
-        events = [*(window.events or ()), *((asked, at + look, "edited or resumed") for asked, at in run.edited)]
+        events = list(window.events or ())
+        if run.set_at is not None and run.set_at[0] <= since:
+            events.append((run.set_at[0], run.set_at[1] + one.recovery_interval + one.step, "it was set or resumed"))
         expires = [each["expires"] for each in run.options(since, until) if each.get("expires") is not None]
         if one.received:
             lists.append((self.full, one.step, "no worker was free"))

@@ -71,7 +71,7 @@ class Settings:
     max_catch_up: int = 1000
     wait_replicas: int = 0
     step: float = 1.0
-    contact: float | None = None  # the noise of renewals; else ``step``
+    renew_noise: float | None = None  # by how much a renewal may be late; else ``step``
     settle: float | None = None
     received: bool = False
     limits: dict[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Settings:
             known[name] = tuple(given)
         settings = cls(**known)
         if settings.lapse <= 0:
-            raise HistoryError(f"lease: found {settings.lease}, expected more than renew and step together")
+            raise HistoryError(f"lease: found {settings.lease}, expected more than renew and its noise together")
         return settings
 
     @property
@@ -109,7 +109,7 @@ class Settings:
     @property
     def lapse(self) -> float:
         """Out of contact for so long, an execution may have lost its lease: it was renewed up to ``renew`` before."""
-        return self.lease - self.renew - (self.step if self.contact is None else self.contact)
+        return self.lease - self.renew - (self.step if self.renew_noise is None else self.renew_noise)
 
 
 def settling(settings: Settings) -> float:
@@ -126,7 +126,7 @@ class Run:
         self.left: tuple[float, float] | None = None  # … if a deploy left it out
         self.described = [(asked, description)]
         self.surely_out, self.maybe_out = Spans(), Spans()  # when a deploy had left it out
-        self.edited: list[tuple[float, float]] = []  # asked, at: a beat reads that at its next look
+        self.set_at: tuple[float, float] | None = None  # asked, at: when it was set or resumed, if by no deploy
         self.deployed = False  # by a deploy: it counts from when a beat has loaded it
         self.paused_since = inf  # before it was resumed; what was due in the pause is caught up on
 
@@ -242,8 +242,8 @@ class Entry:
             self._begin(asked, at, description)
             if how == "deploy":
                 self.runs[-1].deployed |= self.runs[-1].asked == asked
-            else:
-                self.runs[-1].edited.append((asked, at))
+            elif self.runs[-1].asked == asked:
+                self.runs[-1].set_at = asked, at
 
     def pause(self, asked: float, at: float) -> None:
         self.paused, self.paused_at = True, asked
@@ -254,4 +254,4 @@ class Entry:
         if self.description is not None:
             self._begin(asked, at, self.description)
             self.runs[-1].paused_since = self.paused_at
-            self.runs[-1].edited.append((asked, at))
+            self.runs[-1].set_at = asked, at

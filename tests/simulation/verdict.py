@@ -209,7 +209,10 @@ def _taken(result: Result, execution: dict[str, Any], at: float) -> bool:
 
 
 def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
-    """Whether another worker may have begun, and died before its first line: it had the message of such a window."""
+    """Whether another worker may have begun, and died before its first line: it had the message of such a window.
+
+    Or a failover may have undone what ended it.
+    """
     entry, start = execution["entry"], execution["start"]
     beside = result.told.get(entry, {}).get("overlap")  # then any window of the entry keeps it out
     had = {
@@ -220,7 +223,8 @@ def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
     return any(
         line["what"] == "fault"
         and line["kind"] in ("killed", "frozen", "failover")
-        and execution["at"] - 0.1 <= line["at"] <= at + 0.1
+        and execution["at"] - 0.1 <= line["at"]
+        and line["at"] - line.get("lose", 0.0) <= at + 0.1
         and (line["kind"] == "failover" or line["target"] in had)
         for line in result.history
     )
@@ -293,26 +297,30 @@ def _ends(
 
 
 def _waited(result: Result, violation: Violation) -> str:
-    """A window was late while others waited for a place, or while somebody waited to try again.
-
-    One that no beat had claimed then is lost if a deploy changed its entry before somebody did.
-    """
+    """A window was late while others waited for a place, or while somebody waited to try again."""
+    if violation.rule not in ("late", "late-again", "missed"):
+        return ""
     facts = violation.facts
     since = facts.get("due", facts.get("killed", 0.0))
-    match violation.rule:
-        case "late" | "late-again":
-            until = facts["began"] or facts["at"]
-        case "missed":
-            until = facts["recorded"]
-        case "lost" if not facts["executions"]:
-            deploys = (line for line in _lines(result, violation.entry, "schedule") if line.get("how") == "deploy")
-            until = next((line["asked"] for line in deploys if line["asked"] > since), None)
-        case _:
-            until = None
-    if until is None:
-        return ""
+    until = facts["recorded"] if violation.rule == "missed" else facts["began"] or facts["at"]
+    return "late in a crowd" if _crowded(result, since, until, result.history[0]["worker_late"]) else ""
+
+
+def _crowded(result: Result, since: float, until: float, rest: float) -> bool:
+    """Whether others waited for a place, or somebody waited to try again, until so many seconds before a time."""
     ends = [end for begin, end in result.crowded if begin <= until and since - 0.5 <= end]
-    return "late in a crowd" if ends and until <= max(ends) + result.history[0]["worker_late"] else ""
+    return bool(ends) and until <= max(ends) + rest
+
+
+def _overtaken(result: Result, violation: Violation) -> str:
+    """What no beat has claimed, since each waited to try again, doesn't run once a deploy has changed its entry."""
+    key = violation.entry, violation.start
+    if violation.rule != "lost" or key in result.sent:
+        return ""
+    due, deploys = violation.facts["due"], _lines(result, violation.entry, "schedule")
+    changed = next((line["asked"] for line in deploys if line.get("how") == "deploy" and line["asked"] > due), None)
+    waited = changed is not None and _crowded(result, due, changed, result.history[0]["beat_late"])
+    return "lost: overtaken by a deploy" if waited else ""
 
 
 def _lines(result: Result, entry: str | None, *what: str) -> list[dict[str, Any]]:
@@ -421,4 +429,4 @@ def _by_fence(result: Result, violation: Violation) -> str:
     return "told apart by the fence" if ends == [outcome] else ""
 
 
-_ASKED = (_by_fence, _beside_given_up, _waited, _paused, _skipped, _left, _died)
+_ASKED = (_by_fence, _beside_given_up, _waited, _paused, _skipped, _left, _died, _overtaken)
