@@ -11,6 +11,7 @@ import redis
 from processes import wait_until
 from system import System
 
+from celery_once_beat.errors import StoreDataError
 from celery_once_beat.rules import Limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
@@ -225,6 +226,15 @@ def test_who_cant_run_again_keeps_nobody_from_running(
         asked = f"{format_instant(first.start)} {(client.time()[0] - 61) * 1000}"
         client.hset(store.entry_key("tick"), "waiting", asked)
     assert isinstance(store.begin(second, "C", 30.0, overlap="skip"), Begun)
+
+
+@pytest.mark.parametrize("text", ["someday 1795528907671", "2026-01-01T00:00:00.000000Z soon", "nonsense"])
+def test_what_waits_and_cannot_be_read_is_named(tick: tuple[Store, list[WindowKey], redis.Redis], text: str) -> None:
+    """Whichever part of it is wrong: nothing begins beside a window that may have to go first."""
+    store, (first, *_), client = tick
+    client.hset(store.entry_key("tick"), "waiting", text)
+    with pytest.raises(StoreDataError, match="waiting"):
+        store.begin(first, "A", 30.0, overlap="skip")
 
 
 @pytest.mark.parametrize("by", ["task", "entry"])

@@ -1676,6 +1676,40 @@ def test_first_copies_that_died_with_their_worker_all_come_again(stage: Stage) -
         assert isinstance(stage.take(), Taken)
 
 
+def test_second_copies_that_died_with_their_worker_are_tried_one_at_a_time(stage: Stage) -> None:
+    """Those may be copies that nobody will ever execute, so they don't grow with the windows."""
+    for number in (1, 2):
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.confirm()
+        stage.receive()
+        stage.overdue()
+        stage.take()
+        stage.confirm()
+        assert stage.receive() == Confirmed()
+        stage.overdue()
+    stage.start = nth(1)
+    assert isinstance(stage.take(), Taken)
+    stage.start = nth(2)
+    assert stage.take() == Unchanged("put off")
+
+
+def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) -> None:
+    """Only a message of the retry that has the window holds its deadline."""
+    stage.reach("running")
+    stage.hand_over(retry=1)
+    before = stage.deadline()
+    assert stage.receive(retry=2) == Unchanged()
+    assert stage.deadline() == before
+
+
+def test_a_time_that_the_store_forgot_runs_alone(stage: Stage) -> None:
+    """Its marker alone says that it runs: a copy isn't told to come back, as no beat would publish it."""
+    stage.start = nth(3)  # ahead of the cursor, and no beat has claimed it
+    assert isinstance(stage.begin("A"), Begun)
+    assert stage.begin("B") == Busy("runs alone")
+
+
 # --------------------------------------------------------------------------------------------------- abandon
 
 
