@@ -342,6 +342,12 @@ class Judge:
         for limit in {given["limit"] for given in options if given.get("limit") is not None}:
             spans = self._open_spans(entry, self.sharing[limit].values(), window, at)
             found.append((spans, one.place + one.step, "its limit had no place"))
+            # A place that a worker was hit with, or whose request came late, is held behind its window's end.
+            if any(self.faults.worker_hits.between(since - 2 * one.place, since)):
+                held = Spans()
+                for _, end in spans.between(since - one.place, since):
+                    held.add(since, end + one.place)
+                found.append((held, one.step, "a place of its limit was nobody's"))
         return found
 
     def _open_spans(self, own: Entry, entries: Iterable[Entry], window: Window, at: float) -> Spans:

@@ -19,7 +19,8 @@ a failover, a flush; the server's clock      ``slow``
 goes back
 the server's clock goes on; a reply is lost  ``worker_late``
 another window of its entry goes first       ``worker_late`` after that has ended
-its limit has no place                       ``place`` after one of the others has ended
+its limit has no place                       ``place`` after one of the others has ended,
+                                             also before it was due if a worker was hit
 it was set or resumed before it was due      ``recovery_interval`` after that
 ===========================================  ===========================================
 

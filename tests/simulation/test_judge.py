@@ -404,6 +404,15 @@ def informed(how: str, *told: tuple[str, str | None], at: float = 101, **descrip
     return history
 
 
+def held_by_nobody(at: float, *, hit: bool) -> History:
+    """A place of a limit is held for 50 s behind its window, where a worker was hit; another window is due at 110."""
+    entries = {"e": {"starts": [100], "limit": "few"}, "f": {"starts": [110], "limit": "few"}}
+    history = History(entries, limits={"few": 1}, place_late=50).run(100, 100.1)
+    if hit:
+        history.fault("killed", 100.5, target="worker-2", until=101.5)
+    return history.run(110, at, entry="f")
+
+
 def told_twice(again: float | None = None) -> History:
     """A failure is told at 102, and once more; who doesn't tell is late after 8 s."""
     history = History({"e": {"starts": [100], "on_failure": True}}, told_late=8)
@@ -438,6 +447,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: History({"e": {"starts": []}}).tell("asked", 90, entry="e", start=100).run(100),
     ],
     "late": [
+        lambda: held_by_nobody(151, hit=True),
         lambda: begun(100, 100.9),
         lambda: busy(108.5),
         lambda: hit("killed", "beat-1", 100.1, 105),
@@ -551,6 +561,8 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ),
     ("not-owed", lambda: resumed(100, 200, 300, 500, 600)),
     ("not-owed", lambda: redeployed("edit", (400, "done"), (500, "done"))),
+    ("late", lambda: held_by_nobody(151, hit=False)),
+    ("late", lambda: held_by_nobody(153, hit=True)),
     ("late", lambda: begun(100, 102)),
     ("late", lambda: busy(110)),
     ("late", lambda: hit("killed", "beat-1", 100.1, 106)),
