@@ -990,7 +990,7 @@ class Entries:
 
     def pause(self, entry: BeatEntry) -> None:
         """Leave an entry alone that somebody has paused; said once."""
-        self._stop(entry, "it is paused", "entry_paused", logging.INFO)
+        self._stop(entry, "it is paused", action="entry_paused", level=logging.INFO)
         self._paused[entry.name] = None
 
     def rest(
@@ -1003,10 +1003,10 @@ class Entries:
         level: int = logging.ERROR,
     ) -> None:
         """Let an entry that can't go on rest for ``seconds``; log the reason, once for as long as it lasts."""
-        self._stop(entry, str(reason), action, level)
+        self._stop(entry, str(reason), action=action, level=level)
         heapq.heappush(self._resting, (steady() + seconds, entry.name))
 
-    def _stop(self, entry: BeatEntry, trouble: str, action: str, level: int) -> None:
+    def _stop(self, entry: BeatEntry, trouble: str, *, action: str, level: int) -> None:
         if trouble and trouble != entry.trouble:
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
         entry.trouble = trouble
