@@ -20,7 +20,7 @@ def read(arguments: list[str]) -> argparse.Namespace:
 
     one = parser.add_argument_group("in one process")
     one.add_argument("--episode", type=int, help="this one alone")
-    one.add_argument("--plan", type=Path, help="the plan in this file alone")
+    one.add_argument("--plan", type=Path, nargs="+", help="the plans in these files, as episodes 0, 1, …")
     one.add_argument("--shrink", type=Path, help="make the plan that fails smaller, and write it there")
     one.add_argument("--history", type=Path, help="write what happened there")
     one.add_argument("--without", choices=sorted(ABLATIONS), help="leave out a rule of the protocol")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import itertools
 import json
 import logging
 import os
@@ -94,24 +95,27 @@ def run(directory: Path, given: argparse.Namespace) -> int:
     with a_server(directory) as (server, clock):
         runner = Runner(directory, server, clock, model=given.model)
         if given.shrink:
-            return shrink(runner, _plan(given), given.shrink)
+            return shrink(runner, next(_plans(given))[1], given.shrink)
         return play(runner, given)
 
 
-def _plan(given: argparse.Namespace) -> Plan:
+def _plans(given: argparse.Namespace) -> Iterator[tuple[int, Plan]]:
+    """What is to be played, each with its number."""
     if given.plan:
-        return Plan.from_json(given.plan.read_text())
-    return make_plan(f"{given.seed}/{given.episode if given.episode is not None else given.first}")
+        yield from enumerate(Plan.from_json(path.read_text()) for path in given.plan)
+    elif given.episode is not None:
+        yield given.episode, make_plan(f"{given.seed}/{given.episode}")
+    else:
+        for number in itertools.count(given.first, given.step):
+            yield number, make_plan(f"{given.seed}/{number}")
 
 
 def play(runner: Runner, given: argparse.Namespace) -> int:
-    """Play episodes until there are so many windows."""
+    """Play episodes until there are so many windows, or all that were named."""
     total = Total()
-    number = given.episode if given.episode is not None else given.first
     with (given.history or Path(os.devnull)).open("w") as history:
-        while total.windows < given.windows:
+        for number, plan in _plans(given):
             before = os.times()
-            plan = Plan.from_json(given.plan.read_text()) if given.plan else make_plan(f"{given.seed}/{number}")
             result, wrong = runner.run(plan)
             cpu = sum(os.times()[:2]) - sum(before[:2])
             history.writelines(line + "\n" for line in result.lines())
@@ -121,8 +125,7 @@ def play(runner: Runner, given: argparse.Namespace) -> int:
                 print(played.as_json(), flush=True)
             else:
                 played.tell_wrong(given.seed)
-            number += given.step
-            if given.episode is not None or given.plan or (given.until_wrong and wrong):
+            if (not given.plan and total.windows >= given.windows) or (given.until_wrong and wrong):
                 break
     if not given.tell:
         total.tell()
