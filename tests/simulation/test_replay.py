@@ -84,7 +84,7 @@ def test_many_histories(part, start_redis, request):
 def test_what_is_not_allowed_is_seen(start_redis):
     """A model that lacks a rule doesn't allow what a real server answers, whichever rule: it isn't too kind."""
     lines: list[Line] = []
-    write_histories(start_redis(faketime=0), 600, 8, lines.append)
+    write_histories(start_redis(faketime=0), 900, 8, lines.append)
     assert replay(lines)[0] is None
     answers = [line for line in lines if "verb" in line and not isinstance(line["reply"], dict)]
     found = {(line["verb"], said(line["verb"], line["reply"])[0]) for line in answers}

@@ -72,7 +72,7 @@ def test_two_processes_play_what_one_plays() -> None:
 )
 def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     """Without a rule of the protocol the simulation fails; the table of all is docs/reports/simulation.md."""
-    run = simulate("--seed", 1, "--windows", 3000, "--until-wrong", "--without", rule)
+    run = simulate("--seed", 1, "--windows", 5000, "--until-wrong", "--without", rule)
     assert run.returncode == 1, run.stdout + run.stderr
     assert any(line.startswith("seed 1, episode ") for line in run.stdout.splitlines())
 
