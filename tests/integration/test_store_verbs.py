@@ -52,6 +52,7 @@ from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import (
     Again,
     Begun,
+    Buffered,
     Busy,
     Claimed,
     ClaimRequest,
@@ -1692,6 +1693,30 @@ def test_second_copies_that_died_with_their_worker_are_tried_one_at_a_time(stage
     assert isinstance(stage.take(), Taken)
     stage.start = nth(2)
     assert stage.take() == Unchanged("put off")
+
+
+def test_a_worker_whose_window_has_to_wait_consumes_the_queue(stage: Stage) -> None:
+    """More of what was put off until somebody does may be tried, also where that window doesn't begin yet."""
+    stage.load(overlap="buffer_all")
+    for number in (1, 2, 3):
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.confirm()
+    stage.start = nth(1)
+    assert isinstance(stage.begin("A"), Begun)
+    for number in (2, 3):
+        stage.start = nth(number)
+        stage.overdue()
+        stage.take()
+        stage.confirm()
+
+    def may_be_tried() -> int:
+        return int(stage.raw.hget(stage.entry_key, "trying").split()[1])
+
+    before = may_be_tried()
+    stage.start = nth(2)
+    assert isinstance(stage.begin("B"), Buffered)
+    assert may_be_tried() > before
 
 
 def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) -> None:
