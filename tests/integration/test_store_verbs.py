@@ -1719,6 +1719,20 @@ def test_a_worker_whose_window_has_to_wait_consumes_the_queue(stage: Stage) -> N
     assert may_be_tried() > before
 
 
+def test_what_died_and_begins_again_is_waited_for_no_longer(stage: Stage) -> None:
+    """Once it has begun nothing says any more that it is to go first, whatever the overlap."""
+    stage.load(overlap="buffer_all")
+    stage.claim()
+    stage.confirm()
+    stage.begin("A")
+    stage.lapse()
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert stage.raw.hget(stage.entry_key, "waiting").startswith(format_instant(stage.start))
+    assert isinstance(stage.begin("B"), Begun)
+    assert not stage.raw.hexists(stage.entry_key, "waiting")
+
+
 def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) -> None:
     """Only a message of the retry that has the window holds its deadline."""
     stage.reach("running")
