@@ -183,6 +183,17 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     assert "ended" not in notices(stage)
 
 
+def test_how_it_ended_is_known_without_a_history(any_url: str) -> None:
+    """A worker of an earlier version closed it, and notes nothing: its marker says the outcome."""
+    stage = Stage(any_url, history_size=0)
+    stage.load(deadline=900.0)
+    end(stage, "failed")
+    stage.raw.hdel(stage.entry_key, f"e:{format_instant(stage.start)}")
+    due(stage, "late")
+    assert tell(stage, "late").ended.outcome == "failed"
+    stage.close()
+
+
 def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> None:
     """An entry that has a deadline alone keeps nothing of them."""
     stage.load(deadline=900.0)
