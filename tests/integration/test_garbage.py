@@ -152,3 +152,16 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
             assert not isinstance(end, OnceError), f"{field}={garbage[:20]!r}: {end!r:.200}"
     stage.close()
     assert stopped >= {"c:done", "c:failed", "max_attempts", "tells", "streak"}
+
+
+@pytest.mark.parametrize("field", ["born", "since", "last_done"])
+def test_an_instant_that_an_end_needs_is_named(field: str, any_url: str) -> None:
+    """Before anything of the end is written."""
+    stage = Stage(any_url)
+    stage.load()
+    stage.reach("running")
+    stage.raw.hset(stage.entry_key, field, "yesterday")
+    with pytest.raises(OnceError, match=field):
+        stage.finish()
+    assert not stage.raw.hexists(stage.entry_key, "c:done")
+    stage.close()

@@ -92,6 +92,7 @@ def test_late_is_said_once(stage: Stage) -> None:
     first = tell(stage, "late")
     assert isinstance(first, Tell)
     assert first.ended is None
+    assert not first.paused
     assert tell(stage, "late") == first, "the reply was lost"
     assert tell(stage, "late", "beat-2") == Unchanged(), "another beat says it"
     due(stage, "late")
