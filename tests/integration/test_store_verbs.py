@@ -1492,6 +1492,18 @@ def test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counte
     assert stage.even()
 
 
+def test_a_window_that_another_beat_claimed_before_the_loss_is_open_again(stage: Stage) -> None:
+    """The other may be about to publish it; if it doesn't, whoever finds it overdue does."""
+    assert isinstance(stage.claim("beat-1"), Claimed)
+    stage.raw.delete(stage.entry_key, stage.open_key)
+    assert stage.load("beat-2").cursor == T0
+    assert stage.claim("beat-2") == Moved(nth(1))
+    assert stage.state() == "open"
+    stage.overdue()
+    assert isinstance(stage.take(), Taken)
+    assert stage.even()
+
+
 def test_a_window_that_is_passed_is_missed(stage: Stage) -> None:
     """pass: the window that is claimed, and all before it, are counted as missed in one step; repeated, once."""
     starts = tuple(nth(number) for number in range(1, 6))
