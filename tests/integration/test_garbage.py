@@ -165,3 +165,16 @@ def test_an_instant_that_an_end_needs_is_named(field: str, any_url: str) -> None
         stage.finish()
     assert not stage.raw.hexists(stage.entry_key, "c:done")
     stage.close()
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "refused", "c:done", "c:failed"])
+def test_a_number_that_later_verbs_need_is_named_by_the_claim(field: str, any_url: str) -> None:
+    """Else the window would be claimed, and stumble over it for ever."""
+    stage = Stage(any_url)
+    stage.load()
+    stage.raw.hset(stage.entry_key, field, "many")
+    said = answer_or_error(stage.claim)
+    assert isinstance(said, OnceError)
+    assert f"{field}: found many" in str(said)
+    assert not stage.raw.exists(stage.open_key)
+    stage.close()

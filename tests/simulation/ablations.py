@@ -677,6 +677,14 @@ SURVIVORS: dict[str, Survivor] = {
         "the worker refuses its own message, and recovery publishes the window after a lease",
         _VERBS + "test_a_verb_in_a_state[valkey-unseen: begin A]",
     ),
+    "begin-done": Survivor(
+        "a window that is done lies behind the cursor and isn't open: that rule refuses it, but for keys and untracked ones",
+        _VERBS + "test_an_untracked_window_is_claimed_and_closed_in_one_step[valkey]",
+    ),
+    "begin-waiting": Survivor(
+        "a copy that is older is refused by its number, and one that is later is never sent",
+        _VERBS + "test_a_verb_in_a_state[valkey-waiting: begin B, n=2]",
+    ),
     "overlap-waits": Survivor(
         "what begins beside another needs two deaths in one entry that skips",
         "integration/test_overlap.py::test_who_waits_and_who_comes_back",
