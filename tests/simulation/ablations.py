@@ -685,6 +685,12 @@ SURVIVORS: dict[str, Survivor] = {
         "a copy that is older is refused by its number, and one that is later is never sent",
         _VERBS + "test_a_verb_in_a_state[valkey-waiting: begin B, n=2]",
     ),
+    "lease-from-before": Survivor(
+        "a reply has to be late at a lease's last moment: an earlier commit met that after 9,447 windows", ""
+    ),
+    "store-away-put-back": Survivor(
+        "recovery publishes what was lost so: an earlier commit met an order that shows it after 6,456 windows", ""
+    ),
     "overlap-waits": Survivor(
         "what begins beside another needs two deaths in one entry that skips",
         "integration/test_overlap.py::test_who_waits_and_who_comes_back",
