@@ -541,7 +541,7 @@ class Entries:
         self._due: deque[BeatEntry] = deque()
         #: When each rest ends, by ``clock.steady``.
         self._resting: list[tuple[float, str]] = []
-        #: What is paused; last what was asked for last.
+        #: The names of what is paused, in the order in which they were asked for.
         self._paused: dict[str, None] = {}
         self._size = -1
         #: No cursor is later.
@@ -1028,7 +1028,7 @@ class Entries:
             self.wake_up(heapq.heappop(self._resting)[1])
 
     def wake_up(self, name: str) -> None:
-        """Load an entry that is paused or rests before its time."""
+        """Have an entry loaded now that is paused or rests."""
         entry = self.get(name)
         if entry is not None and entry.cursor is None:
             self._paused.pop(name, None)

@@ -1708,7 +1708,7 @@ def test_second_copies_that_died_with_their_worker_are_tried_one_at_a_time(stage
 
 
 def test_a_worker_whose_window_has_to_wait_consumes_the_queue(stage: Stage) -> None:
-    """More of what was put off until somebody does may be tried, also where that window doesn't begin yet."""
+    """So more of the windows that were put off may be tried, though this one doesn't begin yet."""
     stage.load(overlap="buffer_all")
     for number in (1, 2, 3):
         stage.start = nth(number)

@@ -192,7 +192,7 @@ class Judge:
         window.told = {**(window.told or {}), what: at}
 
     def _may_tell_again(self, before: float) -> bool:
-        """Whether the beat that told it then may not have noted that, or another one had it to tell, and was hit."""
+        """Whether a beat was hit about then: it may have told it and not noted that, or have been about to tell it."""
         faults, late = self.faults, self.settings.told_late or self.settings.slow
         spans = (faults.beat_hits, faults.server, faults.failed_over)
         return any(any(each.between(before - late, before + late)) for each in spans)
@@ -342,7 +342,7 @@ class Judge:
         for limit in {given["limit"] for given in options if given.get("limit") is not None}:
             spans = self._open_spans(entry, self.sharing[limit].values(), window, at)
             found.append((spans, one.place + one.step, "its limit had no place"))
-            # A place that a worker was hit with, or whose request came late, is held behind its window's end.
+            # A worker that is hit, or whose request comes late, may hold a place longer than its window lasts.
             if any(self.faults.worker_hits.between(since - 2 * one.place, since)):
                 held = Spans()
                 for _, end in spans.between(since - one.place, since):

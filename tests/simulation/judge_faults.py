@@ -281,8 +281,8 @@ class Faults:
             moved = False
             for spans, extra, reason in lists:
                 i = bisect_right(spans.starts, deadline) - 1
-                noise = extra if spans is self.no_beat else one.step  # the first that is back needs its rest
-                if i >= 0 and spans.ends[i] >= since - noise and spans.ends[i] + extra > deadline:
+                reach = extra if spans is self.no_beat else one.step  # the first beat that is back needs its rest
+                if i >= 0 and spans.ends[i] >= since - reach and spans.ends[i] + extra > deadline:
                     deadline, why, moved = spans.ends[i] + extra, reason, True
             for at, allowed, reason in events:
                 if at <= deadline < allowed:
