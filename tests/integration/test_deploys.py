@@ -251,6 +251,26 @@ def test_a_plain_task_is_untracked(system: System) -> None:
     wait_until(lambda: len(system.ledger.read("start", name="plain")) == total, "each ran exactly once", 60)
 
 
+def test_an_entry_that_becomes_untracked(system: System) -> None:
+    """What it owed as a tracked one is dropped, and said, once no beat that lives tracks it: nothing stays open for good."""
+    entry = {"task": "apps.once_app.work", "every": 1.0}
+    system.entries = {"tick": entry}
+    system.settings = {"once_beat_start_timeout": 2.0}
+    old = system.beat("old")
+    old.wait_ready()
+    wait_until(lambda: len(system.account().open) >= 2, "two windows that nobody begins", 60)
+    system.entries = {"tick": {**entry, "options": {"once": {"tracked": False}}}}
+    new = [system.beat(f"new{number}") for number in (1, 2)]
+    for beat in new:
+        beat.wait_ready()
+    old.terminate()
+    assert old.wait(60) == 0
+    owed = set(system.account().open)
+    wait_until(lambda: not system.account().open, "none is open", 60)
+    assert system.outcomes()["dropped"] >= len(owed) >= 2
+    assert any("its task is no OnceTask any more" in beat.log for beat in new)
+
+
 def test_beats_that_are_deployed_before_workers(system: System) -> None:
     """A window that a worker discards, since it doesn't know its task, is named once and tried again soon.
 

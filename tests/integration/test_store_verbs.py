@@ -2859,6 +2859,25 @@ def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> Non
     assert stage.even()
 
 
+def test_what_no_beat_can_track_is_dropped_beside_living_beats(stage: Stage) -> None:
+    """Once each beat that lives has said so: the last of them drops it. A load may change what a beat can, so all say it anew."""
+    both, all_three = ["beat-1", "beat-2"], ["beat-1", "beat-2", "beat-3"]
+    for beat in both:
+        stage.load(beat, alive=both)
+    stage.reach("published")
+    stage.overdue()
+    assert stage.postpone(both, beat="beat-1", why="untracked") == ["no"], "beat-2 may know better"
+    assert stage.postpone(both, beat="beat-1", why="untracked") == ["no"], "that was known"
+    stage.load("beat-2", alive=both)
+    assert stage.postpone(both, beat="beat-2", why="untracked") == ["no"], "beat-1 hasn't said so since"
+    stage.load("beat-3", alive=all_three)
+    assert stage.postpone(all_three, beat="beat-1", why="untracked") == ["no"]
+    assert stage.postpone(all_three, beat="beat-2", why="untracked") == ["no"], "beat-3 may know better"
+    assert stage.postpone(both, beat="beat-2", why="untracked") == ["closed"], "beat-3 is gone"
+    assert stage.counts() == {"dropped": 1}
+    assert stage.even()
+
+
 def test_what_is_overdue_is_read_past_what_nobody_can_move(stage: Stage) -> None:
     """A page that was of no use is passed over at the next look."""
     stage.load()

@@ -20,7 +20,7 @@
 --         {'who', beat...}   see loaders.lua
 
 local NOW, TIME = server_time()
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'buffer')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'buffer', 'untracked')
 local cursor, since = fields[2], instant_field('since', fields[6])
 
 local others, latest = read_loaders(fields[4])
@@ -101,6 +101,9 @@ if buffer then
   of_news[#of_news + 1], of_news[#of_news + 2] = 'buffer', buffer
 elseif fields[8] then
   redis.call('HDEL', ENTRY, 'buffer')
+end
+if fields[9] then
+  redis.call('HDEL', ENTRY, 'untracked') -- each says it again, as it is now
 end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
   'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,

@@ -1,8 +1,8 @@
 -- postpone: an overdue window that the asking beat can't take is put off, or ended, so that it doesn't hide what comes
 -- behind it. What another living beat has loaded is for that one to take (a rolling deploy, two apps that share a prefix).
 --
--- WHY is 'unknown': the beat's schedule has no such entry (any more), which is noted in the entry; or 'untracked': its
--- task is no OnceTask (any more), or the beat doesn't know it.
+-- WHY is 'unknown': the beat's schedule has no such entry (any more); or 'untracked': its task is no OnceTask (any more), or
+-- the beat doesn't know it. Either is noted in the entry: once all living beats that have it say so, nobody is waited for.
 --
 -- returns {'postponed'}   nobody has such an entry; a worker may still get to its message
 --         {'forgotten'}   nothing is known of its entry any more: it is open no longer
@@ -21,10 +21,14 @@ if not entry.cursor then
   redis.call('ZREM', OPEN, MEMBER)
   return {'forgotten'}
 end
+local text = WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or ''
+local said, say = set_of(text), {}
 local loaders, others, mine = {}, false, false
 for _, loader in ipairs((read_loaders(redis.call('HGET', ENTRY, 'loaders')))) do
   if loader.beat == BEAT then
     mine = true
+  elseif said[loader.beat] then
+    say[#say + 1] = loader.beat
   else
     loaders[#loaders + 1] = loader
     others = others or loader.lives
@@ -33,10 +37,15 @@ end
 if not others and #loaders > 0 then
   return ask_who_lives(loaders)
 end
-if WHY == 'unknown' and mine then -- only once: each look sends this for each window
+-- Only once: each look sends this for each window.
+if WHY == 'unknown' and mine then
   redis.call('HSET', ENTRY, 'loaders', listed(loaders))
 end
 if others then
+  if WHY == 'untracked' and mine and not said[BEAT] then
+    say[#say + 1] = BEAT
+    redis.call('HSET', ENTRY, 'untracked', table.concat(say, ' '))
+  end
   return {'no'}
 end
 touch_entry()
