@@ -685,9 +685,6 @@ SURVIVORS: dict[str, Survivor] = {
         "a copy that is older is refused by its number, and one that is later is never sent",
         _VERBS + "test_a_verb_in_a_state[valkey-waiting: begin B, n=2]",
     ),
-    "lease-from-before": Survivor(
-        "a reply has to be late at a lease's last moment: an earlier commit met that after 9,447 windows", ""
-    ),
     "store-away-put-back": Survivor(
         "recovery publishes what was lost so: an earlier commit met an order that shows it after 6,456 windows", ""
     ),
@@ -734,10 +731,6 @@ SURVIVORS: dict[str, Survivor] = {
     "load-loaded-at": Survivor("the same", _VERBS + "test_a_rolling_deploy_ends_with_the_new_definition[valkey]"),
     "heartbeat-gone": Survivor(
         "no entry's only beat with a definition goes for good in an episode", _VERBS + "test_beats_come_and_go[valkey]"
-    ),
-    "owner-of-execution": Survivor(
-        "a pool here gives a delivery to one child",
-        "integration/test_execution_steps.py::test_a_delivery_that_its_pool_gives_to_another_child",
     ),
     "end-told-again": Survivor(
         "the window runs again, as after any end that couldn't be told", "integration/test_end_after_tracer.py"

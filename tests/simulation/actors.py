@@ -426,14 +426,14 @@ class Worker:
             info = ExceptionInfo()
         job.callbacks["error_callback"](info)
 
-    def kill_child(self, process: Process) -> None:
-        """SIGKILL to a child; its worker lives."""
+    def kill_child(self, process: Process, *, unseen: bool = False) -> None:
+        """SIGKILL to a child; its worker lives. ``unseen``: the pool doesn't know what the child had."""
         for child in self.children:
             if child.process is process and process is not self.process:
                 job = child.job
                 self.world.kill(process, "child killed")
                 # The pool may see its death before it knows what the child had.
-                first = self.world.kernel.random.getrandbits(1)
+                first = unseen or self.world.kernel.random.getrandbits(1)
                 tell = self.inbox.put_first if first else self.inbox.put
                 self.world.kernel.call_at(
                     self.world.kernel.now + self.world.latency(), partial(tell, ("lost", child, job))

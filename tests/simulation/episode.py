@@ -69,10 +69,10 @@ class Result:
     counted: dict[str, int] = field(default_factory=dict)
     coverage: dict[tuple[str, str, str], int] = field(default_factory=dict)
     steps: int = 0
-    #: When there were more messages than places to run them: from, until, seconds.
-    crowded: list[tuple[float, float]] = field(default_factory=list)
+    #: When there were more messages than places to run them, or somebody waited to try again: from, until, who or where.
+    crowded: list[tuple[float, float, str]] = field(default_factory=list)
     #: When some waited in a worker whose places were all taken.
-    busy: list[tuple[float, float]] = field(default_factory=list)
+    busy: list[tuple[float, float, str]] = field(default_factory=list)
     #: What the simulator itself found to be wrong.
     wrong: list[str] = field(default_factory=list)
     #: Window → when a message was sent for it, and by whom.
@@ -342,7 +342,7 @@ class Episode:
         windows = {(line["entry"], line["start"]) for line in world.history if line["what"] in ("started", "recorded")}
         return Result(
             world.history, len(windows), self.struck, dict(world.counted), dict(world.coverage),
-            kernel.steps, world.slow_times + world.crowd(), world.crowd("worker"), world.wrong, world.sent,
+            kernel.steps, world.slow_times + world.crowd("broker"), world.crowd("worker"), world.wrong, world.sent,
             world.stale, world.refused, world.retries_due, world.entries_all,
             ["".join([who, ": ", *traceback.format_exception(exc)]) for who, exc in kernel.crashes],
             self.plan.settings["once"]["marker_ttl"],

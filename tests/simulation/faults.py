@@ -77,7 +77,9 @@ def _one(draw: random.Random, plan: Plan) -> dict[str, Any]:
         return {"kind": "aimed", "role": role, "verb": moment, "phase": "at", "do": do, "for": draw.choice(_SPANS)}
     if way < 0.70:
         return {"kind": draw.choice(["late confirm", "two deaths"]), "by": draw.choice([-0.2, 0.0, 0.1, 0.4, 0.9])}
-    if way < 0.77:  # a worker wakes up when its lease ends, to the millisecond
+    if way < 0.73:
+        return {"kind": draw.choice(["late renewal", "unseen death"] if plan.settings["prefork"] else ["late renewal"])}
+    if way < 0.80:  # a worker wakes up when its lease ends, to the millisecond
         return {"kind": "lease end", "by": draw.choice([-0.5, -0.02, -0.003, 0.0, 0.002, 0.5, 0.95, 1.001, 1.2, 3.0])}
     kind = draw.choice(
         ["kill", "kill", "stop", "freeze", "suspend", "cut store", "cut broker", "store away", "broker away", "scripts",
@@ -259,18 +261,23 @@ class Faults:
         until = self.kernel.now + (patience if do == "lost" else max(late, patience))
         how = ("request " if fault["phase"] == "before" else "reply ") + do
         way = "broker" if fault["verb"] == "publish" else "server"
-        self.world.slow(until, until + _BACKOFF)
+        self.world.slow(until, until + _BACKOFF, process)
         self._struck("cut", how, process, until=until / SECOND, verb=fault["verb"], **{"from": way})
         return "lost" if do == "lost" else late
 
-    def _cut(self, process: Process, what: str, seconds: float, how: str) -> None:
-        until = self.kernel.now + round(seconds * SECOND)
+    def _cut(self, process: Process, what: str, seconds: float, how: str, after: int = 0) -> None:
+        """Cut it off for so long; what is on its way ``after`` from now still arrives."""
+        until = self.kernel.now + after + round(seconds * SECOND)
         way = "server" if what == "store" else what
         # Who waits for an answer then waits on.
         told = until + (_PATIENCE[what] if how == "silent" else 0)
-        self.world.slow(told, told + _BACKOFF)
+        self.world.slow(told, told + _BACKOFF, process)
         self._struck("cut", f"cut off from the {what}", process, until=told / SECOND, **{"from": way})
-        (self.world.cut_store if what == "store" else self.world.cut_broker)(process, until, how)
+        cut = partial(self.world.cut_store if what == "store" else self.world.cut_broker, process, until, how)
+        if after:
+            self.kernel.call_at(self.kernel.now + after, cut)
+        else:
+            cut()
 
     # -- kinds
 
@@ -300,7 +307,7 @@ class Faults:
             if self._role_of(process) != "beat":
                 return False, None
             self.freeze([process], lease + 0.9 + fault["by"], "frozen before its confirm")
-            self._kill_at_begin(None)
+            self._kill_at_begin()
             return True, None
 
         self.world.arm("before", "confirm", at_confirm)
@@ -317,16 +324,42 @@ class Faults:
                     self._kill_at_begin(next(iter(bodies.values())))
                     return
 
-    def _kill_at_begin(self, window: tuple[str, float] | None) -> None:
-        """Kill the next worker that begins this window, or any."""
+    def _late_renewal(self, fault: dict[str, Any]) -> None:
+        """The answer to a renewal comes just in time, and no further one is heard: the lease is over by its request."""
+        lease = self.episode.plan.settings["lease"]
+
+        def at_renewal(process: Process, request: bytes) -> tuple[bool, Any]:
+            if not self.world.bodies.get(process):
+                return False, None
+            late = _PATIENCE["store"] - SECOND // 10
+            self._cut(process, "store", 2 * lease, "silent", after=late + SECOND // 100)
+            return True, late
+
+        self.world.arm("after", "renew", at_renewal)
+
+    def _unseen_death(self, fault: dict[str, Any]) -> None:
+        """A child dies in a body before its pool has heard that it began, and may give the same to another."""
+
+        def at_accepted(process: Process, request: bytes) -> tuple[bool, Any]:
+            worker = self._actor_of(process)
+            if worker is None or process is worker.process:
+                return False, None
+            self.freeze([worker.process], 1.0, "frozen while its child dies")
+            self._kill_at_begin(child=process)
+            return True, None
+
+        self.world.arm("at", "accepted", at_accepted)
+
+    def _kill_at_begin(self, window: tuple[str, float] | None = None, child: Process | None = None) -> None:
+        """Kill the next worker that begins, or that begins this window, or this child when it does."""
 
         def strike(process: Process, request: bytes) -> tuple[bool, Any]:
-            if window is not None and self.world.beginning != window:
+            if self.world.beginning != (window or self.world.beginning) or process is not (child or process):
                 return False, None
             actor = self._actor_of(process)
             if actor is not None and process is not actor.process:
                 self.episode.struck += 1
-                actor.kill_child(process)
+                actor.kill_child(process, unseen=child is not None)
             elif actor is not None:
                 self.kill(actor)
             return True, None

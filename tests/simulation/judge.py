@@ -83,9 +83,14 @@ class Judgement:
 class Judge:
     """Reads a history fact by fact."""
 
-    def __init__(self, without: Iterable[str] = ()) -> None:
-        """Without these rules, for a history that doesn't tell enough for them."""
+    def __init__(self, without: Iterable[str] = (), crowded: Iterable[tuple[float, float, str]] = ()) -> None:
+        """Without these rules, for a history that doesn't tell enough for them.
+
+        ``crowded`` is what no fault shows: from when until when a process of the settings, or any (``""``), waited to try
+        again, or messages waited somewhere for a place that no body had.
+        """
         self.without = frozenset(without)
+        self.crowded = tuple(crowded)
         self.judgement = Judgement()
         self.settings: Settings  # the first line's, as the next two are
         self.faults: Faults
@@ -133,7 +138,7 @@ class Judge:
 
     def _settings(self, fact: dict[str, Any]) -> None:
         self.settings = Settings.read(fact)
-        self.faults = Faults(self.settings)
+        self.faults = Faults(self.settings, self.crowded)
         self.clock = self.faults.clock
         self.begun = True
         for name, description in fact["entries"].items():
@@ -782,9 +787,9 @@ def waits(description: dict[str, Any]) -> bool:
     return (description.get("overlap") or "").startswith("buffer") or description.get("limit") is not None
 
 
-def judge(lines: Iterable[str | bytes]) -> Judgement:
+def judge(lines: Iterable[str | bytes], crowded: Iterable[tuple[float, float, str]] = ()) -> Judgement:
     """Judge a history by its lines."""
-    return Judge().read(lines)
+    return Judge(crowded=crowded).read(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,6 +21,8 @@ the server's clock goes on; a reply is lost  ``worker_late``
 another window of its entry goes first       ``worker_late`` after that has ended
 its limit has no place                       ``place`` after one of the others has ended,
                                              also before it was due if a worker was hit
+messages wait for a place that no body has,  ``worker_late`` after that; a beat claims by then
+or somebody waits to try again
 it was set or resumed before it was due      ``recovery_interval`` after that
 ===========================================  ===========================================
 
@@ -45,8 +47,15 @@ RESERVED = 1.0  # what had waited at a worker for a second is published again as
 class Faults:
     """Who was able to do what, and when."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, crowded: Iterable[tuple[float, float, str]] = ()) -> None:
         self.settings = settings
+        #: When messages, or somebody, waited for longer than a fault lasted; and when each beat did.
+        self.crowded, self.rests = Spans(), {beat: Spans() for beat in settings.beats}
+        for begin, end, who in crowded:
+            self.crowded.add(begin, end)
+            for beat in settings.beats:
+                if who in (beat, ""):
+                    self.rests[beat].add(begin, end)
         self.clock = Clock()
         self.kinds: Counter[str] = Counter()
         self.failovers: list[tuple[float, float]] = []  # that lost writes: when, how many seconds of them
@@ -222,7 +231,7 @@ class Faults:
         """By this time, a beat has had the rest to claim what is due at that one, and ``more`` seconds in a row."""
         rest, first = self.settings.beat_late + self.settings.step + more, inf
         for beat in self.settings.beats:
-            lists = (self.down[beat], self.server, self.broker, run.maybe_out)
+            lists = (self.down[beat], self.server, self.broker, run.maybe_out, self.rests[beat])
             begin = self._able(at, lists)
             while begin + rest < first and (disturbed := min(spans.after(begin) for spans in lists)) < begin + rest:
                 begin = self._able(disturbed, lists)
@@ -255,6 +264,7 @@ class Faults:
             (self.clock_back, one.slow, "the server's clock went back"),
             (self.clock_on, one.worker_late + one.step, "the server's clock went on"),
             (run.maybe_out, one.beat_late + one.step, "left out by a deploy"),
+            (self.crowded, one.worker_late + one.step, "a crowd"),
             *more,
         ]
         events = list(window.events or ())

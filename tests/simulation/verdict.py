@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from .judge import HistoryError, Violation, judge, waits
@@ -29,7 +30,7 @@ def rule_of(line: str) -> str:
 def judged(result: Result) -> list[str]:
     """What breaks the promise, a line each."""
     try:
-        judgement = judge(result.lines())
+        judgement = judge(result.lines(), result.crowded)
     except HistoryError as exc:
         return [f"no history: {exc}"]
     wrong = [*result.wrong, *_calm(result), *_own(result)]
@@ -46,7 +47,7 @@ def _calm(result: Result) -> list[str]:
     """Where nothing is struck, each window is sent once, begins at once, and ends as its body does."""
     healed = next(line["at"] for line in result.history if line["what"] == "healed")
     pause = next(line["at"] for line in result.history if line["what"] == "paused" and line["at"] > healed)
-    since = max([healed + 8.0, *(end for begin, end in [*result.crowded, *result.busy] if begin < pause)])
+    since = max([healed + 8.0, *(end for begin, end, _ in [*result.crowded, *result.busy] if begin < pause)])
     told = result.told
     begun: dict[tuple[str, float], float] = {}
     for line in result.history:
@@ -142,6 +143,9 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
         elif line["what"] == "recorded":
             recorded[line["entry"], line["start"]] = line
     told_stale = {(entry, start, fence): at for entry, start, fence, at in result.stale}
+    forgot = not result.history[0]["wait_replicas"] and any(  # then a fence may come again
+        line["what"] == "fault" and line["kind"] == "failover" and line["lose"] for line in result.history
+    )
     wrong: list[str] = []
     for key, executions in sorted(windows.items()):
         told = result.told.get(key[0])
@@ -151,6 +155,9 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
         wrong += _soon(key, executions, told, faults)
         if tracked:
             wrong += _ends(key, executions, told, recorded.get(key), faults)
+        fences = Counter(each["fence"] for each in executions if each.get("fence") is not None)
+        if tracked and not forgot and any(number > 1 for number in fences.values()):
+            wrong.append(f"same-fence: two executions of {key} have one fence: {executions}")
         for execution in executions:
             fence = execution.get("fence")
             later = [each for each in executions if (each.get("fence") or 0) > (fence or 0)]
@@ -296,19 +303,9 @@ def _ends(
     return []
 
 
-def _waited(result: Result, violation: Violation) -> str:
-    """A window was late while others waited for a place, or while somebody waited to try again."""
-    if violation.rule not in ("late", "late-again", "missed"):
-        return ""
-    facts = violation.facts
-    since = facts.get("due", facts.get("killed", 0.0))
-    until = facts["recorded"] if violation.rule == "missed" else facts["began"] or facts["at"]
-    return "late in a crowd" if _crowded(result, since, until, result.history[0]["worker_late"]) else ""
-
-
 def _crowded(result: Result, since: float, until: float, rest: float) -> bool:
     """Whether others waited for a place, or somebody waited to try again, until so many seconds before a time."""
-    ends = [end for begin, end in result.crowded if begin <= until and since - 0.5 <= end]
+    ends = [end for begin, end, _ in result.crowded if begin <= until and since - 0.5 <= end]
     return bool(ends) and until <= max(ends) + rest
 
 
@@ -429,4 +426,4 @@ def _by_fence(result: Result, violation: Violation) -> str:
     return "told apart by the fence" if ends == [outcome] else ""
 
 
-_ASKED = (_by_fence, _beside_given_up, _waited, _paused, _skipped, _left, _died, _overtaken)
+_ASKED = (_by_fence, _beside_given_up, _paused, _skipped, _left, _died, _overtaken)

@@ -92,7 +92,8 @@ class World:
         #: Messages that wait for a place, in the broker and in workers, and since when some do.
         self._waiting: Counter[str] = Counter()
         self._crowded: dict[str, list[list[float]]] = {"broker": [], "worker": []}
-        self.slow_times: list[tuple[float, float]] = []
+        #: When somebody may wait until it tries again: from, until, who; "": anybody.
+        self.slow_times: list[tuple[float, float, str]] = []
         #: No fault comes any more.
         self.healed = False
         self._executions = 0
@@ -150,13 +151,14 @@ class World:
         elif before and not self._waiting[where]:
             self._crowded[where][-1][1] = self.at
 
-    def slow(self, since: int, until: int) -> None:
-        """Somebody who was away may wait for so long until it tries again."""
-        self.slow_times.append((since / SECOND, until / SECOND))
+    def slow(self, since: int, until: int, process: Process | None = None) -> None:
+        """Somebody who was away, or anybody, may wait for so long until it tries again."""
+        for who in self.places(process) if process else ("",):
+            self.slow_times.append((since / SECOND, until / SECOND, who))
 
-    def crowd(self, where: str = "broker") -> list[tuple[float, float]]:
-        """When messages waited for longer than it takes to hand them on."""
-        return [(begin, end) for begin, end in self._crowded[where] if end - begin > 0.1]
+    def crowd(self, where: str) -> list[tuple[float, float, str]]:
+        """When messages waited there for longer than it takes to hand them on."""
+        return [(begin, end, where) for begin, end in self._crowded[where] if end - begin > 0.1]
 
     def window_of(self, text: str) -> tuple[str, float] | None:
         """The entry and the start of the window that a message is sent for."""
