@@ -69,9 +69,9 @@ class Result:
     counted: dict[str, int] = field(default_factory=dict)
     coverage: dict[tuple[str, str, str], int] = field(default_factory=dict)
     steps: int = 0
-    #: When there were more messages than places to run them, or somebody waited to try again: from, until, who or where.
+    #: When messages waited for a place, or somebody to try again: from, until (seconds), where or who.
     crowded: list[tuple[float, float, str]] = field(default_factory=list)
-    #: When some waited in a worker whose places were all taken.
+    #: When messages waited in a worker whose places were all taken.
     busy: list[tuple[float, float, str]] = field(default_factory=list)
     #: What the simulator itself found to be wrong.
     wrong: list[str] = field(default_factory=list)

@@ -86,8 +86,8 @@ class Judge:
     def __init__(self, without: Iterable[str] = (), crowded: Iterable[tuple[float, float, str]] = ()) -> None:
         """Without these rules, for a history that doesn't tell enough for them.
 
-        ``crowded`` is what no fault shows: from when until when a process of the settings, or any (``""``), waited to try
-        again, or messages waited somewhere for a place that no body had.
+        ``crowded`` is what no fault shows, from when until when: that a process of the settings, or any (``""``),
+        waited to try again, or that messages waited somewhere for a place.
         """
         self.without = frozenset(without)
         self.crowded = tuple(crowded)

@@ -21,8 +21,8 @@ the server's clock goes on; a reply is lost  ``worker_late``
 another window of its entry goes first       ``worker_late`` after that has ended
 its limit has no place                       ``place`` after one of the others has ended,
                                              also before it was due if a worker was hit
-messages wait for a place that no body has,  ``worker_late`` after that; a beat claims by then
-or somebody waits to try again
+messages wait for a place, or somebody       ``worker_late`` after that
+to try again
 it was set or resumed before it was due      ``recovery_interval`` after that
 ===========================================  ===========================================
 

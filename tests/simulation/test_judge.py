@@ -1009,6 +1009,46 @@ def test_a_judge_may_do_without_a_rule():
     assert judgement.counts["asked"]["early"] == 1
 
 
+@pytest.mark.parametrize(
+    ("crowded", "found"),
+    [
+        ((), "late"),
+        ([(99, 105, "broker")], None),
+        ([(99, 105, "worker-2"), (104, 112, "beat-1")], None),
+        ([(99, 103, "broker")], "late"),
+        ([(141, 150, "broker")], "late"),
+    ],
+)
+def test_what_waits_unseen_may_be_late(crowded, found):
+    """Messages in a queue, or somebody who waits to try again, allow as much as workers that are away."""
+    assert set(judge(begun(100, 139).lines(), crowded).found) == ({found} if found else set())
+
+
+@pytest.mark.parametrize(
+    ("who", "found"),
+    [
+        (["beat-1", "beat-2"], None),
+        ([""], None),
+        (["beat-1"], "missed"),
+        (["worker-1", "worker-2", "broker"], "missed"),
+    ],
+)
+def test_what_no_beat_claimed_while_each_waited_may_be_missed(who, found):
+    """It is missed only if no beat could claim it: that another one waits excuses none."""
+    history = History({"e": {"starts": [100, 200], "catch_up": "latest"}}).record(100, 200.1, "missed").run(200, 200.5)
+    judged = judge(history.lines(), [(95, 199, each) for each in who])
+    assert set(judged.found) == ({found} if found else set())
+
+
+def test_what_no_beat_claimed_before_a_deploy_is_lost_only_if_one_could():
+    """A deploy overtakes what is due, as each beat waits to try again (docs/failures.md)."""
+    history = History({"e": {"starts": [100, 200]}}).run(200)
+    history.tell("schedule", 112, asked=111, entry="e", description={"starts": [200]}, how="deploy")
+    both = [(95, 110, beat) for beat in ("beat-1", "beat-2")]
+    assert judge(history.lines(), both).clean
+    assert set(judge(history.lines(), both[:1]).found) == {"lost"}
+
+
 # Any legal history, and what changes it
 
 

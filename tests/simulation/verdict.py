@@ -303,23 +303,6 @@ def _ends(
     return []
 
 
-def _crowded(result: Result, since: float, until: float, rest: float) -> bool:
-    """Whether others waited for a place, or somebody waited to try again, until so many seconds before a time."""
-    ends = [end for begin, end, _ in result.crowded if begin <= until and since - 0.5 <= end]
-    return bool(ends) and until <= max(ends) + rest
-
-
-def _overtaken(result: Result, violation: Violation) -> str:
-    """What no beat has claimed, since each waited to try again, doesn't run once a deploy has changed its entry."""
-    key = violation.entry, violation.start
-    if violation.rule != "lost" or key in result.sent:
-        return ""
-    due, deploys = violation.facts["due"], _lines(result, violation.entry, "schedule")
-    changed = next((line["asked"] for line in deploys if line.get("how") == "deploy" and line["asked"] > due), None)
-    waited = changed is not None and _crowded(result, due, changed, result.history[0]["beat_late"])
-    return "lost: overtaken by a deploy" if waited else ""
-
-
 def _lines(result: Result, entry: str | None, *what: str) -> list[dict[str, Any]]:
     return [line for line in result.history if line["what"] in what and line.get("entry") == entry]
 
@@ -426,4 +409,4 @@ def _by_fence(result: Result, violation: Violation) -> str:
     return "told apart by the fence" if ends == [outcome] else ""
 
 
-_ASKED = (_by_fence, _beside_given_up, _paused, _skipped, _left, _died, _overtaken)
+_ASKED = (_by_fence, _beside_given_up, _paused, _skipped, _left, _died)

@@ -1,0 +1,267 @@
+"""What only the simulator knows: what it finds wrong besides the judge, and what it takes back of what that found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from simulation.episode import Result
+from simulation.test_judge import History
+from simulation.verdict import judged, rule_of
+
+BEATS, WORKERS = ["beat1", "beat2"], ["worker1", "worker2"]
+END = 5000.0
+
+
+class Books(History):
+    """A history, and what the simulator noted besides."""
+
+    def __init__(self, **description: Any) -> None:
+        self.description = {"starts": [100, 200], "task": "once", "max_attempts": 3, **description}
+        super().__init__(
+            {"e": self.description}, beats=BEATS, workers=WORKERS, wait_replicas=0, recovery_interval=1, longest=60
+        )
+        self.sent: dict[tuple[str, float], list[tuple[float, str]]] = {}
+        self.stale: list[tuple[str, float, int | None, float]] = []
+        self.refused: list[tuple[str, float, str, float, tuple[str, ...]]] = []
+        self.crowded: list[tuple[float, float, str]] = []
+
+    def send(self, start: float, *sends: tuple[float, str]) -> Books:
+        self.sent["e", start] = list(sends)
+        return self
+
+    def execute(self, start: float, at: float, until: float, how: str = "done", n: int = 1, **fact: Any) -> Books:
+        """An execution in the worker of this number; its fence is the time in ms, unless another is given."""
+        one = self.begin(start, at, f"worker{n}", fence=fact.pop("fence", round(at * 1000)))
+        self.tell("ended", until, entry="e", start=start, execution=one, how=how, **fact)
+        return self
+
+    def judged(self) -> tuple[set[str], set[str]]:  # type: ignore[override]
+        """The rules that are broken, and what was taken back."""
+        self.tell("paused", 4000.0, entry="other")
+        lines = [json.loads(line) for line in self.lines(END, 2000.0)]
+        result = Result(
+            lines, 2, 0, sent=self.sent, stale=self.stale, refused=self.refused, crowded=self.crowded,
+            told={"e": self.description},
+        )  # fmt: skip
+        return {rule_of(line) for line in judged(result)}, set(result.counted)
+
+
+def fine(**description: Any) -> Books:
+    """One window is done; the other one, too."""
+    books = Books(**description)
+    for start in (100, 200):
+        books.execute(start, start + 0.1, start + 1).record(start, start + 1)
+    return books
+
+
+def second(books: Books) -> Books:
+    """The second window is done."""
+    return books.execute(200, 200.1, 201).record(200, 201)
+
+
+def killed(n: int = 1, at: float = 101.0, *, until: float = 103.0, books: Books | None = None) -> Books:
+    """The first window's worker is killed in its body."""
+    books = books or Books()
+    return books.fault("killed", at, target=f"worker{n}", until=until)
+
+
+def test_what_is_fine() -> None:
+    """Nothing is wrong, and nothing had to be taken back."""
+    assert fine().judged() == (set(), set())
+
+
+def untold(*, told: bool) -> Books:
+    """Two executions of a window end as done, the first one behind the second one's begin."""
+    books = Books().fault("frozen", 101, target="worker1", until=140)
+    books.execute(100, 100.1, 150).execute(100, 135, 150.5, n=2).record(100, 150.5)
+    books.stale += [("e", 100, 100_100, 150.0)] if told else []
+    return second(books)
+
+
+def told_stale(*, another: bool) -> Books:
+    """An execution is told that another one began."""
+    books = Books().execute(100, 100.1, 150)
+    if another:
+        books.fault("slow", 100.5, target="worker1", until=149).execute(100, 135, 150.5, n=2)
+    books.stale.append(("e", 100, 100_100, 149.0))
+    return second(books.record(100, 151))
+
+
+def sent_twice(*, slow: bool) -> Books:
+    books = fine().send(100, (100.0, "beat1-1"), (100.1, "beat2-1"))
+    if slow:
+        books.fault("frozen", 99.5, target="beat1", until=100.05)
+    return books
+
+
+def copied(after: float, *, lost: bool = False) -> Books:
+    """A window's message is sent again while the first copy waits in the queue."""
+    books = Books(starts=[100, 200])
+    begins = 100 + after + 1
+    books.execute(100, begins, begins + 1).record(100, begins + 1).send(100, (100, "beat1-1"), (100 + after, "beat1-1"))
+    if lost:
+        books.fault("away", 99, target="broker", until=103)
+    books.crowded.append((99, begins, "broker"))
+    return second(books)
+
+
+def refused(at: float) -> Books:
+    """A copy is refused since another runs; that one runs until 101."""
+    books = fine()
+    books.refused.append(("e", 100, "running", at, ("worker2",)))
+    return books
+
+
+def again_after_failure(wait: float) -> Books:
+    books = Books(retry_failed_after=10.0, retry_failed=True)
+    books.execute(100, 100.1, 101, "failed", final=True)
+    return second(books.execute(100, 101 + wait, 102 + wait).record(100, 102 + wait))
+
+
+def ends(how: str, outcome: str) -> Books:
+    return second(Books().execute(100, 100.1, 101, how, final=how == "failed").record(100, 101, outcome))
+
+
+def fences(one: int, other: int, *, failover: bool = False) -> Books:
+    """A worker dies, its pool gives what it had to another child."""
+    books = killed()
+    books.execute(100, 100.1, 101, "killed", fence=one).execute(100, 104, 105, fence=other).record(100, 105)
+    if failover:
+        books.fault("failover", 103, lose=5.0)
+    return second(books)
+
+
+#: A rule → one that keeps it, one that breaks it.
+OWN: dict[str, tuple[Callable[[], Books], Callable[[], Books]]] = {
+    "untold": (lambda: untold(told=True), lambda: untold(told=False)),
+    "no-stale": (lambda: told_stale(another=True), lambda: told_stale(another=False)),
+    "mutex": (lambda: sent_twice(slow=True), lambda: sent_twice(slow=False)),
+    "copies": (lambda: copied(20, lost=True), lambda: copied(20)),
+    "refused": (lambda: refused(100.9), lambda: refused(110)),
+    "soon": (lambda: again_after_failure(10.5), lambda: again_after_failure(5)),
+    "stale-end": (lambda: ends("done", "done"), lambda: ends("failed", "done")),
+    "given-up": (lambda: ends("failed", "failed"), lambda: ends("retried", "failed")),
+    "same-fence": (lambda: fences(7, 7, failover=True), lambda: fences(7, 7)),
+}
+
+
+@pytest.mark.parametrize("rule", OWN)
+def test_a_rule_of_the_books(rule: str) -> None:
+    """What keeps it isn't found, what breaks it is."""
+    kept, broken = OWN[rule]
+    assert rule not in kept().judged()[0]
+    assert rule in broken().judged()[0]
+
+
+def given_up(*, ordered: bool) -> Books:
+    """People give up a window while it runs; the next one begins beside it."""
+    books = Books(starts=[100, 105, 200], overlap="skip")
+    if ordered:
+        books.tell("revoked", 103, entry="e", start=100).record(100, 103, "revoked")
+    books.execute(100, 100.1, 108).execute(105, 105.1, 106, n=2).record(105, 106)
+    return second(books if ordered else books.record(100, 108))
+
+
+def paused(until: float) -> Books:
+    """An entry is paused; after it runs what only a pause can owe."""
+    books = Books()
+    books.execute(100, 100.1, 101).record(100, 101)
+    books.tell("paused", 140, entry="e", asked=140).tell("resumed", until, entry="e", asked=until)
+    return second(books.execute(150, 160.5, 161).record(150, 161))
+
+
+def left(how: str) -> Books:
+    """An entry leaves the schedule while one of its windows is open."""
+    books = fine(starts=[100, 150, 200])
+    return books.tell("schedule", 1000, entry="e", description=None, how=how, asked=1000)
+
+
+def deaths(*, unseen: bool) -> Books:
+    """A window fails at its limit of two; it is seen to begin once, and once its worker is killed before that."""
+    books = killed(books=Books(max_attempts=2))
+    books.execute(100, 100.1, 101, "killed")
+    if unseen:
+        for worker in WORKERS:
+            books.tell("received", 135, entry="e", start=100, process=worker)
+        books.fault("killed", 135.1, target="worker2", until=137)
+    return second(books.record(100, 170, "failed"))
+
+
+def skipped(*, newer: bool) -> Books:
+    """A window is skipped as a newer one runs, or as none does."""
+    books = Books(starts=[100, 105, 200], overlap="skip").fault("lost", 100.1, entry="e", start=100)
+    if newer:
+        books.execute(105, 105.1, 109)
+    return second(books.record(100, 106, "skipped").record(105, 109))
+
+
+def by_fence(fence: int) -> Books:
+    """An execution that was frozen ends as done, with this fence; the other one, with a 5, began meanwhile."""
+    books = Books().fault("frozen", 100.2, target="worker1", until=150)
+    books.execute(100, 100.1, 151, fence=fence).execute(100, 135, 152, "stale", n=2, fence=5)
+    return second(books.record(100, 151))
+
+
+def executed(times: int, *, ordered: bool) -> Books:
+    """A window that may be executed twice runs more often, by order or without."""
+    books = Books(max_attempts=2, retry_failed=True)
+    for at in range(100, 100 + 10 * times, 10):
+        books.execute(100, at + 0.1, at + 1, "failed", final=True)
+    books.record(100, 100 + 10 * times, "failed")
+    return second(books.tell("asked", 115, entry="e", start=100) if ordered else books)
+
+
+def abandoned(*, ordered: bool) -> Books:
+    """A window ends as revoked, by an order of which it is heard only later, or by none."""
+    books = Books().record(100, 103, "revoked")
+    return second(books.tell("revoked", 106, entry="e", start=100) if ordered else books)
+
+
+def given_up_early(*, slept: bool) -> Books:
+    """A window runs after it was given up: its worker slept between its begin and its first line, or didn't."""
+    books = Books().tell("revoked", 103, entry="e", start=100).record(100, 103, "revoked")
+    if slept:
+        books.fault("frozen", 100.2, target="worker1", until=110)
+    return second(books.execute(100, 110, 111, "stale", fence=100_200))
+
+
+def by_place(*, ordered: bool) -> Books:
+    """Of two windows that share one place the first is given up while it runs, or isn't."""
+    books = Books(starts=[100, 105, 200], limit="few")
+    books.settings["limits"] = {"few": 1}
+    if ordered:
+        books.tell("revoked", 103, entry="e", start=100).record(100, 103, "revoked")
+    books.execute(100, 100.1, 108).execute(105, 105.1, 106, n=2).record(105, 106)
+    return second(books if ordered else books.record(100, 108))
+
+
+#: What is taken back, and its rule → a history in which it is, one in which the rule stays broken.
+EXCUSES: dict[tuple[str, str], tuple[Callable[[], Books], Callable[[], Books]]] = {
+    ("beside one that was given up", "beside"): (lambda: given_up(ordered=True), lambda: given_up(ordered=False)),
+    ("beside one that was given up", "limit"): (lambda: by_place(ordered=True), lambda: by_place(ordered=False)),
+    ("given up by order", "outcome"): (lambda: abandoned(ordered=True), lambda: abandoned(ordered=False)),
+    ("given up before its first line", "again"): (
+        lambda: given_up_early(slept=True),
+        lambda: given_up_early(slept=False),
+    ),
+    ("told apart by the fence", "outcome"): (lambda: by_fence(9), lambda: by_fence(3)),
+    ("of a pause", "not-owed"): (lambda: paused(160), lambda: paused(145)),
+    ("of an entry that left", "lost"): (lambda: left("deploy"), lambda: left("edit")),
+    ("given up after deaths", "outcome"): (lambda: deaths(unseen=True), lambda: deaths(unseen=False)),
+    ("skipped for another", "outcome"): (lambda: skipped(newer=True), lambda: skipped(newer=False)),
+    ("ordered: as many again", "attempts"): (lambda: executed(4, ordered=True), lambda: executed(4, ordered=False)),
+}
+
+
+@pytest.mark.parametrize("case", EXCUSES, ids=" ".join)
+def test_what_is_taken_back(case: tuple[str, str]) -> None:
+    """What the judge can't know is taken back and counted, and no more than that."""
+    why, rule = case
+    excused, broken = (make().judged() for make in EXCUSES[case])
+    assert rule not in excused[0]
+    assert why in excused[1]
+    assert rule in broken[0]
+    assert why not in broken[1]
