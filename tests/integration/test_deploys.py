@@ -252,7 +252,7 @@ def test_a_plain_task_is_untracked(system: System) -> None:
 
 
 def test_an_entry_that_becomes_untracked(system: System) -> None:
-    """What it owed as a tracked one is dropped, and said, once no beat that lives tracks it: nothing stays open for good."""
+    """Its open windows are dropped, and that is said, once no beat that lives tracks it: none stays open for good."""
     entry = {"task": "apps.once_app.work", "every": 1.0}
     system.entries = {"tick": entry}
     system.settings = {"once_beat_start_timeout": 2.0}

@@ -2860,7 +2860,7 @@ def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> Non
 
 
 def test_what_no_beat_can_track_is_dropped_beside_living_beats(stage: Stage) -> None:
-    """Once each beat that lives has said so: the last of them drops it. A load may change what a beat can, so all say it anew."""
+    """The last beat that says so drops it. A load may change what a beat can, so all say it anew."""
     both, all_three = ["beat-1", "beat-2"], ["beat-1", "beat-2", "beat-3"]
     for beat in both:
         stage.load(beat, alive=both)
