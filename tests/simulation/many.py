@@ -24,6 +24,8 @@ from .verdict import rule_of
 
 __all__ = ("run",)
 
+#: How many seeds in turn a rule that is left out has to be borne by.
+_SEEDS = 2
 #: Seconds between two lines that say how far it is.
 _TOLD_EVERY = 60.0
 
@@ -93,26 +95,29 @@ def play(seed: int, first: int, windows: int, cores: int, more: list[str]) -> in
 
 
 def ablations(seed: int, windows: int, cores: int, names: list[str]) -> int:
-    """Print a table: each rule, and after how many windows the simulation fails without it."""
+    """Print a table: each rule, and with which seed and after how many windows the simulation fails without it."""
     survivors = []
 
-    def play_without(name: str) -> subprocess.CompletedProcess[str]:
-        command = _simulation("--seed", seed, "--windows", windows, "--until-wrong", "--without", name)
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    with ThreadPoolExecutor(cores) as several:
-        for name, ran in zip(names, several.map(play_without, names), strict=True):
-            ablation = ABLATIONS[name]
-            wrong = [line for line in ran.stdout.splitlines() if line.startswith("seed ")]
+    def play_without(name: str) -> tuple[str, int, str]:
+        """By what it was found, or nothing; with which seed; after how many windows."""
+        for each in range(seed, seed + _SEEDS):
+            command = _simulation("--seed", each, "--windows", windows, "--until-wrong", "--without", name)
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
             if ran.returncode not in (0, 1):
                 sys.exit(f"{name}: the simulation ended with {ran.returncode}: {ran.stderr[-300:]}")
-            figures = next((line for line in ran.stdout.splitlines() if " windows, " in line), f"? {ran.stderr[-300:]}")
-            found = rule_of(wrong[0].partition(": ")[2]) if wrong else ""
+            lines = ran.stdout.splitlines()
+            if wrong := [line for line in lines if line.startswith("seed ")]:
+                after = next(line for line in lines if " windows, " in line).partition(" ")[0]
+                return rule_of(wrong[0].partition(": ")[2]), each, after
+        return "", 0, ""
+
+    with ThreadPoolExecutor(cores) as several:
+        for name, (found, by, after) in zip(names, several.map(play_without, names), strict=True):
             if not found:
                 survivors.append(name)
-            why = "" if found or name not in SURVIVORS else SURVIVORS[name].why
-            after = figures.partition(" ")[0]
-            print(f"| {name} | {ablation.rule} | {found or 'survives'} | {after} | {why} |", flush=True)
+            why = SURVIVORS[name].why if name in SURVIVORS else "?"
+            row = f"`{found}` | {by} | {int(after):,}" if found else f"survives: {why}"
+            print(f"| {name} | {ABLATIONS[name].rule} | {row} |", flush=True)
     print(f"{len(names)} rules, {len(survivors)} survive: {', '.join(survivors)}")
     others = set(survivors) ^ (SURVIVORS.keys() & {*names})
     if others:
