@@ -304,7 +304,7 @@ class Recovery:
         replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others, self.asked_at) if windows else []
         for (window, _), reply in zip(windows, replies, strict=True):
             if reply == "closed":
-                self._ended(window, "dropped", "its task is no OnceTask any more")
+                self._ended(window, "dropped", "no beat tracks its entry any more")
                 continue
             if reply == "postponed":
                 logger.warning(

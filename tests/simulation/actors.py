@@ -427,7 +427,7 @@ class Worker:
         job.callbacks["error_callback"](info)
 
     def kill_child(self, process: Process, *, unseen: bool = False) -> None:
-        """SIGKILL to a child; its worker lives. ``unseen``: the pool doesn't know what the child had."""
+        """SIGKILL to a child; its worker lives. ``unseen``: it reads of that before what it hasn't read yet."""
         for child in self.children:
             if child.process is process and process is not self.process:
                 job = child.job

@@ -24,6 +24,7 @@ from .world import World, start_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from .judge_history import Wait
     from .network import Server
     from .replay import Replay
     from .standing_clock import StandingClock
@@ -69,10 +70,10 @@ class Result:
     counted: dict[str, int] = field(default_factory=dict)
     coverage: dict[tuple[str, str, str], int] = field(default_factory=dict)
     steps: int = 0
-    #: When messages waited for a place, or somebody to try again: from, until (seconds), where or who.
-    crowded: list[tuple[float, float, str]] = field(default_factory=list)
+    #: Who waited to try again, and when messages waited for a worker.
+    waited: list[Wait] = field(default_factory=list)
     #: When messages waited in a worker whose places were all taken.
-    busy: list[tuple[float, float, str]] = field(default_factory=list)
+    busy: list[Wait] = field(default_factory=list)
     #: What the simulator itself found to be wrong.
     wrong: list[str] = field(default_factory=list)
     #: Window → when a message was sent for it, and by whom.
@@ -342,7 +343,7 @@ class Episode:
         windows = {(line["entry"], line["start"]) for line in world.history if line["what"] in ("started", "recorded")}
         return Result(
             world.history, len(windows), self.struck, dict(world.counted), dict(world.coverage),
-            kernel.steps, world.slow_times + world.crowd("broker"), world.crowd("worker"), world.wrong, world.sent,
+            kernel.steps, world.waits + world.crowd("broker"), world.crowd("worker"), world.wrong, world.sent,
             world.stale, world.refused, world.retries_due, world.entries_all,
             ["".join([who, ": ", *traceback.format_exception(exc)]) for who, exc in kernel.crashes],
             self.plan.settings["once"]["marker_ttl"],

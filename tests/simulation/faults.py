@@ -265,15 +265,20 @@ class Faults:
         self._struck("cut", how, process, until=until / SECOND, verb=fault["verb"], **{"from": way})
         return "lost" if do == "lost" else late
 
-    def _cut(self, process: Process, what: str, seconds: float, how: str, after: int = 0) -> None:
+    def _cut(self, process: Process, what: str, seconds: float, how: str, *, after: int = 0, name: str = "") -> None:
         """Cut it off for so long; what is on its way ``after`` from now still arrives."""
         until = self.kernel.now + after + round(seconds * SECOND)
         way = "server" if what == "store" else what
         # Who waits for an answer then waits on.
         told = until + (_PATIENCE[what] if how == "silent" else 0)
         self.world.slow(told, told + _BACKOFF, process)
-        self._struck("cut", f"cut off from the {what}", process, until=told / SECOND, **{"from": way})
-        cut = partial(self.world.cut_store if what == "store" else self.world.cut_broker, process, until, how)
+        name = name or f"cut off from the {what}"
+        self._struck("cut", name, process, until=told / SECOND, **{"from": way})
+
+        def cut() -> None:
+            if not self.over:
+                (self.world.cut_store if what == "store" else self.world.cut_broker)(process, until, how)
+
         if after:
             self.kernel.call_at(self.kernel.now + after, cut)
         else:
@@ -307,7 +312,7 @@ class Faults:
             if self._role_of(process) != "beat":
                 return False, None
             self.freeze([process], lease + 0.9 + fault["by"], "frozen before its confirm")
-            self._kill_at_begin()
+            self._kill_at_begin(None)
             return True, None
 
         self.world.arm("before", "confirm", at_confirm)
@@ -326,13 +331,12 @@ class Faults:
 
     def _late_renewal(self, fault: dict[str, Any]) -> None:
         """The answer to a renewal comes just in time, and no further one is heard: the lease is over by its request."""
-        lease = self.episode.plan.settings["lease"]
+        late, seconds = _PATIENCE["store"] - SECOND // 10, 2 * self.episode.plan.settings["lease"]
 
         def at_renewal(process: Process, request: bytes) -> tuple[bool, Any]:
             if not self.world.bodies.get(process):
                 return False, None
-            late = _PATIENCE["store"] - SECOND // 10
-            self._cut(process, "store", 2 * lease, "silent", after=late + SECOND // 100)
+            self._cut(process, "store", seconds, "silent", after=late + SECOND // 100, name="cut off behind a renewal")
             return True, late
 
         self.world.arm("after", "renew", at_renewal)
@@ -340,26 +344,35 @@ class Faults:
     def _unseen_death(self, fault: dict[str, Any]) -> None:
         """A child dies in a body before its pool has heard that it began, and may give the same to another."""
 
-        def at_accepted(process: Process, request: bytes) -> tuple[bool, Any]:
-            worker = self._actor_of(process)
-            if worker is None or process is worker.process:
+        def at_accepted(child: Process, request: bytes) -> tuple[bool, Any]:
+            worker = self._actor_of(child)
+            if worker is None or child is worker.process:
                 return False, None
             self.freeze([worker.process], 1.0, "frozen while its child dies")
-            self._kill_at_begin(child=process)
+            until = worker.process.frozen_until
+
+            def at_body(process: Process, request: bytes) -> tuple[bool, Any]:
+                unseen = self.kernel.now < until and not child.dead
+                if unseen and process is child:
+                    self.episode.struck += 1
+                    worker.kill_child(child, unseen=True)
+                return not unseen or process is child, None
+
+            self.world.arm("at", "body begins", at_body)
             return True, None
 
         self.world.arm("at", "accepted", at_accepted)
 
-    def _kill_at_begin(self, window: tuple[str, float] | None = None, child: Process | None = None) -> None:
-        """Kill the next worker that begins, or that begins this window, or this child when it does."""
+    def _kill_at_begin(self, window: tuple[str, float] | None) -> None:
+        """Kill the next worker that begins this window, or any."""
 
         def strike(process: Process, request: bytes) -> tuple[bool, Any]:
-            if self.world.beginning != (window or self.world.beginning) or process is not (child or process):
+            if window is not None and self.world.beginning != window:
                 return False, None
             actor = self._actor_of(process)
             if actor is not None and process is not actor.process:
                 self.episode.struck += 1
-                actor.kill_child(process, unseen=child is not None)
+                actor.kill_child(process)
             elif actor is not None:
                 self.kill(actor)
             return True, None

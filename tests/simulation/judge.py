@@ -6,7 +6,8 @@ and keeps some hundred bytes of each window.
 
 A history is JSON, one object a line, in the order in which things happened; times are seconds of true time.
 ``judge_history`` lists what a line may be, ``RULES`` what is judged, ``judge_faults`` what a fault allows. All of it
-follows from the settings and from the faults in force, never from what the system says of itself.
+follows from the settings, the faults in force, and who is known to have waited, never from what the system says of
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from simulation.judge_faults import Faults
-from simulation.judge_history import FACTS, HOWS, OUTCOMES, Entry, Run, Settings, Window, settling
+from simulation.judge_history import FACTS, HOWS, OUTCOMES, Entry, Run, Settings, Wait, Window, settling
 from simulation.judge_times import Clock, HistoryError, Spans, key_of
 
 _MOST_OLDER = 20  # of the windows that may have waited for their turn, so many are looked at
@@ -83,14 +84,10 @@ class Judgement:
 class Judge:
     """Reads a history fact by fact."""
 
-    def __init__(self, without: Iterable[str] = (), crowded: Iterable[tuple[float, float, str]] = ()) -> None:
-        """Without these rules, for a history that doesn't tell enough for them.
-
-        ``crowded`` is what no fault shows, from when until when: that a process of the settings, or any (``""``),
-        waited to try again, or that messages waited somewhere for a place.
-        """
+    def __init__(self, without: Iterable[str] = (), waited: Iterable[Wait] = ()) -> None:
+        """Without these rules, for a history that doesn't tell enough for them; ``waited`` is what it doesn't tell."""
         self.without = frozenset(without)
-        self.crowded = tuple(crowded)
+        self.waited = tuple(waited)
         self.judgement = Judgement()
         self.settings: Settings  # the first line's, as the next two are
         self.faults: Faults
@@ -138,7 +135,7 @@ class Judge:
 
     def _settings(self, fact: dict[str, Any]) -> None:
         self.settings = Settings.read(fact)
-        self.faults = Faults(self.settings, self.crowded)
+        self.faults = Faults(self.settings, self.waited)
         self.clock = self.faults.clock
         self.begun = True
         for name, description in fact["entries"].items():
@@ -333,8 +330,8 @@ class Judge:
         if at > deadline:
             told = {"due" if rule == "late" else "killed": since, "deadline": deadline, "because": why}
             self._violated(rule, entry, window.start, began=at, **told)
-        elif why != "nothing" and rule == "late" and rule not in self.without:
-            self.allowed[f"late: {why}"] += 1
+        elif why != "nothing" and rule not in self.without:
+            self.allowed[f"{rule}: {why}"] += 1
 
     def _others(
         self, entry: Entry, window: Window, run: Run, since: float, at: float
@@ -787,9 +784,9 @@ def waits(description: dict[str, Any]) -> bool:
     return (description.get("overlap") or "").startswith("buffer") or description.get("limit") is not None
 
 
-def judge(lines: Iterable[str | bytes], crowded: Iterable[tuple[float, float, str]] = ()) -> Judgement:
+def judge(lines: Iterable[str | bytes], waited: Iterable[Wait] = ()) -> Judgement:
     """Judge a history by its lines."""
-    return Judge(crowded=crowded).read(lines)
+    return Judge(waited=waited).read(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,8 +21,9 @@ the server's clock goes on; a reply is lost  ``worker_late``
 another window of its entry goes first       ``worker_late`` after that has ended
 its limit has no place                       ``place`` after one of the others has ended,
                                              also before it was due if a worker was hit
-messages wait for a place, or somebody       ``worker_late`` after that
-to try again
+each beat waits to try again                 ``beat_late`` after one does
+messages wait in a queue, or its worker to   ``worker_late`` after that
+try again
 it was set or resumed before it was due      ``recovery_interval`` after that
 ===========================================  ===========================================
 
@@ -38,7 +39,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from simulation.judge_history import FAULTS, Run, Settings, Window
+from simulation.judge_history import FAULTS, QUEUE, Run, Settings, Wait, Window
 from simulation.judge_times import Clock, HistoryError, Spans
 
 RESERVED = 1.0  # what had waited at a worker for a second is published again as if it had begun
@@ -47,15 +48,8 @@ RESERVED = 1.0  # what had waited at a worker for a second is published again as
 class Faults:
     """Who was able to do what, and when."""
 
-    def __init__(self, settings: Settings, crowded: Iterable[tuple[float, float, str]] = ()) -> None:
+    def __init__(self, settings: Settings, waited: Iterable[Wait] = ()) -> None:
         self.settings = settings
-        #: When messages, or somebody, waited for longer than a fault lasted; and when each beat did.
-        self.crowded, self.rests = Spans(), {beat: Spans() for beat in settings.beats}
-        for begin, end, who in crowded:
-            self.crowded.add(begin, end)
-            for beat in settings.beats:
-                if who in (beat, ""):
-                    self.rests[beat].add(begin, end)
         self.clock = Clock()
         self.kinds: Counter[str] = Counter()
         self.failovers: list[tuple[float, float]] = []  # that lost writes: when, how many seconds of them
@@ -64,6 +58,10 @@ class Faults:
         self.beat_hits, self.worker_hits, self.replies = Spans(), Spans(), Spans()
         self.failed_over, self.clock_back, self.clock_on = Spans(), Spans(), Spans()
         processes = (*settings.beats, *settings.workers)
+        self.queued, self.rests = Spans(), {process: Spans() for process in processes}
+        for since, until, who in waited:
+            for spans in [self.queued] if who == QUEUE else [self.rests[who]] if who else self.rests.values():
+                spans.add(since, until)
         self.down = {process: Spans() for process in processes}  # killed, frozen or cut off
         self.gone = {process: Spans() for process in processes}  # killed or frozen: it certainly does nothing
         self.out = {process: Spans() for process in processes}  # frozen, or cut off from the server
@@ -264,7 +262,6 @@ class Faults:
             (self.clock_back, one.slow, "the server's clock went back"),
             (self.clock_on, one.worker_late + one.step, "the server's clock went on"),
             (run.maybe_out, one.beat_late + one.step, "left out by a deploy"),
-            (self.crowded, one.worker_late + one.step, "a crowd"),
             *more,
         ]
         events = list(window.events or ())
@@ -285,19 +282,46 @@ class Faults:
         else:
             lists.append((self.any_full, one.step, "a worker was busy"))
             lists.append((self.worker_hits, one.slow, "a worker was hit"))
-        deadline, why = since + rest, "nothing"
-        moved = True
+        deadline, why = self._extended(since, (since + rest, "nothing"), until, lists, events)
+        if deadline < until:
+            lists += self._waits(window, since, until, run)
+            deadline, why = self._extended(since, (deadline, why), until, lists, events)
+        return deadline, why
+
+    def _extended(
+        self, since: float, reached: tuple[float, str], until: float,
+        lists: Iterable[tuple[Spans, float, str]], events: Iterable[tuple[float, float, str]],
+    ) -> tuple[float, str]:  # fmt: skip
+        """What these allow from there on, one after another, and which of them allowed the most."""
+        (deadline, why), moved = reached, True
         while moved and deadline < until:
             moved = False
             for spans, extra, reason in lists:
                 i = bisect_right(spans.starts, deadline) - 1
-                reach = extra if spans is self.no_beat else one.step  # the first beat that is back needs its rest
+                # The first beat that is back needs its rest.
+                reach = extra if reason in ("no beat", "each beat waited") else self.settings.step
                 if i >= 0 and spans.ends[i] >= since - reach and spans.ends[i] + extra > deadline:
                     deadline, why, moved = spans.ends[i] + extra, reason, True
             for at, allowed, reason in events:
                 if at <= deadline < allowed:
                     deadline, why, moved = allowed, reason, True
         return deadline, why
+
+    def _waits(self, window: Window, since: float, until: float, run: Run) -> list[tuple[Spans, float, str]]:
+        """What no fact shows, and delays this window: each beat waits or is away, a queue, who got its message."""
+        one, idle = self.settings, Spans()
+        beats = [
+            (self.down[beat], self.rests[beat], self.server, self.broker, run.maybe_out) for beat in self.settings.beats
+        ]
+        at = since - one.beat_late - one.step
+        while at < until:
+            end = min(self._able(at, lists) for lists in beats)
+            if end > at:
+                idle.add(at, end)
+            at = min(spans.after(end) for lists in beats for spans in lists)
+        late = one.worker_late + one.step
+        got = [(self.rests[worker], late, "its worker waited") for worker, _ in window.receipts or ()]
+        return [(idle, one.beat_late + one.step, "each beat waited"), (self.queued, late, "messages waited"), *got]
 
     def clocks_apart(self, at: float) -> float:
         """By how much the workers' clocks differ then, and the server's."""

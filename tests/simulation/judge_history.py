@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulation.judge_times import Grid, HistoryError, Spans, key_of
 
@@ -51,6 +51,20 @@ HOWS = ("done", "failed", "retried", "killed", "stale")
 
 TEN_MINUTES = 600.0  # docs/failures.md: of lost messages, the last ones follow within ten minutes
 FORGOTTEN = 30 * 86400.0  # docs/windows.md: what a deploy left out is forgotten after 30 days
+
+
+QUEUE = "queue"
+
+
+class Wait(NamedTuple):
+    """A wait that no fact shows, in seconds: of a process, until it tries again; of messages, for a place to run.
+
+    ``who`` is a process of the settings, ``""`` for any of them, or ``QUEUE``.
+    """
+
+    since: float
+    until: float
+    who: str
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from simulation.judge import RULES, Judge, Judgement, judge, main
-from simulation.judge_history import Settings, settling
+from simulation.judge_history import QUEUE, Settings, Wait, settling
 from simulation.judge_times import HistoryError
 from simulation.legal import Ideal
 
@@ -1010,18 +1010,27 @@ def test_a_judge_may_do_without_a_rule():
 
 
 @pytest.mark.parametrize(
-    ("crowded", "found"),
+    ("waited", "found"),
     [
         ((), "late"),
-        ([(99, 105, "broker")], None),
-        ([(99, 105, "worker-2"), (104, 112, "beat-1")], None),
-        ([(99, 103, "broker")], "late"),
-        ([(141, 150, "broker")], "late"),
+        ([Wait(99, 105, QUEUE)], None),
+        ([Wait(99, 105, "worker-1")], None),
+        ([Wait(90, 137, "beat-1"), Wait(95, 135, "beat-2")], None),
+        ([Wait(90, 137, "beat-1"), Wait(95, 120, "beat-2")], "late"),
+        ([Wait(99, 105, "worker-2")], "late"),
+        ([Wait(99, 103, QUEUE)], "late"),
+        ([Wait(141, 150, QUEUE)], "late"),
     ],
 )
-def test_what_waits_unseen_may_be_late(crowded, found):
-    """Messages in a queue, or somebody who waits to try again, allow as much as workers that are away."""
-    assert set(judge(begun(100, 139).lines(), crowded).found) == ({found} if found else set())
+def test_what_waits_unseen_may_be_late(waited, found):
+    """Only what delays this window: its worker, a queue, or beats that all wait. It is as late as if they were away."""
+    assert set(judge(begun(100, 139).lines(), waited).found) == ({found} if found else set())
+
+
+def test_what_waits_doesnt_make_a_fault_of_others_its_own():
+    """Another worker that is hit while one beat waits allows nothing."""
+    history = begun(100, 139).fault("killed", 103, target="worker-2", until=104)
+    assert set(judge(history.lines(), [Wait(100, 105, "beat-1")]).found) == {"late"}
 
 
 @pytest.mark.parametrize(
@@ -1030,13 +1039,13 @@ def test_what_waits_unseen_may_be_late(crowded, found):
         (["beat-1", "beat-2"], None),
         ([""], None),
         (["beat-1"], "missed"),
-        (["worker-1", "worker-2", "broker"], "missed"),
+        (["worker-1", "worker-2", QUEUE], "missed"),
     ],
 )
 def test_what_no_beat_claimed_while_each_waited_may_be_missed(who, found):
     """It is missed only if no beat could claim it: that another one waits excuses none."""
     history = History({"e": {"starts": [100, 200], "catch_up": "latest"}}).record(100, 200.1, "missed").run(200, 200.5)
-    judged = judge(history.lines(), [(95, 199, each) for each in who])
+    judged = judge(history.lines(), [Wait(95, 199, each) for each in who])
     assert set(judged.found) == ({found} if found else set())
 
 
@@ -1044,7 +1053,7 @@ def test_what_no_beat_claimed_before_a_deploy_is_lost_only_if_one_could():
     """A deploy overtakes what is due, as each beat waits to try again (docs/failures.md)."""
     history = History({"e": {"starts": [100, 200]}}).run(200)
     history.tell("schedule", 112, asked=111, entry="e", description={"starts": [200]}, how="deploy")
-    both = [(95, 110, beat) for beat in ("beat-1", "beat-2")]
+    both = [Wait(95, 110, beat) for beat in ("beat-1", "beat-2")]
     assert judge(history.lines(), both).clean
     assert set(judge(history.lines(), both[:1]).found) == {"lost"}
 

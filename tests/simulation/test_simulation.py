@@ -156,7 +156,8 @@ def test_faults_strike_everywhere() -> None:
     said = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
     for kind in (
         "beat killed", "worker killed", "child killed", "stopped", "frozen", "suspended", "asleep",
-        "frozen until its lease ends", "request lost", "request late", "reply lost", "reply late", "store away",
+        "frozen until its lease ends", "frozen while its child dies", "cut off behind a renewal",
+        "request lost", "request late", "reply lost", "reply late", "store away",
         "broker away", "cut off from the store", "cut off from the broker", "failover", "scripts forgotten", "clock",
         "message lost", "message twice", "message late", "message overtakes", "queue purged", "edit: set",
         "edit: delete", "edit: pause", "edit: resume", "edit: backfill", "edit: abandon", "visibility timeout",

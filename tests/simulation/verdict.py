@@ -2,14 +2,13 @@
 
 The judge takes times from README's promise, for a system with room to spare. Here messages may wait for a place that a
 call to the store takes, and not a body, and processes that were away wait for some seconds until they try again. Both
-are in the simulator's books. What is late for that alone is told apart, and counted.
+are in the simulator's books, and the judge is given them. What it allowed for that is counted.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from .judge import HistoryError, Violation, judge, waits
@@ -30,10 +29,13 @@ def rule_of(line: str) -> str:
 def judged(result: Result) -> list[str]:
     """What breaks the promise, a line each."""
     try:
-        judgement = judge(result.lines(), result.crowded)
+        judgement = judge(result.lines(), result.waited)
     except HistoryError as exc:
         return [f"no history: {exc}"]
     wrong = [*result.wrong, *_calm(result), *_own(result)]
+    for why, number in judgement.counts["allowed"].items():
+        if why.endswith(" waited"):
+            result.counted[why] = result.counted.get(why, 0) + number
     for violation in judgement.violations:
         why = next(filter(None, (ask(result, violation) for ask in _ASKED)), "")
         if why:
@@ -47,7 +49,7 @@ def _calm(result: Result) -> list[str]:
     """Where nothing is struck, each window is sent once, begins at once, and ends as its body does."""
     healed = next(line["at"] for line in result.history if line["what"] == "healed")
     pause = next(line["at"] for line in result.history if line["what"] == "paused" and line["at"] > healed)
-    since = max([healed + 8.0, *(end for begin, end, _ in [*result.crowded, *result.busy] if begin < pause)])
+    since = max([healed + 8.0, *(end for begin, end, _ in [*result.waited, *result.busy] if begin < pause)])
     told = result.told
     begun: dict[tuple[str, float], float] = {}
     for line in result.history:
@@ -143,9 +145,10 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
         elif line["what"] == "recorded":
             recorded[line["entry"], line["start"]] = line
     told_stale = {(entry, start, fence): at for entry, start, fence, at in result.stale}
-    forgot = not result.history[0]["wait_replicas"] and any(  # then a fence may come again
-        line["what"] == "fault" and line["kind"] == "failover" and line["lose"] for line in result.history
-    )
+    forgot = [  # then a fence may come again
+        line["at"] for line in result.history if line["what"] == "fault" and line["kind"] == "failover" and line["lose"]
+    ]
+    forgot *= not result.history[0]["wait_replicas"]
     wrong: list[str] = []
     for key, executions in sorted(windows.items()):
         told = result.told.get(key[0])
@@ -155,9 +158,11 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
         wrong += _soon(key, executions, told, faults)
         if tracked:
             wrong += _ends(key, executions, told, recorded.get(key), faults)
-        fences = Counter(each["fence"] for each in executions if each.get("fence") is not None)
-        if tracked and not forgot and any(number > 1 for number in fences.values()):
-            wrong.append(f"same-fence: two executions of {key} have one fence: {executions}")
+        # No two begins share a fence, also where one of them slept, which the judge excuses.
+        for one, other in itertools.combinations(executions, 2):
+            undone = any(one["at"] <= at <= other["at"] for at in forgot)
+            if tracked and one.get("fence") is not None and one["fence"] == other["fence"] and not undone:
+                wrong.append(f"same-fence: two executions of {key} have one fence: {one} {other}")
         for execution in executions:
             fence = execution.get("fence")
             later = [each for each in executions if (each.get("fence") or 0) > (fence or 0)]
@@ -294,7 +299,7 @@ def _ends(
     begun = [each for each in executions if each["at"] <= recorded["at"] and each.get("fence") is not None]
     if not begun:
         return []
-    last = max(begun, key=lambda each: each["fence"])
+    last = max(begun, key=lambda each: (each["fence"], each["at"]))
     if recorded["outcome"] == "done" and (last["how"] != "done" or last["ended"] > recorded["at"] + 0.01):
         return [f"stale-end: {key} is recorded as done at {recorded['at']}, its last execution is {last}"]
     struck = any(each["how"] == "killed" or faults.near(each["process"], each["at"], each["ended"]) for each in begun)
@@ -404,7 +409,7 @@ def _by_fence(result: Result, violation: Violation) -> str:
     ]
     if not begun:
         return ""
-    last = max(begun, key=lambda line: line["fence"])["execution"]
+    last = max(begun, key=lambda line: (line["fence"], line["at"]))["execution"]
     ends = [line["how"] for line in _lines(result, violation.entry, "ended") if line["execution"] == last]
     return "told apart by the fence" if ends == [outcome] else ""
 

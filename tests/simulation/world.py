@@ -15,6 +15,7 @@ from celery_once_beat.windows import format_instant
 
 from .broker import Broker, Channel
 from .installed import forget, let_run, on_switch
+from .judge_history import QUEUE, Wait
 from .kernel import EPOCH, FOREVER, SECOND, Kernel, Killed, Process
 from .network import Connection, Server, split_wait
 from .recorder import line_of, read_requests
@@ -92,8 +93,7 @@ class World:
         #: Messages that wait for a place, in the broker and in workers, and since when some do.
         self._waiting: Counter[str] = Counter()
         self._crowded: dict[str, list[list[float]]] = {"broker": [], "worker": []}
-        #: When somebody may wait until it tries again: from, until, who; "": anybody.
-        self.slow_times: list[tuple[float, float, str]] = []
+        self.waits: list[Wait] = []
         #: No fault comes any more.
         self.healed = False
         self._executions = 0
@@ -154,11 +154,11 @@ class World:
     def slow(self, since: int, until: int, process: Process | None = None) -> None:
         """Somebody who was away, or anybody, may wait for so long until it tries again."""
         for who in self.places(process) if process else ("",):
-            self.slow_times.append((since / SECOND, until / SECOND, who))
+            self.waits.append(Wait(since / SECOND, until / SECOND, who))
 
-    def crowd(self, where: str) -> list[tuple[float, float, str]]:
+    def crowd(self, where: str) -> list[Wait]:
         """When messages waited there for longer than it takes to hand them on."""
-        return [(begin, end, where) for begin, end in self._crowded[where] if end - begin > 0.1]
+        return [Wait(begin, end, QUEUE) for begin, end in self._crowded[where] if end - begin > 0.1]
 
     def window_of(self, text: str) -> tuple[str, float] | None:
         """The entry and the start of the window that a message is sent for."""

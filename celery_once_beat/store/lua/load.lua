@@ -103,7 +103,7 @@ elseif fields[8] then
   redis.call('HDEL', ENTRY, 'buffer')
 end
 if fields[9] then
-  redis.call('HDEL', ENTRY, 'untracked') -- each says it again, as it is now
+  redis.call('HDEL', ENTRY, 'untracked') -- this load may change who tracks it; who doesn't says so again
 end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
   'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,

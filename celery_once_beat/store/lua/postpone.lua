@@ -1,8 +1,8 @@
 -- postpone: an overdue window that the asking beat can't take is put off, or ended, so that it doesn't hide what comes
 -- behind it. What another living beat has loaded is for that one to take (a rolling deploy, two apps that share a prefix).
 --
--- WHY is 'unknown': the beat's schedule has no such entry (any more); or 'untracked': its task is no OnceTask (any more), or
--- the beat doesn't know it. Either is noted in the entry: once all living beats that have it say so, nobody is waited for.
+-- WHY is 'unknown': the beat's schedule has no such entry (any more); or 'untracked': the beat doesn't track it (any more).
+-- Either is noted in the entry: a beat that said so isn't waited for.
 --
 -- returns {'postponed'}   nobody has such an entry; a worker may still get to its message
 --         {'forgotten'}   nothing is known of its entry any more: it is open no longer
@@ -21,14 +21,14 @@ if not entry.cursor then
   redis.call('ZREM', OPEN, MEMBER)
   return {'forgotten'}
 end
-local text = WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or ''
-local said, say = set_of(text), {}
+local untracked_by = set_of(WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or '')
+local still_untracked = {}
 local loaders, others, mine = {}, false, false
 for _, loader in ipairs((read_loaders(redis.call('HGET', ENTRY, 'loaders')))) do
   if loader.beat == BEAT then
     mine = true
-  elseif said[loader.beat] then
-    say[#say + 1] = loader.beat
+  elseif untracked_by[loader.beat] then
+    still_untracked[#still_untracked + 1] = loader.beat
   else
     loaders[#loaders + 1] = loader
     others = others or loader.lives
@@ -37,14 +37,14 @@ end
 if not others and #loaders > 0 then
   return ask_who_lives(loaders)
 end
--- Only once: each look sends this for each window.
+-- Either is written once: every look asks for every window.
 if WHY == 'unknown' and mine then
   redis.call('HSET', ENTRY, 'loaders', listed(loaders))
 end
 if others then
-  if WHY == 'untracked' and mine and not said[BEAT] then
-    say[#say + 1] = BEAT
-    redis.call('HSET', ENTRY, 'untracked', table.concat(say, ' '))
+  if WHY == 'untracked' and mine and not untracked_by[BEAT] then
+    still_untracked[#still_untracked + 1] = BEAT
+    redis.call('HSET', ENTRY, 'untracked', table.concat(still_untracked, ' '))
   end
   return {'no'}
 end
