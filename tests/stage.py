@@ -189,9 +189,9 @@ class Stage:
     def postpone(self, others: Sequence[str], beat: str = "beat-9", why: str = "unknown") -> list[Any]:
         return self.store.postpone_many(beat, [(self.window, why)], 60.0, others)
 
-    def overdue(self) -> None:
-        """The window's deadline passes, if it has one."""
-        self.raw.zadd(self.open_key, {self.member: self.now() - 1}, xx=True)
+    def overdue(self, seconds: float = 0.001) -> None:
+        """The window's deadline has passed by so much, if it has one."""
+        self.raw.zadd(self.open_key, {self.member: self.now() - round(seconds * 1000)}, xx=True)
 
     # -- what the server holds
 

@@ -135,6 +135,13 @@ class System:
             (name,) = (name for name in client.zrange("once:beats", 0, -1) if f":{beat.pid}:".encode() in name)
             client.zadd("once:beats", {name: 0}, xx=True)
 
+    def move_deadlines(self, seconds: float) -> None:
+        """Move the deadline of each open window."""
+        with self.client() as client:
+            for key in client.scan_iter("once:{*}:open"):
+                for member in client.zrange(key, 0, -1):
+                    client.zincrby(key, seconds * 1000, member)
+
     # -- what happened ----------------------------------------------------------------------------------------
 
     def account(self, entry: str = "tick") -> EntryAccount:

@@ -132,7 +132,7 @@ def test_a_task_may_decline_the_apps_retry_failed_after(system: System) -> None:
     assert len(system.ledger.read("start")) == 1
 
 
-@pytest.mark.parametrize("by", ["task", "app"])
+@pytest.mark.parametrize("by", ["task", pytest.param("app", marks=pytest.mark.long)])
 def test_a_hard_time_limit_runs_again_as_any_failure(system: System, by: str) -> None:
     """retry_failed_after counts for a hard limit too, the app's also."""
     system.task = {"once_max_attempts": 2}

@@ -2335,6 +2335,24 @@ def _heard(stage: Stage) -> None:
 
 
 #: What a full server still does, with what has to be before it: whatever is there goes on and ends.
+def untracked(stage: Stage, beat: str, *alive: str) -> str:
+    """A beat that doesn't track the entry says so of an overdue window; these are alive."""
+    (reply,) = stage.postpone(alive, beat=beat, why="untracked")
+    return str(reply)
+
+
+def _loaded_by_two(stage: Stage) -> None:
+    for beat in ("beat-1", "beat-2"):
+        stage.load(beat, alive=["beat-1", "beat-2"])
+    _open_and_overdue(stage)
+    stage.overdue(16)
+
+
+def _untracked_by_one(stage: Stage) -> None:
+    _loaded_by_two(stage)
+    assert untracked(stage, "beat-1", "beat-1", "beat-2") == "no"
+
+
 ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any], Any]] = {
     "load": (STATES["claimed"], lambda s: s.load(), Loaded),
     "load, another beat": (STATES["claimed"], lambda s: s.load("beat-2"), Loaded),
@@ -2344,6 +2362,8 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "take": (_open_and_overdue, lambda s: s.take(), Taken),
     "take, dead": (_dead_and_overdue, lambda s: s.take(), Taken),
     "put off": (_open_and_overdue, lambda s: s.postpone([])[0], "postponed"),
+    "drop, beside another": (_untracked_by_one, lambda s: untracked(s, "beat-2", "beat-1", "beat-2"), "closed"),
+    "say that it is untracked": (_loaded_by_two, lambda s: untracked(s, "beat-1", "beat-1", "beat-2"), "no"),
     "receive": (STATES["published"], lambda s: s.receive(), Confirmed),
     "begin": (STATES["published"], lambda s: s.begin("A"), Begun),
     "begin, sent twice": (STATES["running"], lambda s: s.begin("A"), Begun),
@@ -2846,36 +2866,64 @@ def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> Non
     """The task was an OnceTask when they were claimed; not while another beat may know better, nor while one runs."""
     stage.load("beat-1")
     stage.reach("published")
-    stage.overdue()
+    stage.overdue(16)
     assert stage.postpone(["beat-1"], beat="beat-2", why="untracked") == ["no"]
     begun = stage.begin()
-    stage.overdue()
+    stage.overdue(16)
     assert stage.postpone([], beat="beat-1", why="untracked") == ["no"]
     assert stage.deadline() > stage.now(), "it is looked at again once the lease is over"
     stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", 1.0))
-    stage.overdue()
+    stage.overdue(16)
     assert stage.postpone([], beat="beat-1", why="untracked") == ["closed"]
     assert stage.counts() == {"dropped": 1}
     assert stage.even()
 
 
-def test_what_no_beat_can_track_is_dropped_beside_living_beats(stage: Stage) -> None:
-    """The last beat that says so drops it. A load may change what a beat can, so all say it anew."""
-    both, all_three = ["beat-1", "beat-2"], ["beat-1", "beat-2", "beat-3"]
+def test_what_no_beat_tracks_is_dropped_beside_living_beats(stage: Stage) -> None:
+    """The last beat that says so drops it. One that loads the entry may track it by then: what it said is forgotten."""
+    both, all_three = ("beat-1", "beat-2"), ("beat-1", "beat-2", "beat-3")
     for beat in both:
         stage.load(beat, alive=both)
     stage.reach("published")
-    stage.overdue()
-    assert stage.postpone(both, beat="beat-1", why="untracked") == ["no"], "beat-2 may know better"
-    assert stage.postpone(both, beat="beat-1", why="untracked") == ["no"], "that was known"
-    stage.load("beat-2", alive=both)
-    assert stage.postpone(both, beat="beat-2", why="untracked") == ["no"], "beat-1 hasn't said so since"
+    stage.overdue(16)
+    assert untracked(stage, "beat-1", *both) == "no", "beat-2 may know better"
+    assert untracked(stage, "beat-1", *both) == "no", "that was known"
+    stage.load("beat-1", alive=both)
+    assert untracked(stage, "beat-2", *both) == "no", "beat-1 may track it now"
     stage.load("beat-3", alive=all_three)
-    assert stage.postpone(all_three, beat="beat-1", why="untracked") == ["no"]
-    assert stage.postpone(all_three, beat="beat-2", why="untracked") == ["no"], "beat-3 may know better"
-    assert stage.postpone(both, beat="beat-2", why="untracked") == ["closed"], "beat-3 is gone"
+    assert untracked(stage, "beat-1", *all_three) == "no", "beat-3 may know better"
+    assert untracked(stage, "beat-2", *both) == "closed", "beat-3 is gone, and what beat-1 said stands"
     assert stage.counts() == {"dropped": 1}
     assert stage.even()
+    assert untracked(stage, "beat-2", *both) == "closed", "the reply was lost"
+    assert untracked(stage, "beat-1", *both) == "no", "another one did it"
+    assert stage.counts() == {"dropped": 1}
+
+
+def test_a_load_of_another_definition_forgets_what_its_beat_said(stage: Stage) -> None:
+    """A beat that is superseded may track the entry all the same, and have it once the other one is gone."""
+    both = ("beat-1", "beat-2")
+    for beat in both:
+        stage.load(beat, alive=both)
+    stage.reach("published")
+    stage.overdue(16)
+    assert untracked(stage, "beat-1", *both) == "no"
+    stage.load("beat-2", "other", alive=both)
+    assert isinstance(stage.load("beat-1", loaded_at=1, alive=both), Superseded)
+    assert untracked(stage, "beat-2", *both) == "no", "beat-1 may track it"
+
+
+def test_each_living_beat_has_its_look_before_a_window_is_dropped(stage: Stage) -> None:
+    """One that isn't listed, or not yet, may track it, and takes it then: of seventeen only the newest are listed."""
+    beats = [f"beat-{number}" for number in range(1, 18)]
+    for beat in beats:
+        stage.load(beat, alive=beats)
+    stage.reach("published")
+    stage.overdue(14)
+    assert {untracked(stage, beat, *beats) for beat in beats[1:]} == {"no"}
+    assert isinstance(stage.take(beats[0]), Taken)
+    stage.overdue(15.1)
+    assert untracked(stage, beats[-1], *beats) == "closed"
 
 
 def test_what_is_overdue_is_read_past_what_nobody_can_move(stage: Stage) -> None:

@@ -179,7 +179,7 @@ def test_old_and_new_readers(system: System, old: dict[str, str]) -> None:
 
 
 #: Commits before windows were told of.
-UNTOLD = ("884aff6", pytest.param("29d9282", marks=pytest.mark.long))
+UNTOLD = [pytest.param(commit, marks=pytest.mark.long) for commit in ("884aff6", "29d9282")]
 
 
 @pytest.mark.parametrize("commit", UNTOLD)

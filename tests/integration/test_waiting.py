@@ -97,6 +97,7 @@ def test_a_worker_that_dies(system: System, point: str) -> None:
     assert distinct == sorted(distinct)
 
 
+@pytest.mark.long
 def test_a_beat_and_the_holder_die(system: System) -> None:
     """The others wait on, and begin once a beat has recovered the dead one."""
     system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "buffer_all"}}}}
@@ -214,6 +215,7 @@ def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
     assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"knows"}
 
 
+@pytest.mark.long
 def test_a_limit_that_is_gone(system: System) -> None:
     """Windows whose messages name a limit that no setting defines any more run, and no copy goes round for ever."""
     system.entries = shared(1, 0.1)
@@ -256,6 +258,7 @@ def test_a_place_that_becomes_free_meanwhile(system: System) -> None:
     wait_until(lambda: system.account("tick-1").apart == {"done": 1}, "the other has it", 60)
 
 
+@pytest.mark.long
 def test_a_worker_that_sleeps_before_its_begin(system: System) -> None:
     """Its place is another's when it wakes: it gives its begin back, which is no attempt, and waits for a place."""
     system.entries = shared(2, 6.0)
@@ -334,6 +337,7 @@ def test_a_revoked_window_gives_its_place_on(system: System) -> None:
     assert system.outcomes()["revoked"] == 1
 
 
+@pytest.mark.long
 def test_a_queue_without_workers_blocks_no_limit(system: System) -> None:
     """Windows that are called and that nobody consumes keep no place from others, and get few copies."""
     elsewhere = f"{system.queue}-dead"

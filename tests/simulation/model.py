@@ -376,6 +376,8 @@ class Model:
     def postpone(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
         """Put off, or end, what is overdue and no living beat can take."""
         kind = self._settle(e, w, a)
+        if not w.open and kind == "done" and (w.by, w.number) == (a.beat, "dropped"):
+            return ("closed", "dropped")
         if not w.open or not self.passed(w.deadline):
             return ("no",)
         if e.cursor is None:

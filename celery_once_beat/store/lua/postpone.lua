@@ -10,11 +10,16 @@
 --         {'no'}          it isn't overdue, or is another's
 --         {'who', beat...}   see loaders.lua
 
+local LOOKS = 15000 -- ms within which each living beat looks: once_beat_recovery_interval is at most 5 s
+
 local NOW = server_time()
 local entry = read_entry()
-local kind = settle()
-local deadline = redis.call('ZSCORE', OPEN, MEMBER)
-if not deadline or tonumber(deadline) > NOW then
+local kind, owner, outcome = settle()
+local deadline = tonumber(redis.call('ZSCORE', OPEN, MEMBER))
+if not deadline and kind == 'done' and owner == BEAT and outcome == 'dropped' then
+  return {'closed', 'dropped'} -- the reply to that was lost
+end
+if not deadline or deadline > NOW then
   return {'no'}
 end
 if not entry.cursor then
@@ -37,6 +42,9 @@ end
 if not others and #loaders > 0 then
   return ask_who_lives(loaders)
 end
+-- A beat that isn't listed, or not yet, may track it too: then it takes the window at its next look.
+others = others or WHY == 'untracked' and deadline > NOW - LOOKS
+touch_entry() -- first what needs no memory
 -- Either is written once: every look asks for every window.
 if WHY == 'unknown' and mine then
   redis.call('HSET', ENTRY, 'loaders', listed(loaders))
@@ -48,7 +56,6 @@ if others then
   end
   return {'no'}
 end
-touch_entry()
 if kind then
   set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
   return {'no'}

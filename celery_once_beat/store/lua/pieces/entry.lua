@@ -8,7 +8,7 @@
 --   last_done     start of the latest window that was done; absent: none
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
---   untracked     beats that can't track its windows, and have said so since the last load; see postpone.lua
+--   untracked     beats that don't track its windows, and have said so since they loaded it last; see postpone.lua
 --   paused        1; absent: not paused   paused_words: who paused it and why, JSON, for people
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force

@@ -1,5 +1,5 @@
 -- Which beats have loaded an entry. The field `loaders` of its hash lists the newest few: '<beat> <fingerprint> <server ms>',
--- separated by blanks. A living beat that isn't listed any more is refused its next claim, and loads the entry again.
+-- separated by blanks. A living beat that isn't listed any more goes on with the definition in force.
 --
 -- The caller says which beats it knows to be alive (LIVING) or gone (GONE), as of ASKED_AT (nil: now). If a script has to
 -- know that of others, it answers {'who', beat...} and changes nothing.
