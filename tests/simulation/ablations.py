@@ -673,24 +673,12 @@ SURVIVORS: dict[str, Survivor] = {
         "a failover has to lose just the write of a message that was put back: the kept plan has that",
         "integration/test_store_verbs.py",
     ),
-    "begin-repeated": Survivor(
-        "the worker refuses its own message, and recovery publishes the window after a lease",
-        _VERBS + "test_a_verb_in_a_state[valkey-unseen: begin A]",
-    ),
-    "begin-done": Survivor(
-        "a window that is done lies behind the cursor and isn't open: that rule refuses it, but for keys and untracked ones",
-        _VERBS + "test_an_untracked_window_is_claimed_and_closed_in_one_step[valkey]",
-    ),
     "begin-waiting": Survivor(
         "a copy that is older is refused by its number, and one that is later is never sent",
         _VERBS + "test_a_verb_in_a_state[valkey-waiting: begin B, n=2]",
     ),
     "store-away-put-back": Survivor(
         "recovery publishes what was lost so: an earlier commit met an order that shows it after 6,456 windows", ""
-    ),
-    "overlap-waits": Survivor(
-        "what begins beside another needs two deaths in one entry that skips",
-        "integration/test_overlap.py::test_who_waits_and_who_comes_back",
     ),
     "hand-over-releases": Survivor(
         "the retry's own marker keeps others away until it is due",
@@ -728,7 +716,6 @@ SURVIVORS: dict[str, Survivor] = {
     "load-gone": Survivor(
         "the same", _VERBS + "test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone[valkey]"
     ),
-    "load-loaded-at": Survivor("the same", _VERBS + "test_a_rolling_deploy_ends_with_the_new_definition[valkey]"),
     "heartbeat-gone": Survivor(
         "no entry's only beat with a definition goes for good in an episode", _VERBS + "test_beats_come_and_go[valkey]"
     ),
@@ -749,7 +736,6 @@ SURVIVORS: dict[str, Survivor] = {
         "an edit is in force when its call has returned; here nobody edits in the midst of a tick",
         "integration/test_scheduler.py::test_what_comes_due_after_the_poll_is_for_the_next_tick",
     ),
-    "broker-first": Survivor("its windows are late by what the failure table allows"),
     "load-counted-from": Survivor(
         "a failover has to lose just the first load of a deploy: the kept plan has that",
         "integration/test_store_verbs.py::test_a_load_that_the_store_forgot_counts_from_where_it_did",

@@ -25,7 +25,7 @@ from .verdict import rule_of
 __all__ = ("run",)
 
 #: How many seeds in turn a rule that is left out has to be borne by.
-_SEEDS = 2
+_SEEDS = 3
 #: Seconds between two lines that say how far it is.
 _TOLD_EVERY = 60.0
 
@@ -103,10 +103,11 @@ def ablations(seed: int, windows: int, cores: int, names: list[str]) -> int:
         for each in range(seed, seed + _SEEDS):
             command = _simulation("--seed", each, "--windows", windows, "--until-wrong", "--without", name)
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            if ran.returncode not in (0, 1):
-                sys.exit(f"{name}: the simulation ended with {ran.returncode}: {ran.stderr[-300:]}")
             lines = ran.stdout.splitlines()
-            if wrong := [line for line in lines if line.startswith("seed ")]:
+            wrong = [line for line in lines if line.startswith("seed ")]
+            if ran.returncode != bool(wrong):  # Python ends with 1, too, if the simulation itself fails
+                sys.exit(f"{name}: the simulation ended with {ran.returncode}: {ran.stderr[-300:]}")
+            if wrong:
                 after = next(line for line in lines if " windows, " in line).partition(" ")[0]
                 return rule_of(wrong[0].partition(": ")[2]), each, after
         return "", 0, ""

@@ -161,7 +161,7 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
         # No two begins share a fence, also where one of them slept, which the judge excuses.
         for one, other in itertools.combinations(executions, 2):
             undone = any(one["at"] <= at <= other["at"] for at in forgot)
-            if tracked and one.get("fence") is not None and one["fence"] == other["fence"] and not undone:
+            if tracked and one.get("fence") is not None and one["fence"] == other.get("fence") and not undone:
                 wrong.append(f"same-fence: two executions of {key} have one fence: {one} {other}")
         for execution in executions:
             fence = execution.get("fence")
