@@ -2334,7 +2334,6 @@ def _heard(stage: Stage) -> None:
     stage.store.heartbeat("beat-1")
 
 
-#: What a full server still does, with what has to be before it: whatever is there goes on and ends.
 def untracked(stage: Stage, beat: str, *alive: str) -> str:
     """A beat that doesn't track the entry says so of an overdue window; these are alive."""
     (reply,) = stage.postpone(alive, beat=beat, why="untracked")
@@ -2353,6 +2352,7 @@ def _untracked_by_one(stage: Stage) -> None:
     assert untracked(stage, "beat-1", "beat-1", "beat-2") == "no"
 
 
+#: What a full server still does, with what has to be before it: whatever is there goes on and ends.
 ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any], Any]] = {
     "load": (STATES["claimed"], lambda s: s.load(), Loaded),
     "load, another beat": (STATES["claimed"], lambda s: s.load("beat-2"), Loaded),

@@ -24,7 +24,7 @@ from .verdict import rule_of
 
 __all__ = ("run",)
 
-#: How many seeds in turn a rule that is left out has to be borne by.
+#: A rule survives if so many seeds, one after another, show no fault without it.
 _SEEDS = 3
 #: Seconds between two lines that say how far it is.
 _TOLD_EVERY = 60.0

@@ -64,10 +64,7 @@ def test_two_processes_play_what_one_plays() -> None:
     "rule",
     [
         "fence",
-        *(
-            pytest.param(rule, marks=pytest.mark.long)
-            for rule in ("renew-extends", "limit-counts", "close-counts")
-        ),
+        *(pytest.param(rule, marks=pytest.mark.long) for rule in ("renew-extends", "limit-counts", "close-counts")),
     ],
 )
 def test_a_rule_that_is_missing_is_seen(rule: str) -> None:

@@ -57,21 +57,16 @@ end
 if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
 end
--- This beat may track the entry by now. If it doesn't, it says so again.
-local function forget_untracked()
+if fields[9] then -- this beat may track the entry by now; if it doesn't, it says so again
   local others_say = {}
-  for beat in string.gmatch(fields[9] or '', '%S+') do
+  for beat in string.gmatch(fields[9], '%S+') do
     if beat ~= BEAT then
       others_say[#others_say + 1] = beat
     end
   end
-  if fields[9] then
-    redis.call('HSET', ENTRY, 'untracked', table.concat(others_say, ' '))
-  end
+  redis.call('HSET', ENTRY, 'untracked', table.concat(others_say, ' '))
 end
-
 if right.fingerprint ~= FINGERPRINT then
-  forget_untracked()
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders))
   redis.call('PEXPIRE', ENTRY, TTL)
   return {'superseded', right.beat, int(loaded_at)}
@@ -116,7 +111,6 @@ if buffer then
 elseif fields[8] then
   redis.call('HDEL', ENTRY, 'buffer')
 end
-forget_untracked()
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
   'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,
   'again', RETRY_FAILED_AFTER or -1, 'overlap', buffer and 'skip' or OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
