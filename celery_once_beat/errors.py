@@ -95,7 +95,7 @@ class StoreDataError(OnceError):
 
 
 class RecordError(OnceError):
-    """``Window.record`` was asked for what it can't promise: outside of a transaction, for example."""
+    """A window was asked for what it can't promise: outside of a transaction, or in a thread that knows no window."""
 
 
 class WindowRecorded(BaseException):

@@ -29,7 +29,7 @@ from .settings import Settings
 from .store import Store, stores_made_by
 from .windows import Window, starts_after
 from .wording import shown
-from .worker import OnceTask, TaskCall, carry
+from .worker import OnceTask, Running
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -163,11 +163,11 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
     with embedded_store(), mock.patch.object(itself, "request_stack", requests):
         _task_stack.push(itself)
         requests.push(Context())
-        outer = carry(TaskCall(itself, requests.top))
+        running = Running(itself, requests.top)
         try:
             yield execution.window
         finally:
-            carry(outer)
+            running.end()
             requests.pop()
             _task_stack.pop()
 

@@ -201,7 +201,7 @@ class WindowKey:
 
 @dataclass(frozen=True)
 class KeyedWindow(WindowKey):
-    """A window of a user-defined key, ``entry``. Its hash holds only the fence, and it isn't in the open set."""
+    """A window of a user-defined key, ``entry``. Its hash holds fence and attempts, and it isn't in the open set."""
 
     #: Aware UTC; None: no window follows.
     end: datetime | None = None

@@ -74,7 +74,7 @@ class Effects:
 
     @cached_property
     def _execution(self) -> str:
-        return uuid.uuid4().hex
+        return vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
 
     def key(self, window: Window) -> str:
         """Return the window's idempotency key: its task id, but for runs that were ordered.
@@ -125,17 +125,18 @@ class Effects:
             )
         row = self._row(window, _check_step(step), _as_text(result))
         transaction = self._transaction(database, using)
-        if transaction.may_commit_alone() and not any(transaction.is_marked(mark) for _, mark in self._inserted):
+        here = any(of == step and transaction.is_marked(mark) for of, mark in self._inserted)
+        if transaction.in_savepoint() and not here:
             raise RecordError(
-                "record: found a savepoint of SQLite, whose end commits if nothing was written before it, expected the "
-                "transaction around it; record before begin_nested()"
+                "record: found a savepoint, which can be rolled back while the rest commits, expected the transaction "
+                "around it; record before the nested atomic() or begin_nested()"
             )
         if transaction.insert(row):
             self._inserted.append((step, transaction.mark()))
             return True
         found = transaction.find(row.id) or Recorded("", None, "")  # deleted meanwhile
         if found.execution == self._execution:
-            if not any(of == step and transaction.is_marked(mark) for of, mark in self._inserted):
+            if not here:
                 raise RecordError(
                     f"record(step={step!r}): found recorded by an earlier transaction of this same execution, expected "
                     "a step of its own for each transaction: record(…, step='load')"

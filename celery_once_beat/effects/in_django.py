@@ -72,6 +72,15 @@ class _Transaction(Transaction):
                 advice += f" with --database {self._connection.alias}"
             raise no_table(TABLE, advice) from exc
 
+    def in_savepoint(self) -> bool:
+        """Whether it is one of an atomic(). Within a TestCase's, the first atomic() stands for the transaction."""
+        blocks = self._connection.atomic_blocks
+        # The outermost block has no savepoint, unless autocommit was off before it.
+        inner = zip(reversed(blocks), reversed(self._connection.savepoint_ids), strict=False)
+        own = [savepoint for block, savepoint in inner if not block._from_testcase]  # noqa: SLF001  # as Django does
+        in_test = any(block._from_testcase for block in blocks)  # noqa: SLF001
+        return any(own[:-1] if in_test else own)
+
     def mark(self) -> object:
         """Return a hook that is there until the transaction, or the savepoint in which this is called, has ended."""
 

@@ -23,7 +23,8 @@ __all__ = ("prune_at", "prune_with", "transaction_of")
 
 def transaction_of(database: object, schema: str | None) -> Transaction:
     """Return the transaction in which ``database`` is; raises RecordError if it would commit by itself."""
-    connection = database.connection() if isinstance(database, (Session, scoped_session)) else database
+    session: Any = database() if isinstance(database, scoped_session) else database
+    connection = session.connection() if isinstance(session, Session) else database
     if not isinstance(connection, Connection):
         _refuse(database)
     statements = _statements_for(connection.dialect, schema)
@@ -33,7 +34,9 @@ def transaction_of(database: object, schema: str | None) -> Transaction:
         connection.begin()  # as its first statement would
     if _commits_alone(connection):
         raise _outside("a connection in AUTOCOMMIT")
-    return _Transaction(connection, statements, schema)
+    # A Session that is to live in a savepoint, as in a test suite, has its transaction there.
+    lives_in_savepoint = getattr(session, "join_transaction_mode", None) == "create_savepoint"
+    return _Transaction(connection, statements, schema, session if lives_in_savepoint else connection)
 
 
 def _statements_for(dialect: Any, schema: str | None) -> Statements:
@@ -83,9 +86,10 @@ def _statements(database: str, table: str) -> Statements:
 
 
 class _Transaction(Transaction):
-    def __init__(self, connection: Connection, statements: Statements, schema: str | None) -> None:
+    def __init__(self, connection: Connection, statements: Statements, schema: str | None, nests: Any) -> None:
         super().__init__(statements)
         self._connection = connection
+        self._nests = nests
         self._schema = schema
 
     def execute(self, statement: str, values: Mapping[str, Any]) -> int:
@@ -105,13 +109,9 @@ class _Transaction(Transaction):
                 raise no_table(table, advice) from exc
             raise
 
-    def may_commit_alone(self) -> bool:
-        """Whether it is a savepoint of SQLite: the driver begins with the first write, not with a savepoint."""
-        if self._connection.dialect.name != "sqlite" or not self._connection.in_nested_transaction():
-            return False
-        driver: Any = self._connection.connection.dbapi_connection
-        autocommit = getattr(driver, "autocommit", None)  # from Python 3.12 on; False: it has begun
-        return driver.isolation_level is not None and not isinstance(autocommit, bool)
+    def in_savepoint(self) -> bool:
+        nested: bool = self._nests.in_nested_transaction()
+        return nested
 
     def mark(self) -> object:
         return self._connection.get_transaction()

@@ -93,9 +93,9 @@ class Transaction(ABC):
     def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         """Return the rows that it finds."""
 
-    def may_commit_alone(self) -> bool:
-        """Whether the end of a savepoint may commit what was inserted in it."""
-        return False
+    @abstractmethod
+    def in_savepoint(self) -> bool:
+        """Whether a part of it is open that can be rolled back while the rest commits."""
 
     @abstractmethod
     def mark(self) -> object:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .current import TaskCall, carry
+from .current import Running
 from .keyed import once
 from .task import OnceTask, check_tasks, current_window
 
-__all__ = ("OnceTask", "TaskCall", "carry", "check_tasks", "current_window", "once")
+__all__ = ("OnceTask", "Running", "check_tasks", "current_window", "once")

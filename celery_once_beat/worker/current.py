@@ -1,11 +1,12 @@
 """Which call of a task this code belongs to, also in the threads and event loops to which its context is handed on.
 
 Celery keeps the calls of a thread in that thread. A coroutine that a body runs by ``asgiref.sync.async_to_sync``, or a
-function that it runs by ``asyncio.to_thread``, runs in another one.
+function that it runs by ``asyncio.to_thread``, runs in another one. A plain thread gets no context.
 """
 
 from __future__ import annotations
 
+import threading
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -22,11 +23,36 @@ class TaskCall(NamedTuple):
 _carried: ContextVar[TaskCall | None] = ContextVar("once_call", default=None)
 
 
-def carry(call: TaskCall | None) -> TaskCall | None:
-    """Let ``call`` be carried to whoever gets this context; return what was carried before, to be carried again."""
-    before = _carried.get()
-    _carried.set(call)
-    return before
+class Running:
+    """A call that runs until :meth:`end`. Meanwhile whoever gets this context carries it."""
+
+    def __init__(self, task: Any, request: Any) -> None:
+        self.task = task
+        self._outer = _carried.get()
+        _carried.set(TaskCall(task, request))
+        _running.add(self)
+
+    def end(self) -> None:
+        """Carry again what was carried before."""
+        _running.discard(self)
+        _carried.set(self._outer)
+
+
+#: The calls that run in this process, in any thread.
+_running: set[Running] = set()
+
+
+def may_be_called(task: Any) -> bool:
+    """Whether this code, which knows no call of ``task``, may work for one all the same.
+
+    It may if it is in a call of another task, or in a thread of a process in which ``task`` runs now, or of a worker.
+    Nobody starts a main thread to work for a body.
+    """
+    if current_call() is not None:
+        return True
+    if threading.get_ident() == threading.main_thread().ident:
+        return False
+    return task.__trace__ is not None or any(running.task is task for running in tuple(_running))
 
 
 def carried_call() -> TaskCall | None:

@@ -18,6 +18,7 @@ import contextlib
 import copy
 import hashlib
 import inspect
+import json
 import logging
 import re
 import sys
@@ -56,6 +57,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Every = timedelta | float | str | BaseSchedule
+Key = str | int | uuid.UUID | tuple[str | int | uuid.UUID, ...]
 
 _AN_EVERY = f"a timedelta, seconds, a schedule like crontab(hour=2, minute=0), or {A_SPAN}, at least 1 ms"
 _MAX_KEY = 1024
@@ -91,7 +93,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
 
     def __init__(
         self,
-        key: str,
+        key: Key,
         *,
         every: Every,
         tz: tzinfo | str | None = None,
@@ -384,10 +386,10 @@ class Child:
     """A task's message that is sent once for a key and window; see :meth:`OnceTask.apply_once`."""
 
     def __init__(
-        self, task: WindowTask, key: object, window: Window | None, every: Every | None, tz: tzinfo | str | None
+        self, task: WindowTask, key: Key, window: Window | None, every: Every | None, tz: tzinfo | str | None
     ) -> None:
         within = task.name if window is None else f"{task.name}@{_short(window.entry)}"
-        name = f"{within}:{_check_key(key if isinstance(key, str) else str(key))}"
+        name = f"{within}:{_check_key(key)}"
         if (window is None) == (every is None):
             raise SettingError(f"{name}: give window= or every=, one of the two")
         self._task = task
@@ -436,10 +438,31 @@ class Child:
 
 
 def _check_key(key: object) -> str:
-    # Half of a surrogate pair has no bytes.
-    if not isinstance(key, str) or not 0 < len(key.encode(errors="ignore")) <= _MAX_KEY or not key.isprintable():
-        raise SettingError(f"key: found {shown(key)}, expected a text of 1 to {_MAX_KEY} bytes")
-    return key
+    """Return a key's text, the same in every process; raises SettingError for what has none."""
+    text = json.dumps([*map(_word, key)], ensure_ascii=False) if isinstance(key, tuple) and key else _word(key)
+    if len(text.encode()) > _MAX_KEY:
+        raise _wrong_key(key)
+    return text
+
+
+def _word(key: object) -> str:
+    if isinstance(key, str):
+        text = str.__str__(key)  # an enum's member is its value
+    elif isinstance(key, uuid.UUID):
+        text = str(key)
+    elif isinstance(key, int) and not isinstance(key, bool) and key.bit_length() < _MAX_KEY:
+        text = int.__repr__(key)
+    else:
+        raise _wrong_key(key)
+    if not text or not text.isprintable():
+        raise _wrong_key(key)
+    return text
+
+
+def _wrong_key(key: object) -> SettingError:
+    return SettingError(
+        f"key: found {shown(key)}, expected a text of 1 to {_MAX_KEY} bytes, an int, a UUID, or a tuple of these"
+    )
 
 
 def _short(entry: str) -> str:

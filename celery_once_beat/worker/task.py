@@ -25,7 +25,7 @@ from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
 from celery_once_beat.effects import Effects
-from celery_once_beat.errors import NewerVersionError, OnceError, SettingError
+from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import (
     OVERLAP,
@@ -41,9 +41,9 @@ from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_ca
 from celery_once_beat.wording import did_you_mean
 
 from .awaited import called, check_asyncio
-from .current import TaskCall, carried_call, carry, current_call
+from .current import Running, carried_call, current_call, may_be_called
 from .execution import DELIVERY, Execution, traced
-from .keyed import Child, Every, window_of_block
+from .keyed import Child, Every, Key, window_of_block
 from .put_back import put_back
 from .turn import close_unrun
 from .waiting import RAW
@@ -134,13 +134,22 @@ class OnceTask(_Task):
     def window(self) -> Window:
         """The window for which this execution's message was sent; else the call's own, whose ``scheduled`` is False.
 
-        Also in threads and event loops that run for the body, as by ``asgiref.sync.async_to_sync``. If nothing was
-        called (``task.run()`` by itself, or outside of any body), each look makes a new one.
+        Also in threads and event loops that have the body's context, as by ``asyncio.to_thread`` or
+        ``asgiref.sync.async_to_sync``. A plain thread, as of a ThreadPoolExecutor, has none: there, and in another
+        task's body, RecordError is raised. If nothing was called (``task.run()`` by itself, or outside of any body),
+        each look makes a new one.
         """
         request = self.request_stack.top
         if request is None:
             carried = carried_call()
-            request = carried.request if carried is not None and carried.task is self else None
+            if carried is not None and carried.task is self:
+                request = carried.request
+            elif may_be_called(self):
+                raise RecordError(
+                    f"task {self.name!r}, window: found a thread, or another task's body, that knows no call of the "
+                    "task, expected its body; write 'window = self.window' there and hand that on, or run the thread's "
+                    "function by contextvars.copy_context().run"
+                )
         return self._window_in(request)
 
     def _window_in(self, request: Any) -> Window:
@@ -173,22 +182,22 @@ class OnceTask(_Task):
         request: Any = self.request_stack.top
         if request.called_directly:
             request._once_began = time.time()
-            request._once_outer = carry(TaskCall(self, request))
+            request._once_running = Running(self, request)
 
     def pop_request(self) -> None:
         """As Celery's."""
         request: Any = self.request_stack.top
         super().pop_request()
-        if hasattr(request, "_once_outer"):
-            carry(request._once_outer)
+        if hasattr(request, "_once_running"):
+            request._once_running.end()
 
     def _call(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
-        outer = carry(TaskCall(self, request))
+        running = Running(self, request)
         try:
             result = call(*args, **kwargs)
         finally:
-            carry(outer)
+            running.end()
         if isinstance(result, (Coroutine, AsyncGenerator)):
             close_unrun(result)
             raise _never_awaited(self)
@@ -289,7 +298,7 @@ class OnceTask(_Task):
         args: Any = None,
         kwargs: Any = None,
         *,
-        key: object,
+        key: Key,
         window: Window | None = None,
         every: Every | None = None,
         tz: tzinfo | str | None = None,
@@ -297,6 +306,7 @@ class OnceTask(_Task):
     ) -> Any:
         """As ``apply_async``, but once for each ``key`` (a user's id, for example) and window, however many ask.
 
+        A key is a text, an int, a UUID, or a tuple of these. Anything else raises SettingError: its text may differ.
         Give one of two: ``window=self.window``, then a task's children are sent once, also if it runs again after a
         crash within ``once_beat_retention``; or ``every`` (and ``tz``), as ``celery_once_beat.once`` takes it, for its
         present window. Further ``options`` are those of ``apply_async``. Returns the AsyncResult, or None if the
@@ -311,7 +321,7 @@ class OnceTask(_Task):
         args: Any = None,
         kwargs: Any = None,
         *,
-        key: object,
+        key: Key,
         window: Window | None = None,
         every: Every | None = None,
         tz: tzinfo | str | None = None,
@@ -403,8 +413,8 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 def current_window() -> Window | None:
     """Return the window of the OnceTask's body or ``once()`` block that this code runs in; None outside of both.
 
-    The innermost counts. Also in threads and event loops that run for the body, as by ``asyncio.to_thread`` or
-    ``asgiref.sync.async_to_sync``.
+    The innermost counts. Also in threads and event loops that have the body's context, as by ``asyncio.to_thread`` or
+    ``asgiref.sync.async_to_sync``; a plain thread has none.
     """
     of_block, call = window_of_block(), current_call()
     if of_block is not None or call is None:

@@ -94,7 +94,7 @@ except WindowRecorded as exc:
 
 
 def test_what_is_rolled_back_was_not_recorded(project: Shop) -> None:
-    """In a transaction, and in a savepoint of one."""
+    """A transaction takes its row with it; a savepoint of one has none that it could take."""
     assert project.orm("""
 try:
     with transaction.atomic():
@@ -105,16 +105,17 @@ except ZeroDivisionError:
 write(1)
 mine = execution("other")
 with transaction.atomic():
-    try:
-        with transaction.atomic():
+    with transaction.atomic():
+        try:
             mine.record()
-            raise ZeroDivisionError
-    except ZeroDivisionError:
-        pass
-    mine.record()
-    mine.record(result="at the end")
-result = [written(), list(RecordedWindow.objects.order_by("entry").values_list("entry", "result"))]
-""") == [[1], [["nightly", None], ["other", '"at the end"']]]
+        except RecordError as exc:
+            said = str(exc)
+    with transaction.atomic(savepoint=False):
+        mine.record()
+    with transaction.atomic():
+        mine.record(result="at the end")
+result = [said[:25], written(), list(RecordedWindow.objects.order_by("entry").values_list("entry", "result"))]
+""") == ["record: found a savepoint", [1], [["nightly", None], ["other", '"at the end"']]]
 
 
 def test_a_refused_transaction_stays_usable(project: Shop) -> None:
@@ -228,6 +229,8 @@ class Case(TestCase):
         write(2, first)  # as far as a test can tell, one transaction
         with self.assertRaises(WindowRecorded):
             write(3)
+        with transaction.atomic(), transaction.atomic(), self.assertRaises(RecordError):
+            execution("other").record()  # as outside of a test
 import unittest
 outcome = unittest.TestResult()
 unittest.TestSuite([Case()]).run(outcome)

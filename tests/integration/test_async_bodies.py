@@ -6,6 +6,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from contextvars import copy_context
 from functools import wraps
 from typing import Any
 
@@ -16,7 +19,7 @@ from processes import wait_until
 from system import System
 
 from celery_once_beat import OnceTask, Window, current_window, once
-from celery_once_beat.errors import SettingError
+from celery_once_beat.errors import RecordError, SettingError
 from celery_once_beat.testing import executing, window
 from celery_once_beat.worker import check_tasks
 
@@ -146,6 +149,36 @@ def test_the_window_is_carried(app: Celery, call: Any) -> None:
     assert asyncio.run(asyncio.to_thread(current_window)) is None
 
 
+@pytest.mark.parametrize(
+    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
+)
+@pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
+def test_a_plain_thread_knows_no_window(app: Celery, call: Any, within: bool) -> None:
+    """Nor does another task's body: there self.window raises, and says what to write. A made-up one would be another."""
+
+    @app.task(bind=True, shared=False)
+    def other(self) -> Any:
+        return self.window
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> list[Any]:
+        with ThreadPoolExecutor() as pool:
+            context = copy_context()
+            refused = pool.submit(lambda: self.window)
+            knows = [pool.submit(context.run, lambda: self.window), pool.submit(lambda window=self.window: window)]
+        for run in (refused.result, other.run):
+            with pytest.raises(RecordError, match=r"write 'window = self\.window' there .*copy_context\(\)\.run"):
+                run()
+        assert other().entry != self.window.entry, "a call has one of its own"
+        return [self.window, *(future.result() for future in knows)]
+
+    with executing(report, TWO) if within else nullcontext():
+        first, *others = call(report)
+    assert others == [first] * 2
+    assert report.window != report.window, "nothing runs"
+    assert asyncio.run(asyncio.to_thread(lambda: report.window)) is not None
+
+
 def test_the_innermost_counts(app: Celery, redis_url: str) -> None:
     """A block in a body, and a body that a block calls."""
 
@@ -190,6 +223,23 @@ def test_bodies_that_await(system: System, pool: str) -> None:
         assert event["held"]
         assert event["same"]
     worker.stop()
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
+def test_threads_of_a_body(system: System, pool: str) -> None:
+    """Each finds its body's window or raises: in threads, greenlets and after the body; also with others beside it."""
+    system.app = "apps.threads_app"
+    app = Celery("sender", broker=system.broker_url, task_cls=OnceTask, set_as_current=False)
+    app.conf.update(once_beat_redis_url=system.store_url, task_default_queue=system.queue)
+    worker = system.worker(pool=pool, concurrency=2)
+    for _ in range(2):
+        app.send_task("apps.threads_app.report")
+    wait_until(lambda: len(system.ledger.read("left")) == 2, "they ran", 60)
+    worker.stop()
+    for event in system.ledger.read("looked"):
+        assert event["found"] in ("RecordError", event["window"])
+    assert {event["how"] for event in system.ledger.read("looked") if event["found"] == event["window"]} >= {"context"}
+    assert {event["found"] for event in system.ledger.read("left")} == {"RecordError"}
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])

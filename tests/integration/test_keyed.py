@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -66,7 +68,7 @@ def test_one_caller_gets_the_window(redis_url: str, raw: redis.Redis) -> None:
     assert raw.get(key).startswith("done:done:")
     assert raw.ttl(key) >= (window.end - datetime.now(UTC)).total_seconds()
     fences = raw.keys("once:key:*:entry:*")
-    assert all(raw.hkeys(name) == ["fence"] and raw.ttl(name) > 0 for name in fences)
+    assert all(raw.hkeys(name) == ["fence", "attempts"] and raw.ttl(name) > 0 for name in fences)
     assert sorted(raw.keys("once:*")) == sorted([*raw.keys("once:key:*run:*"), *fences]), "nothing else"
 
 
@@ -274,7 +276,7 @@ def test_a_begin_that_no_replica_has(redis_url: str, raw: redis.Redis, monkeypat
     wait_until(lambda: not raw.keys("once:*run:lonely:*"), "it is given back", 60)
 
 
-def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis) -> None:
+def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the body raises is the caller's; the window has failed, and runs again only where that is asked for."""
     with pytest.raises(ZeroDivisionError), once("fails", **YEARLY, url=redis_url):
         _ = 1 / 0
@@ -291,9 +293,19 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis) -> None:
     (key,) = raw.keys("once:*run:again:*")
     assert 590 < raw.ttl(key) <= 600
     raw.delete(key)  # its time has come
-    with turn as second:
+    with pytest.raises(ZeroDivisionError), turn as second:
         assert second.start == first.start
         assert second.fence >= first.fence
+        assert [first.attempt, second.attempt] == [1, 2]
+        _ = 1 / 0
+    raw.delete(key)
+    begin, replies = Store.begin_now, []
+    monkeypatch.setattr(
+        Store, "begin_now", lambda *given: [replies.append(begin(*given)) for _ in range(2)] and replies[-1]
+    )
+    with turn as third:
+        assert third.attempt == 3
+    assert replies[0] == replies[1], "its reply was lost"
     with turn as window:
         assert window is None, "it is done"
 
@@ -326,9 +338,9 @@ def test_its_signals_say_what_a_tasks_say(redis_url: str) -> None:
 
 def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis) -> None:
     """SystemExit and KeyboardInterrupt record nothing: the lease runs out, and the next caller begins."""
-    for how in (SystemExit, KeyboardInterrupt):
+    for number, how in enumerate((SystemExit, KeyboardInterrupt)):
         turn = once("exits", **YEARLY, url=redis_url, lease=0.5)
-        assert turn.__enter__() is not None
+        assert turn.__enter__().attempt == number + 1
         turn.__exit__(how, how(), None)
         wait_until(lambda: not raw.keys("once:*run:exits:*"), "its lease has run out", 60)
 
@@ -418,11 +430,54 @@ def test_what_cant_be_is_said_at_once(given: dict[str, Any], text: str) -> None:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["", 5, None, "x" * 2000])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "a\n",
+        None,
+        True,
+        1.5,
+        {1},
+        [1],
+        object(),
+        (),
+        ("a", None),
+        (("a",),),
+        "x" * 2000,
+        ("x" * 600,) * 2,
+        (10**5000,),
+    ],
+)
 def test_a_wrong_key(key: Any) -> None:
-    """A key is a text."""
-    with pytest.raises(SettingError, match="key: found"):
-        once(key, every="1h", url="redis://127.0.0.1:1/0")
+    """What has no text, or another one in another process, is refused by once() and by apply_once alike."""
+    task = _app_at("redis://127.0.0.1:1/0").task(wait_until, name="tests.keyed", base=OnceTask, shared=False)
+    window = Window("report", datetime(2026, 11, 21, 8, tzinfo=UTC), None)
+    for call in (
+        lambda: once(key, every="1h", url="redis://127.0.0.1:1/0"),
+        lambda: task.apply_once(key=key, window=window),
+        lambda: asyncio.run(task.apply_once_async(key=key, every="1h")),
+    ):
+        with pytest.raises(
+            SettingError, match="^key: found .*, expected a text of 1 to 1024 bytes, an int, a UUID, or a t"
+        ):
+            call()
+
+
+def test_keys_are_told_from_each_other(redis_url: str) -> None:
+    """A text, a number, a UUID and a tuple of these each name windows of their own; a number is its text."""
+
+    class Kind(str, Enum):
+        MAIL = "mail"
+
+    user = UUID(int=7)
+    keys = ["mail", 7, user, ("mail", 7), ("mail", "7,8"), ("mail", "7", "8"), ("mail:7",), "mail:7", (user, -1)]
+    for key in keys:
+        with once(key, **YEARLY, url=redis_url) as window:
+            assert window is not None
+    for key in [*keys, Kind.MAIL, "7", str(user), ("mail", "7")]:
+        with once(key, **YEARLY, url=redis_url) as window:
+            assert window is None
 
 
 @pytest.mark.parametrize(

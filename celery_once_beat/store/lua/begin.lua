@@ -74,6 +74,11 @@ if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
 end
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.buffer and 'buffer_' .. entry.buffer or entry.overlap
 local buffers = string.sub(overlap, 1, 7) == 'buffer_'
+-- How often a key's window has begun: '<start> <number>' of the one that began last.
+local function key_attempts()
+  local start, number = string.match(redis.call('HGET', ENTRY, 'attempts') or '', '^(%S+) (%d+)$')
+  return start == START and whole(number) or 0
+end
 local function answer(fence, attempt)
   if MARKS then
     mark_worker()
@@ -89,7 +94,7 @@ if began or kind == 'run' and owner == OWNER then
   if open then
     set_deadline(NOW + LEASE + MARGIN)
   end
-  return answer(fence, open and window.attempts or 1)
+  return answer(fence, open and window.attempts or KEYED and math.max(key_attempts(), 1) or 1)
 end
 if kind == 'run' and not (open or TRACKED and passed()) then
   return {'busy', 'runs alone'}
@@ -113,14 +118,18 @@ if not open then
   end
   -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
   fence = int(fence)
+  local attempt = KEYED and key_attempts() + 1 or 1
   redis.call('HSET', ENTRY, 'fence', fence)
   if not KEYED then
     keep_entry()
-  elseif redis.call('PTTL', ENTRY) < tonumber(RETENTION) then
-    redis.call('PEXPIRE', ENTRY, RETENTION)
+  else
+    redis.call('HSET', ENTRY, 'attempts', START .. ' ' .. int(attempt))
+    if redis.call('PTTL', ENTRY) < tonumber(RETENTION) then
+      redis.call('PEXPIRE', ENTRY, RETENTION)
+    end
   end
   set_running(fence)
-  return answer(fence, 1)
+  return answer(fence, attempt)
 end
 
 if window.released == TO_RUN_AGAIN then

@@ -2,7 +2,7 @@
 -- child began, doesn't know the fence (0). Sent again, it answers as it did the first time.
 --
 -- After AGAIN ms (0: never) the same window runs again, up to max_attempts executions; what the entry says of failures goes
--- first. A window of a key has no attempts.
+-- first. A window of a key may run again as often as it fails.
 --
 -- FAILURE is what a failure says, for people, '' for nothing; then FAILURES is given.
 --

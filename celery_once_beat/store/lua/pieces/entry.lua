@@ -5,6 +5,7 @@
 --   since         the cursor from which the present definition counts
 --   ttl           how long the hash lives after the last contact
 --   fence         the largest that a begin was given
+--   attempts      of a key: '<start> <number>', how often its window began that began last
 --   last_done     start of the latest window that was done; absent: none
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
