@@ -47,14 +47,17 @@ class OnceRequest(Request):
     """A delivery of a window's message has a name of its own, which the child and the main process both know."""
 
     def __init__(self, message: Any, **options: Any) -> None:
+        headers = message.headers if options.get("headers") is None else options["headers"]
+        if find_among(headers, headers.get("headers")) is None:  # most messages have no window
+            super().__init__(message, **options)
+            return
         # Before Celery writes into its headers; of an older protocol of Celery's the body is decoded already.
         kept = None if options.get("decoded") else kept_of(message)
         super().__init__(message, **options)
         request = self.request_dict
-        if find_among(request, request.get("headers")) is not None:
-            request[DELIVERY] = delivery_name(self.hostname)
-            if kept is not None and may_wait(self.task, request):
-                request[RAW] = kept
+        request[DELIVERY] = delivery_name(self.hostname)
+        if kept is not None and may_wait(self.task, request):
+            request[RAW] = kept
 
     def maybe_expire(self) -> Literal[True] | None:
         """Celery remembers the id of what has expired as revoked, and tells it to other workers.

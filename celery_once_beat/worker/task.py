@@ -483,11 +483,12 @@ def _start_beat(sender: Any, **_: Any) -> None:
 
 def _look_for_others(service: Any) -> None:
     """Warn a stock beat once others claim windows beside it: they may have started at the same time, or days later."""
-    others = None
-    while not others:
-        time.sleep(_OTHERS_LOOKED_FOR)
+    stopped = service._is_stopped  # noqa: SLF001  # Celery's, an Event; nothing else says that a beat has ended
+    while not stopped.wait(_OTHERS_LOOKED_FOR):
         others = _beats_that_claim(service.app)
-    _warn_of_stock(service, others)
+        if others and not stopped.is_set():
+            _warn_of_stock(service, others)
+            return
 
 
 def _warn_of_stock(service: Any, others: int | None) -> None:

@@ -333,6 +333,33 @@ def test_all_enabled_rows_are_read(make: Any, rows: Any, read: Any, monkeypatch:
     assert left == {f"at {hour}" for hour in (4, 10, 11, 12, 13, 14)}
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"start_time": -DAY},
+        {"start_time": DAY},
+        {"expires": DAY},
+        {"expires": -DAY},
+        {"start_time": -DAY, "one_off": True},
+    ],
+)
+@pytest.mark.parametrize("when", [{"interval": 30}, {"cron": "0 2 * * *"}], ids=["interval", "cron"])
+def test_is_due_as_the_base_has_it(make: Any, when: dict[str, Any], bounds: dict[str, Any]) -> None:
+    """For code that asks entries itself, other than a beat: nothing is written for that."""
+    from django_celery_beat.schedulers import ModelEntry
+
+    now = datetime.now(UTC)
+    moments = {name: now + by if isinstance(by, timedelta) else by for name, by in bounds.items()}
+    entry = make(**when, last_run_at=now - HOUR, **moments)
+    found = entry.is_due()
+    entry.model.refresh_from_db()
+    assert entry.model.enabled
+    expected = ModelEntry(entry.model, app=entry.app).is_due()
+    assert found.is_due == expected.is_due
+    assert found.next == pytest.approx(expected.next, abs=5)
+
+
 def test_a_window_missed_in_an_outage_runs_once(make: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stock: not on the day of the outage, since it isn't read then; twice on the next, two hours early and in time."""
     from django_celery_beat import schedulers

@@ -275,14 +275,19 @@ def test_two_databases(new_base: Callable[..., Base]) -> None:
 
 
 @pytest.mark.parametrize("step", ["", "another"])
-@pytest.mark.parametrize("through", [lambda session: session, lambda session: session.connection()], ids=["orm", "core"])
+@pytest.mark.parametrize(
+    "through", [lambda session: session, lambda session: session.connection()], ids=["orm", "core"]
+)
 def test_no_row_in_a_savepoint(base: Base, through: Callable[[Session], Any], step: str) -> None:
     """It would go with the savepoint, while what else is written commits: recorded in the transaction, or not at all."""
     first = execution()
     with Session(base.engine) as session, session.begin():
         if step:
             first.record(session)
-        with session.begin_nested(), pytest.raises(RecordError, match=r"found a savepoint, .* before the nested atomic"):
+        with (
+            session.begin_nested(),
+            pytest.raises(RecordError, match=r"found a savepoint, .* before the nested atomic"),
+        ):
             first.record(through(session), step)
         assert first.record(session, step)
     assert [row.step for row in base.rows()] == ["", step][not step :]

@@ -9,6 +9,7 @@ import sys
 from datetime import datetime, timezone
 from functools import partial
 from threading import Thread
+from threading import enumerate as enumerate_threads
 
 import filled
 import pytest
@@ -117,6 +118,25 @@ def test_a_forgotten_stock_beat_is_warned_of(
         looks.join(30)
         store.close()
     assert "this beat runs Scheduler, which sends each window once more than the 1 that claim windows" in caplog.text
+
+
+def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts and stops beats has no thread of those that have stopped, and Redis isn't asked for them."""
+    monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
+
+    def looks() -> list[Thread]:
+        return [thread for thread in enumerate_threads() if thread.name == "once-others"]
+
+    for _ in range(2):
+        service = Service(
+            Celery("stock", broker=redis_url, set_as_current=False), scheduler_cls=Scheduler, max_interval=0.1
+        )
+        beat = Thread(target=service.start)
+        beat.start()
+        wait_until(lambda: len(looks()) == 1, "it looks for others", 30)
+        service.stop(wait=True)
+        beat.join()
+        wait_until(lambda: not looks(), "it looks no more", 30)
 
 
 def test_a_schedule_that_raises(system: System) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery.worker.request import Request
 
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, WindowKey, encode_headers
+from celery_once_beat.worker.execution import DELIVERY
 from celery_once_beat.worker.request import OnceRequest, _read_waiting
 from celery_once_beat.worker.reserved import Waiting
 
@@ -60,3 +62,20 @@ def test_what_the_store_is_not_told_of(headers: dict[str, Any], caplog: pytest.L
 def test_a_request_that_is_not_ours() -> None:
     """The task of another base, in the same worker."""
     assert read(HEADERS, Request) is None
+
+
+def test_a_message_without_a_window_is_the_bases_alone() -> None:
+    """Nothing else of it is read: tests of other people's have messages that are mocks."""
+    headers = {"id": "one", "task": "plain", "argsrepr": "", "kwargsrepr": ""}
+    message = Mock(headers=headers, content_type="application/json", payload=([], {}, {}))
+    message.properties.get.return_value = None
+    made = OnceRequest(message, app=Mock(), task=Mock(), hostname="here")
+    assert DELIVERY not in made.request_dict
+    assert (
+        DELIVERY
+        in OnceRequest(
+            Mock(headers={**headers, **HEADERS}, delivery_info={}, properties={}),
+            app=Mock(),
+            task=Mock(once_limit="one"),
+        ).request_dict
+    )

@@ -86,8 +86,7 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         return Bounded(inner, begins=begins, ends=ends, anchor=anchor, one_off=one_off)
 
     def _disable(self, model: Any) -> None:
-        """As the base's, without the write: a wrong row is named, and not disabled."""
-        raise SettingError(f"row {model.name!r} can't be made an entry")
+        """Write nothing: the base's ``is_due`` calls it for a row that has expired."""
 
     @classmethod
     def _unpack_options(
