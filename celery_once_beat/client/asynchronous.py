@@ -1,16 +1,18 @@
-"""The same for asyncio: each method of :class:`Schedules` in a thread."""
+"""The same for asyncio: each method of :class:`Schedules` in a thread of its store's."""
 
 from __future__ import annotations
 
-import asyncio
+import builtins
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from celery import Celery
 
+from celery_once_beat.awaited import called_within
 from celery_once_beat.errors import OnceError
 from celery_once_beat.schedules import Schedule
+from celery_once_beat.settings import check_seconds
 
 from .schedules import Schedules
 
@@ -27,7 +29,7 @@ def _twin(
 
     @functools.wraps(method)
     async def twin(self: AsyncSchedules, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+        return await self._call(functools.partial(method, self.sync, *args, **kwargs))
 
     return twin
 
@@ -35,7 +37,8 @@ def _twin(
 class AsyncSchedules:
     """The methods of ``Schedules``, to be awaited; ``list`` by ``async for``. It is made in the same way.
 
-    A call that is cancelled may have been carried out all the same.
+    A call that is cancelled may have been carried out all the same. So may one that takes longer than ``timeout``
+    seconds, which raises StoreUnavailableError then: while Redis hangs, each waits so long, however many there are.
     """
 
     def __init__(
@@ -45,9 +48,14 @@ class AsyncSchedules:
         url: str | None = None,
         key_prefix: str | None = None,
         redis_options: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
     ) -> None:
         #: What does the work, in threads.
         self.sync = Schedules(app, url=url, key_prefix=key_prefix, redis_options=redis_options)
+        self._timeout: float = check_seconds(0.001)("AsyncSchedules, timeout", timeout)
+
+    async def _call(self, call: Callable[[], R]) -> R:
+        return await called_within(self._timeout, self.sync._store, call)  # noqa: SLF001  # of the same box
 
     set = _twin(Schedules.set)
     check = _twin(Schedules.check)
@@ -69,6 +77,6 @@ class AsyncSchedules:
     ) -> AsyncIterator[Schedule]:
         """As :meth:`Schedules.list`: ``async for``."""
         pages = self.sync._pages(prefix, after, wrong)  # noqa: SLF001  # of the same box
-        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+        while (page := await self._call(functools.partial(builtins.next, pages, None))) is not None:
             for each in page:
                 yield each

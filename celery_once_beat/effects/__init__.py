@@ -74,7 +74,8 @@ class Effects:
 
     @cached_property
     def _execution(self) -> str:
-        return vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
+        name: str = vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
+        return name
 
     def key(self, window: Window) -> str:
         """Return the window's idempotency key: its task id, but for runs that were ordered.

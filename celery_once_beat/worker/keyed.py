@@ -35,6 +35,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedule
 
 from celery_once_beat import signals
+from celery_once_beat.awaited import called, check_asyncio, seen_through, threads_of
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import caller_name
 from celery_once_beat.rules import latest_start, read_zone
@@ -43,7 +44,6 @@ from celery_once_beat.store import Again, Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
-from .awaited import called, check_asyncio, seen_through, threads_of
 from .current import TaskCall, current_call
 from .leases import leases_of
 from .turn import Turn, WindowTask, close_unrun, is_awaited, is_death, wait_for
@@ -71,6 +71,7 @@ _TRIES = 3
 class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
     """Give each window of ``key`` to one of the callers: a decorator, and a context manager, also for asyncio.
 
+    ``key`` is a text, an int, a UUID, or a tuple of these.
     ``every`` says when windows start: a timedelta, seconds, a schedule, or a text like ``"90s"``, ``"5m"``, ``"1h"``,
     ``"1d"``. Whole days begin at midnight in ``tz`` (default: the app's time zone, UTC with ``url``). Windows are
     coordinated through the Redis of ``app``, or at ``url``; give one of the two. ``lease`` is in seconds (default:

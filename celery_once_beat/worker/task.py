@@ -24,6 +24,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 
+from celery_once_beat.awaited import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.logs import about
@@ -40,7 +41,6 @@ from celery_once_beat.store import Store, check_client, store_of
 from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
 from celery_once_beat.wording import did_you_mean
 
-from .awaited import called, check_asyncio
 from .current import Running, carried_call, current_call, may_be_called
 from .execution import DELIVERY, Execution, traced
 from .keyed import Child, Every, Key, window_of_block

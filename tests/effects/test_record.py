@@ -279,7 +279,7 @@ def test_two_databases(new_base: Callable[..., Base]) -> None:
     "through", [lambda session: session, lambda session: session.connection()], ids=["orm", "core"]
 )
 def test_no_row_in_a_savepoint(base: Base, through: Callable[[Session], Any], step: str) -> None:
-    """It would go with the savepoint, while what else is written commits: recorded in the transaction, or not at all."""
+    """It would go with the savepoint, while what else is written commits. In the transaction around it there is one."""
     first = execution()
     with Session(base.engine) as session, session.begin():
         if step:

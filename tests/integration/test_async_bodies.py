@@ -154,7 +154,7 @@ def test_the_window_is_carried(app: Celery, call: Any) -> None:
 )
 @pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
 def test_a_plain_thread_knows_no_window(app: Celery, call: Any, within: bool) -> None:
-    """Nor does another task's body: there self.window raises, and says what to write. A made-up one would be another."""
+    """Nor does another task's body: there self.window raises and says what to write, rather than make one up."""
 
     @app.task(bind=True, shared=False)
     def other(self) -> Any:

@@ -121,7 +121,7 @@ def test_a_forgotten_stock_beat_is_warned_of(
 
 
 def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that starts and stops beats has no thread of those that have stopped, and Redis isn't asked for them."""
+    """A process that starts and stops beats has no thread of those that have stopped; Redis isn't asked for them."""
     monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
 
     def looks() -> list[Thread]:

@@ -27,10 +27,9 @@ from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat import OnceTask, Window, current_window, once, signals
+from celery_once_beat import OnceTask, Window, awaited, current_window, once, signals
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.store.verbs import store_of
-from celery_once_beat.worker import awaited
 from celery_once_beat.worker.keyed import _app_at
 from celery_once_beat.worker.leases import leases_of
 

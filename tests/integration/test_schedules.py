@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,7 +22,7 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat import AsyncSchedules, Schedules
+from celery_once_beat import AsyncSchedules, Schedules, awaited
 from celery_once_beat.errors import (
     NewerVersionError,
     OnceError,
@@ -283,6 +285,46 @@ def test_the_async_twin(redis_url: str) -> None:
         await schedules.close()
 
     asyncio.run(use())
+
+
+def test_an_async_client_has_threads_of_its_own(redis_url: str) -> None:
+    """Functions in all of asyncio's threads may wait for it."""
+    schedules = AsyncSchedules(url=redis_url)
+
+    async def use() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(2))
+        all_wait = threading.Barrier(2)
+
+        def ask(_: int) -> Any:
+            all_wait.wait(30)
+            return asyncio.run_coroutine_threadsafe(schedules.get("none"), loop).result(30)
+
+        assert await asyncio.gather(*(asyncio.to_thread(ask, number) for number in range(2))) == [None, None]
+        await schedules.close()
+
+    asyncio.run(use())
+
+
+def test_an_async_client_of_a_redis_that_hangs(start_redis: Callable[..., RedisServer]) -> None:
+    """All of many calls get the error after the same time, and what waited for a thread isn't sent later."""
+    server = start_redis()
+    schedules = AsyncSchedules(url=server.url(), timeout=1.0)
+
+    async def use() -> None:
+        assert await schedules.get("none") is None
+        server.pause()
+        calls = (schedules.set(f"late-{number}", task="t", schedule=60) for number in range(64))
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, StoreUnavailableError)
+        assert [each async for each in schedules.list()]
+
+    with pytest.raises(StoreUnavailableError, match=r"no answer within 1 s; what was asked may have been carried out"):
+        asyncio.run(use())
+    server.resume()
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "once-awaited"], "all is asked", 60)
+    assert len(list(schedules.sync.list())) <= awaited._MOST
+    schedules.sync.close()
 
 
 # ------------------------------------------------------------------------------------------------ beats

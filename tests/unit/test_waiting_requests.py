@@ -71,11 +71,5 @@ def test_a_message_without_a_window_is_the_bases_alone() -> None:
     message.properties.get.return_value = None
     made = OnceRequest(message, app=Mock(), task=Mock(), hostname="here")
     assert DELIVERY not in made.request_dict
-    assert (
-        DELIVERY
-        in OnceRequest(
-            Mock(headers={**headers, **HEADERS}, delivery_info={}, properties={}),
-            app=Mock(),
-            task=Mock(once_limit="one"),
-        ).request_dict
-    )
+    message = Mock(headers={**headers, **HEADERS}, delivery_info={}, properties={}, payload=([], {}, {}))
+    assert DELIVERY in OnceRequest(message, app=Mock(), task=Mock(once_limit="one")).request_dict

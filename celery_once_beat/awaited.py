@@ -1,8 +1,8 @@
 """The store's calls for asyncio: each runs in a thread, so that no event loop waits for Redis.
 
 The threads aren't those of ``asyncio.to_thread``. Bodies may fill those, and wait in them for other windows to end; no
-thread would be left to record these ends. Here no call waits for another one, so a few threads are enough for any
-number of windows.
+thread would be left to record these ends. While Redis hangs, nothing else of the process waits for a thread, either.
+Here no call waits for another one, so a few threads are enough for any number of windows.
 
 A thread ends soon after the last call. It is a daemon: the end of a process doesn't wait for Redis.
 
@@ -17,6 +17,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,7 +26,7 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from celery_once_beat.errors import OnceError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import Store
 
 T = TypeVar("T")
@@ -111,6 +112,25 @@ async def called(store: Store, call: Callable[[], T]) -> T:
     if cancelled is not None:
         raise cancelled
     return future.result()
+
+
+async def called_within(seconds: float, store: Store, call: Callable[[], T]) -> T:
+    """As :func:`called`, and no longer than that; waiting for a thread counts. A cancellation goes on at once.
+
+    Raises StoreUnavailableError after that time. A call that no thread has begun by then isn't made.
+    """
+    until = time.monotonic() + seconds
+    late = StoreUnavailableError(f"no answer within {seconds:g} s; what was asked may have been carried out")
+
+    def in_time() -> T:
+        if time.monotonic() >= until:
+            raise late
+        return call()
+
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(threads_of(store).start(in_time)), seconds)
+    except asyncio.TimeoutError:
+        raise late from None
 
 
 async def seen_through(call: Future[Any]) -> asyncio.CancelledError | None:
