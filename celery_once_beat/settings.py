@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -303,7 +303,7 @@ class Settings:
     retention: float = _setting(86_400.0, check_seconds(1))
     #: What becomes of windows that are later than ``tolerance`` because no beat ran.
     catch_up: str = _setting("latest", check_choice(*CATCH_UP))
-    #: A window later than this is missed; None: never. Default: ``beat_cron_starting_deadline``.
+    #: A window later than this is missed, also one that waits in a queue; None: never.
     grace: float | None = _setting(None, check_seconds(0, optional=True))
     max_catch_up: int = _setting(1000, check_count(0))
     #: Up to this late a window is on time.
@@ -326,6 +326,8 @@ class Settings:
     effects_schema: str | None = _setting(None, _check_schema)
     #: Where ``celery once prune`` finds that table; None: it doesn't. May hold a password.
     effects_url: str | None = field(default=None, repr=False, metadata={"check": _check_database})
+    #: Celery's ``beat_cron_starting_deadline``: a beat claims no older window of a crontab; None: it does.
+    cron_starting_deadline: float | None = field(default=None, metadata={"celery": True})
 
     @classmethod
     def from_app(cls, app: Celery, *, connects: bool = True) -> Settings:
@@ -333,14 +335,13 @@ class Settings:
 
         ``connects=False``: the caller won't ask Redis, so none has to be set.
         """
-        known = {f.name: f for f in fields(cls)}
+        known = {f.name: f for f in _ours()}
         conf = app.conf
         values = {
             name: known[name].metadata["check"](PREFIX + name, conf[PREFIX + name]) for name in _given(app, known)
         }
-        if "grace" not in values:
-            deadline = check_seconds(0, optional=True)
-            values["grace"] = deadline("beat_cron_starting_deadline", conf.get("beat_cron_starting_deadline"))
+        deadline = "beat_cron_starting_deadline"
+        values["cron_starting_deadline"] = check_seconds(0, optional=True)(deadline, conf.get(deadline))
         if "key_prefix" not in values:
             values["key_prefix"] = _check_prefix(PREFIX + "key_prefix", _own_prefix(conf) + _DEFAULT_PREFIX)
         if values.get("heartbeat_file") is None:
@@ -361,10 +362,15 @@ class Settings:
         return getattr(self, name) if own is None else own
 
 
+def _ours() -> list[Field[Any]]:
+    """Return the settings that this package has: ``once_beat_<name>``."""
+    return [each for each in fields(Settings) if "celery" not in each.metadata]
+
+
 #: If unset, these follow the app's other settings: ``app.conf`` shows None.
-_DERIVED = ("redis_url", "redis_options", "key_prefix", "grace", "heartbeat_file")
+_DERIVED = ("redis_url", "redis_options", "key_prefix", "heartbeat_file")
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
-_SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in fields(Settings)}
+_SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in _ours()}
 _SHOWN[PREFIX + "board_links"] = {}
 _SHOWN[PREFIX + "limits"] = {}
 DEFAULTS.update(_SHOWN)  # type: ignore[arg-type]  # no namespace of options, as celery-types has it

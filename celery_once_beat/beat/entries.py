@@ -56,7 +56,7 @@ from celery_once_beat.rules import (
     spread_offset,
     zone_name,
 )
-from celery_once_beat.schedules import Composed, LoadedDefinition, describe
+from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describe
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
@@ -768,7 +768,8 @@ class Entries:
         task = self._tasks.get(source.task)
         zone = getattr(getattr(source, "app", None), "timezone", timezone.utc)
         timing = Timing.of(name, source.options or {}, task, zone)
-        policy = EntryPolicy.of(name, (source.options or {}).get("once"), task, self._settings)
+        is_cron = isinstance(source.schedule, (crontab, cron))
+        policy = EntryPolicy.of(name, (source.options or {}).get("once"), task, self._settings, cron=is_cron)
         tracked = policy.tracked
         if tracked is None:
             tracked = getattr(task, "once_closes_windows", False) and not self._eager

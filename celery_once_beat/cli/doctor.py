@@ -116,6 +116,8 @@ def _meaning(project: Project) -> Iterator[Finding]:
         "none": "none of them runs",
     }
     grace = "" if s.grace is None else f"; what is later than {s.grace:g} s never runs"
+    if s.cron_starting_deadline is not None:
+        grace += f"; of crontabs, what is claimed later than {s.cron_starting_deadline:g} s doesn't run"
     yield Finding(
         "catching up", "ok", f"windows more than {s.tolerance:g} s late, since no beat ran: {late[s.catch_up]}{grace}"
     )

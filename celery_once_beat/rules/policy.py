@@ -97,6 +97,8 @@ class EntryPolicy(Limits):
     spread: float = 0.0
     #: The name of the limit that its windows share with those of other entries; None: none.
     limit: str | None = None
+    #: Seconds: a beat passes over older windows, see ``beat_cron_starting_deadline``; None: it doesn't.
+    starting_deadline: float | None = None
 
     @property
     def waits(self) -> bool:
@@ -104,8 +106,11 @@ class EntryPolicy(Limits):
         return (self.overlap or "").startswith("buffer")
 
     @classmethod
-    def of(cls, entry: str, once: object, task: object, settings: Settings) -> EntryPolicy:
-        """Validate the ``once`` option of ``entry``; raises SettingError naming entry and key."""
+    def of(cls, entry: str, once: object, task: object, settings: Settings, *, cron: bool = False) -> EntryPolicy:
+        """Validate the ``once`` option of ``entry``; raises SettingError naming entry and key.
+
+        ``cron``: it has a crontab.
+        """
         if once is None:
             once = {}
         if not isinstance(once, Mapping):
@@ -130,7 +135,7 @@ class EntryPolicy(Limits):
         for name in _OF_SETTINGS:
             if name not in once:
                 values[name] = settings.of_task(name, task) if name in _OF_TASK else getattr(settings, name)
-        return _policy(**values)
+        return _policy(**values, starting_deadline=settings.cron_starting_deadline if cron else None)
 
 
 #: Most entries have one of a few: a policy is kept once for all that have it.
@@ -353,13 +358,14 @@ def next_steps(
 
     If none is more than ``tolerance`` late, all run. Else ``catch_up`` says which: the newest of all that
     are due (``latest``), the newest ``max_catch_up`` of the late ones and those on time (``all``), or only those on
-    time (``none``). Older than ``grace`` is missed.
+    time (``none``). Older than ``grace`` or the starting deadline is missed.
 
     ``more``: further starts are due that aren't known yet. Returns [] if nothing is due or can be decided yet.
     """
     late = _count_before(due, begin, now, policy.tolerance)
     all_late_known = not more or late < len(due)
-    old = begin if policy.grace is None else _count_before(due, begin, now, policy.grace)
+    limits = [each for each in (policy.grace, policy.starting_deadline) if each is not None]
+    old = _count_before(due, begin, now, min(limits)) if limits else begin
     if policy.catch_up == "latest" and late > begin:
         # Only the newest runs, so the last late one is kept until the newest is known.
         first = late - 1 if more else max(len(due) - 1, old)

@@ -791,3 +791,24 @@ def test_what_untracked_entries_cant_set(key: str, value: object) -> None:
             entries.make("e", source)
     source = ScheduleEntry("e", "proj.unknown", schedule=schedule(60), options={"once": {"overlap": "skip"}}, app=APP)
     assert not entries.make("e", source).tracked
+
+
+# -- Celery's own deadline
+
+
+@pytest.mark.parametrize(
+    ("when", "runs"),
+    [(crontab(), None), (cron("* * * * *"), None), (schedule(60), 11 * MINUTE)],
+    ids=["crontab", "cron", "interval"],
+)
+def test_the_starting_deadline_limits_what_a_beat_catches_up_on(when: Any, runs: timedelta | None) -> None:
+    """Of crontabs alone, and it ends nothing that waits in a queue: the store judges by grace."""
+    when.app = APP
+    entries = Entries("beat", replace(SETTINGS, cron_starting_deadline=600.0), TASKS)
+    late = entries.make("e", entry(when, once={"catch_up": "all"}))
+    late.move(NOW - 12 * MINUTE)
+    step = late.step(NOW)
+    assert step is not None
+    assert step.run
+    assert step.start == NOW - (runs or 10 * MINUTE)
+    assert late.load_request("beat", NOW).limits.grace is None

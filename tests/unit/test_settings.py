@@ -79,7 +79,15 @@ def test_a_setting_has_its_documented_default(name: str, default: Any) -> None:
 def test_the_table_names_every_setting() -> None:
     """No setting is without a test; the two about Redis, the board's links and what holds a password have their own."""
     names = {f.name for f in dataclasses.fields(Settings)}
-    assert names == {row[0] for row in TABLE} | {"redis_url", "redis_options", "board_links", "limits", "effects_url"}
+    assert names == {row[0] for row in TABLE} | {
+        "redis_url",
+        "redis_options",
+        "board_links",
+        "limits",
+        "effects_url",
+    } | {
+        "cron_starting_deadline"  # Celery's own
+    }
 
 
 def test_limits() -> None:
@@ -294,14 +302,15 @@ def test_without_a_namespace_a_name_in_capitals_isnt_silence() -> None:
         Settings.from_app(app)
 
 
-# -- grace
+# -- Celery's own
 
 
-def test_beats_starting_deadline_is_the_default_of_grace() -> None:
-    """What stock beat has for it counts, in seconds, unless grace says otherwise."""
-    assert read(beat_cron_starting_deadline=120).grace == 120.0
-    assert read(beat_cron_starting_deadline=120, once_beat_grace=5).grace == 5.0
-    assert read(beat_cron_starting_deadline=120, once_beat_grace=0).grace == 0.0
+def test_beats_starting_deadline_is_no_grace() -> None:
+    """It limits what a beat catches up on; only grace ends what waits in a queue."""
+    settings = read(beat_cron_starting_deadline=120)
+    assert (settings.grace, settings.cron_starting_deadline) == (None, 120.0)
+    with pytest.raises(SettingError, match="once_beat_cron_starting_deadline: there is no such setting"):
+        read(once_beat_cron_starting_deadline=120)
 
 
 @pytest.mark.parametrize("value", ["soon", [], -5])
