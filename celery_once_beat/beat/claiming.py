@@ -24,7 +24,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
-from celery_once_beat.rules import Step
+from celery_once_beat.rules import Step, same_definition
 from celery_once_beat.store import (
     SET_ANEW,
     Claimed,
@@ -257,6 +257,11 @@ class Claiming:
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
+        if same_definition(reply.fingerprint, entry.fingerprint):
+            reason = (
+                f"beat {reply.beat} loaded it later, with other rules of its time zone; those count while that beat "
+                "lives. Install the same tzdata (for solar schedules: ephem) on all machines"
+            )
         if reply.beat == SET_ANEW:
             reason = ""  # it was set anew: a look will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)

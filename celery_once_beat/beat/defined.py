@@ -13,6 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,8 @@ def make_defined(
             return None
 
     entry = make(known.text)
+    if known.deleted:
+        entry = replace(entry, fingerprint=known.mark)  # nobody loads it: the store has it without a zone's rules
     since = datetime.now(timezone.utc) - _OWED_FOR
     replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
     if replaced and not replaced[0].replaced:

@@ -55,6 +55,7 @@ from celery_once_beat.rules import (
     next_steps,
     spread_offset,
     zone_name,
+    zone_rules,
 )
 from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describe
 from celery_once_beat.settings import Settings
@@ -238,6 +239,13 @@ class BeatEntry:
     def definition(self) -> tuple[object, ...]:
         """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
+
+    def is_in_force(self, fingerprint: str | None) -> bool:
+        """Whether the store's ``fingerprint`` is that of this definition; None: the store has none.
+
+        One that was set at run time has no zone's rules in the store until a beat has loaded it.
+        """
+        return fingerprint in (None, self.fingerprint, self.fingerprint.partition("~")[0])
 
     def load_request(self, beat: str, now: datetime, told: str = "") -> LoadRequest:
         """Return the request by which ``beat`` loads it; ``told`` is what people are told of it."""
@@ -500,8 +508,9 @@ def _when(source: Any, policy: EntryPolicy) -> Any:
     return source.schedule if policy.tz is None else in_zone(source.schedule, policy.tz)
 
 
-def _fingerprint_of(source: Any, policy: EntryPolicy) -> str:
-    return fingerprint(source.task, _when(source, policy), policy.anchor, policy.spread)
+def _fingerprint_of(source: Any, policy: EntryPolicy, mark: str = "") -> str:
+    when = _when(source, policy)
+    return (mark or fingerprint(source.task, when, policy.anchor, policy.spread)) + zone_rules(when)
 
 
 def _starts_each_ten_days(when: Any) -> bool:
@@ -779,7 +788,7 @@ class Entries:
             name,
             source,
             policy,
-            mark or _fingerprint_of(source, policy),
+            _fingerprint_of(source, policy, mark),
             tracked,
             timing,
             spread_offset(name, policy.spread),

@@ -58,7 +58,7 @@ def _judge(listed: Listed) -> dict[str, Any]:
         trouble = listed.seen.trouble
         return {"entry": name, "verdict": "can't be read" if trouble else "not loaded yet", "why": trouble}
     judged = {"entry": name, "since": format_instant(account.since), "until": format_instant(account.cursor)}
-    if entry is None or account.fingerprint not in (None, entry.fingerprint):
+    if entry is None or not entry.is_in_force(account.fingerprint):
         return {**judged, "verdict": "another definition", "why": "the beats have one that this process's code doesn't"}
     try:
         defined = entry.count(account.since, account.cursor)

@@ -75,6 +75,11 @@ def _findings(project: Project) -> Iterator[Finding]:
         everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
         yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(project, [beat.name for beat in overview.beats])
+    alive = {beat.name for beat in overview.beats}
+    accounts = ((name, seen.account) for name, seen in overview.entries.items() if seen.account is not None)
+    yield from checks.zone_findings(
+        (name, {beat: known for beat, known in account.loaders.items() if beat in alive}) for name, account in accounts
+    )
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
     yield from _workers(report)
     yield from _entries(project, report)

@@ -16,7 +16,10 @@ from .policy import (
     check_zone,
     fingerprint,
     next_steps,
+    same_definition,
     spread_offset,
+    zone_rules,
+    zones_of,
 )
 from .pure import PureSchedule, in_zone
 from .starts import (
@@ -65,7 +68,10 @@ __all__ = (
     "next_steps",
     "plain_zone",
     "read_zone",
+    "same_definition",
     "spread_offset",
     "starts_after",
     "zone_name",
+    "zone_rules",
+    "zones_of",
 )

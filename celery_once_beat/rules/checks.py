@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from celery_once_beat.settings import Settings
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import shown, some
 
 #: Seconds by which a machine's clock may differ from the server's without a warning.
 MOST_APART = 2.0
@@ -150,6 +150,22 @@ def address_findings(names: Iterable[str]) -> Iterator[Finding]:
         yield Finding(
             "names", "warn", "with an object's address in them: " + ", ".join(repr(name[:60]) for name in bad[:5]),
             "give add_periodic_task a name=: as it is, each beat runs entries of its own",
+        )  # fmt: skip
+
+
+def zone_findings(loaded: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[Finding]:
+    """Judge whether beats know the same rules of time zones: for each entry beats that live, with its fingerprints."""
+    apart, beats = [], set()
+    for name, by_beat in loaded:
+        found = set(by_beat.values())
+        if len(found) > len({each.partition("~")[0] for each in found}):
+            apart.append(name)
+            beats |= by_beat.keys()
+    if apart:
+        yield Finding(
+            "time zones", "warn", f"beats know other rules of the zones of {some([*map(shown, apart)], 5)}: "
+            + ", ".join(sorted(beats)),
+            "install the same tzdata (for solar schedules: ephem) on these machines; the beat that loaded last counts",
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
@@ -37,8 +37,8 @@ from celery_once_beat.wording import did_you_mean, shown
 
 from .pure import PureSchedule
 from .starts import cron_fields, repeats
-from .wall_clock import naive_utc
-from .zones import find_zone
+from .wall_clock import changes, naive_utc
+from .zones import find_zone, plain_zone
 
 #: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
 _MOST_AT_ONCE = 10_000
@@ -48,6 +48,7 @@ _MOST_LISTED = 1000
 _MOST_STEPS = 100
 #: The most seconds: Celery adds them to the time, and there is no year 10000.
 _MOST = 200_000_000_000.0
+_DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -324,6 +325,54 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
 def _fingerprint(task: str, anchor: datetime | None, kind: str, rule: tuple[frozenset[int] | str, ...]) -> str:
     parts = [task, anchor.isoformat() if anchor else "", kind, *map(_as_text, rule)]
     return sys.intern(hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16])
+
+
+def zones_of(when: object) -> Iterable[tzinfo | None]:
+    """Return the time zones whose rules decide when a schedule starts; None: the system's."""
+    if isinstance(when, PureSchedule):
+        return when.zones()
+    kind: Any = type(when)
+    if kind is schedule and when.run_every % _DAY:  # type: ignore[attr-defined]  # celery-types lacks it
+        return ()
+    return () if kind is solar or not isinstance(when, BaseSchedule) else (when.tz,)
+
+
+def zone_rules(when: object) -> str:
+    """Return what stands behind a fingerprint: ``~`` and a digest of what this machine knows of the schedule's zones.
+
+    '' where it needs none but UTC. Machines whose time zone data differ for one of them have another digest.
+    """
+    known = {_rules_of(zone) for zone in zones_of(when)} - {""}
+    if isinstance(when, solar):
+        known.add(f"ephem {when.ephem.__version__}")
+    return _digest("~", *sorted(known)) if known else ""
+
+
+def same_definition(one: str, other: str) -> bool:
+    """Whether two fingerprints differ by :func:`zone_rules` at most."""
+    return one.partition("~")[0] == other.partition("~")[0]
+
+
+#: The zones of this process, by their id, with the digests of their rules. Not by the zone: dateutil's have no hash.
+_rules: dict[int, tuple[tzinfo | None, str]] = {}
+_MOST_ZONES = 1024
+
+
+def _rules_of(zone: Any) -> str:
+    if zone is timezone.utc or getattr(zone, "key", None) == "UTC":
+        return ""  # the same everywhere
+    plain = plain_zone(zone)
+    known = _rules.get(id(plain))
+    if known is None or known[0] is not plain:
+        if len(_rules) >= _MOST_ZONES:
+            _rules.clear()
+        known = plain, _digest("", *map(repr, changes(plain)))
+        _rules[id(plain)] = known
+    return known[1]
+
+
+def _digest(before: str, *parts: str) -> str:
+    return sys.intern(before + hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:8])
 
 
 def _as_text(part: Iterable[int] | str) -> str:

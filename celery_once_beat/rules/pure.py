@@ -7,6 +7,7 @@ it runs the same instants.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial
 from typing import Any
@@ -55,6 +56,10 @@ class PureSchedule(BaseSchedule):
     def rule(self) -> str:
         """Return what says when it starts: the same text in every process, another one for another schedule."""
         return repr(self.in_zone(self.tz))
+
+    def zones(self) -> Iterable[tzinfo | None]:
+        """Return the time zones whose rules decide when it starts."""
+        return ()
 
     def words(self) -> str:
         """Say in a few words when it starts, for people."""

@@ -15,20 +15,22 @@ Inside this module an instant is a naive datetime in UTC, a wall time a naive on
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
 from celery_once_beat.wording import shown
 
-__all__ = ("by_wall_clock", "first_instant", "naive_utc", "offset_at")
+__all__ = ("by_wall_clock", "changes", "first_instant", "naive_utc", "offset_at")
 
 _DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
 _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST_YEAR = 9999
+#: Fixed years: what is made of them is the same tomorrow. Corrections of earlier ones move no coming start.
+_COMPARED = datetime(2020, 1, 1), datetime(2050, 1, 1)
 
 
 def naive_utc(instant: datetime) -> datetime:
@@ -94,11 +96,22 @@ def _eras(zone: tzinfo | None, year: int) -> tuple[_Era, ...]:
     return tuple(eras)
 
 
-def _offset_end(zone: tzinfo | None, start: datetime, last: datetime) -> datetime:
-    """The first instant after `start`, to the second, at which the offset is another one, or `last`."""
+def changes(zone: tzinfo | None) -> Iterator[tuple[datetime, timedelta]]:
+    """Yield the offsets that a zone has in the years of _COMPARED, each with the instant from which it has it."""
+    start, last = _COMPARED
+    while start < last:
+        yield start, offset_at(zone, start)
+        start = _offset_end(zone, start, last, 7 * _DAY)
+
+
+def _offset_end(zone: tzinfo | None, start: datetime, last: datetime, most: timedelta = 6 * _HOUR) -> datetime:
+    """The first instant after `start`, to the second, at which the offset is another one, or `last`.
+
+    An offset that lasts for less than `most` may be passed over.
+    """
     offset = offset_at(zone, start)
     while start < last:
-        step = min(6 * _HOUR, last - start)
+        step = min(most, last - start)
         if offset_at(zone, start + step) != offset:
             seconds = range(step // _SECOND)
             changed = bisect_left(seconds, True, key=lambda n: offset_at(zone, start + n * _SECOND) != offset)

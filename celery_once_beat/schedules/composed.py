@@ -19,7 +19,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from typing_extensions import Self
 
 from celery_once_beat.errors import SettingError, UndecidedError
-from celery_once_beat.rules import PureSchedule, find_zone, in_zone, is_tz_aware_crontab, zone_name
+from celery_once_beat.rules import PureSchedule, find_zone, in_zone, is_tz_aware_crontab, zone_name, zones_of
 from celery_once_beat.windows import next_start
 from celery_once_beat.wording import shown
 
@@ -148,6 +148,14 @@ class Composed(PureSchedule):
         positional, named = self.made_of()
         return type(self)(*positional, **{**named, "tz": zone})
 
+    def zones(self) -> Iterator[tzinfo | None]:
+        """Yield those of its parts, and that of its own local times."""
+        placed = self._in_known_zone()
+        if placed.zone is not None:
+            yield placed.zone
+        for part in placed._below():  # noqa: SLF001  # of the same type
+            yield from zones_of(part)
+
     def _with_zone(self, **named: Any) -> dict[str, Any]:
         if self._own_zone is not None:
             named["tz"] = zone_name(self._own_zone)
@@ -250,6 +258,11 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         """Return the periods that are left out, those of files too; ScheduleError: a file can't be read."""
         periods = (each.periods() if isinstance(each, CalendarFile) else (each,) for each in self._spans)
         return tuple(chain.from_iterable(periods))
+
+    def zones(self) -> Iterator[tzinfo | None]:
+        """Yield those of its periods too."""
+        yield from super().zones()
+        yield from (period.tz for period in self.periods() if period.tz is not None)
 
     def rule(self) -> str:
         """Return what says when it starts: of a file, what stands in it."""

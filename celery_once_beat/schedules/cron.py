@@ -86,6 +86,10 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
         """Return it in its own zone, else in ``zone``."""
         return self if self.zone is not None else cron(self.line, tz=zone)
 
+    def zones(self) -> tuple[tzinfo]:
+        """Return its own."""
+        return (self.tz,)
+
     def words(self) -> str:
         """Return the line, and the zone if it has one."""
         return self.line if self.zone is None else f"{self.line} {zone_name(self.zone)}"

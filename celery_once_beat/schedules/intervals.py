@@ -55,6 +55,10 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
             return self
         return every(self.step, anchor=self.anchor, tz=zone)
 
+    def zones(self) -> tuple[tzinfo, ...]:
+        """Return its own, where it starts at a local time."""
+        return () if self.step % _DAY else (self.tz,)
+
     def words(self) -> str:
         """Return the step; where it has more, all of it."""
         return f"every {step_text(self.step)}" if self.anchor is None and self.zone is None else shown(self)

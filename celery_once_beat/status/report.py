@@ -443,7 +443,7 @@ def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
     known = _counted(seen, now)
     if entry is not None:
         # A one-off whose window is behind it has no next one.
-        entry.counts_since(account.since if account and account.fingerprint == entry.fingerprint else None)
+        entry.counts_since(account.since if account and entry.is_in_force(account.fingerprint) else None)
         known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(
         listed.name,
@@ -508,7 +508,7 @@ def _worries_of(account: EntryAccount, listed: Listed, now: datetime) -> Iterato
     entry = listed.entry
     if account.paused:
         yield judgements.PAUSED, paused_words(account)
-    elif entry is not None and account.fingerprint not in (None, entry.fingerprint):
+    elif entry is not None and not entry.is_in_force(account.fingerprint):
         yield judgements.LOADED_OTHERWISE, judgements.LOADED_OTHERWISE.meaning
     elif account.cursor > now + CURSOR_AHEAD:
         ahead = (account.cursor - now).total_seconds()

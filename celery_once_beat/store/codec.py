@@ -66,7 +66,7 @@ def read_or_who(read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T | mod
 
 def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     if reply[0] == "superseded":
-        return model.Superseded(reply[1], int(reply[2]))
+        return model.Superseded(reply[1], int(reply[2]), *reply[3:])
     cursor = parse_instant(reply[1])
     # Mostly the same, and beats keep both.
     since = cursor if reply[5] == reply[1] else parse_instant(reply[5])
@@ -398,6 +398,8 @@ def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
 def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
     by, note = _read_words(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
 
+    loaders = values.get("loaders", "").split(" ")
+
     def counted(prefix: str) -> dict[str, int]:
         return {_word(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
 
@@ -415,7 +417,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         fingerprint=values.get("fingerprint"),
         paused_by=by,
         paused_for=note,
-        loaders=tuple(values.get("loaders", "").split(" ")[::3]),
+        loaders=dict(zip(loaders[::3], loaders[1::3], strict=False)),
         discarded=_read_discarded(values.get("discarded", "")),
         times=_read_times(key, values.get("times", "0 0 0")),
         late=int(values.get("late", 0)),

@@ -137,6 +137,8 @@ class Superseded:
 
     beat: str
     loaded_at: int | None = None
+    #: That beat's, for people; '' where a claim says it.
+    fingerprint: str = field(default="", compare=False)
 
 
 class WhoLives(NamedTuple):
@@ -558,8 +560,8 @@ class EntryAccount:
     #: Who paused it, and why; '' where that isn't known.
     paused_by: str = ""
     paused_for: str = ""
-    #: The newest few beats that have loaded it, not all of them alive.
-    loaders: tuple[str, ...] = ()
+    #: The newest few beats that have loaded it, not all of them alive, each with the fingerprint that it loaded.
+    loaders: Mapping[str, str] = field(default_factory=dict)
     #: The last worker that didn't know the task, and when it discarded a message; None: none did.
     discarded: tuple[str, datetime] | None = None
     #: Of the windows that ended. ``late``: from the start to the begin of the last execution; ``queued``: from the

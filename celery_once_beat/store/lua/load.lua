@@ -12,11 +12,16 @@
 -- A definition that was set at run time is in force as long as DEFINITION, its hash, has it, whichever beat loaded what. It
 -- counts from when it was set, also if no beat lived then. One of a living beat's own schedule goes before it.
 --
+-- Behind a '~' a fingerprint has a digest of the time zones' rules as the beat knows them. Of beats that have the same
+-- definition and other rules, the one that loaded last is right, also where it was set at run time: its mark is put in force
+-- without rules, and the first load adds them.
+--
 -- DEFINED is what the beat says of the entry, for people, '' for nothing; see entries.lua.
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
---         {'superseded', beat, loaded_at}   a living beat loaded another definition later; nothing else changes. beat is '-'
---                                 where another was set at run time
+--         {'superseded', beat, loaded_at, fingerprint}   a living beat loaded another definition later, the one with this
+--                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
+--                                 time
 --         {'who', beat...}   see loaders.lua
 
 local NOW, TIME = server_time()
@@ -27,9 +32,10 @@ local others, latest = read_loaders(fields[4])
 local first = LOADED_AT == 0
 local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
 local counts_from, stored, paused = COUNTS_FROM, DEFINITION[1], fields[5] == '1'
+local mark = stored and string.match(FINGERPRINT, '^[^~]*')
 if stored then
   local set = redis.call('HMGET', stored, 'mark', 'first', 'loaded', 'paused')
-  if set[1] ~= FINGERPRINT then
+  if set[1] ~= mark then
     return {'superseded', '-', int(loaded_at)}
   end
   counts_from = not cursor and not set[3] and instant_field('first', set[2]) or ''
@@ -37,12 +43,20 @@ if stored then
 end
 local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at, lives = true}
 local loaders, right, unsure = {me}, me, false
+local function goes_before(one, other)
+  local own = not was_set(one.fingerprint)
+  if own == was_set(other.fingerprint) then
+    return own
+  end
+  return loaded_later(one, other)
+end
 for _, loader in ipairs(others) do
   if loader.beat ~= BEAT then
     loaders[#loaders + 1] = loader
-    if not was_set(loader.fingerprint) and (stored or loaded_later(loader, me)) then
+    local old = was_set(loader.fingerprint) and string.match(loader.fingerprint, '^[^~]*') ~= mark
+    if not old and goes_before(loader, me) then
       unsure = unsure or not loader.lives
-      right = (right == me or loaded_later(loader, right)) and loader or right
+      right = goes_before(loader, right) and loader or right
     end
   end
 end
@@ -69,7 +83,7 @@ end
 if right.fingerprint ~= FINGERPRINT then
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders))
   redis.call('PEXPIRE', ENTRY, TTL)
-  return {'superseded', right.beat, int(loaded_at)}
+  return {'superseded', right.beat, int(loaded_at), right.fingerprint}
 end
 
 local news, of_news = 'same', {}
@@ -83,7 +97,7 @@ if not cursor then
   of_news = {'born', cursor, 'since', since}
 else
   local from
-  if fields[3] ~= FINGERPRINT then
+  if fields[3] ~= FINGERPRINT and fields[3] ~= mark then
     news = 'changed'
     local go_back = instant(NOW - GO_BACK, 0)
     from = counts_from ~= '' and up_to_now(counts_from) or first and now

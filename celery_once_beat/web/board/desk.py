@@ -117,7 +117,7 @@ class Desk:
         loaded = load_schedule(self._app, self._settings, self._scheduler)
         add_defined(loaded, self._app, self._store)
         code, account = loaded.entries.get(name), self._store.account(name)
-        if code is not None and code.tracked and account is not None and account.fingerprint == code.fingerprint:
+        if code is not None and code.tracked and account is not None and code.is_in_force(account.fingerprint):
             return code
         overview = self._lookup.overview([name], and_loaded=True)  # of all entries: more than the common case needs
         found = next((each for each in line_up(loaded, overview)[0] if each.name == name), None)
