@@ -52,6 +52,7 @@ from celery_once_beat.rules import (
     count_starts,
     fingerprint,
     in_zone,
+    is_polled,
     next_steps,
     spread_offset,
     zone_name,
@@ -69,6 +70,10 @@ logger = get_logger(__name__)
 RETRY_AFTER = 30.0
 _TEN_DAYS = timedelta(days=10)
 _THIRTY_DAYS = 30 * 86_400.0
+_THREE_YEARS = 3 * 366 * 86_400.0
+#: How soon and how late a polled schedule is asked again, and when if it doesn't say: as Celery's beat then.
+_LEAST_WAIT, _MOST_WAIT = timedelta(seconds=0.1), timedelta(days=366)
+_ANY_WAIT = timedelta(seconds=300)
 _MAX_NAME = 64 * 1024
 #: A schedule whose starts lie closer together, twice in a row, is a mistake: it would fill the queue for ever.
 _LEAST_APART = timedelta(milliseconds=1)
@@ -169,6 +174,8 @@ class BeatEntry:
     offset: timedelta = timedelta(0)
     #: Only the first window after ``since`` is one.
     one_off: bool = False
+    #: Its schedule is asked in real time whether it is due; see :meth:`_poll`.
+    polled: bool = False
     #: From where a definition that is new to the store counts, by the source; None: from now.
     counts_from: datetime | None = None
     #: Every window up to it is claimed; None: it has to be loaded.
@@ -214,6 +221,8 @@ class BeatEntry:
     _backlog: Backlog | None = None
     #: What :meth:`after` was asked last, and its answer: a window's start, its end and the next start ask the same.
     _beyond: tuple[datetime, datetime | None] | None = None
+    #: When a polled schedule is asked again; None: it hasn't been asked since the entry was loaded.
+    _ask_at: datetime | None = None
     #: A start after which the schedule is undecided, and up to when it was asked.
     _asked: tuple[datetime, datetime] | None = None
     #: Its schedule in the time zone of its policy.
@@ -322,7 +331,7 @@ class BeatEntry:
 
     def forget(self) -> None:
         """Its cursor isn't known any more."""
-        self.cursor = self.next = self._backlog = None
+        self.cursor = self.next = self._backlog = self._ask_at = None
         self.out = False
         self.drop_plan()
 
@@ -361,6 +370,8 @@ class BeatEntry:
             start = exc.asked + self.offset  # not before: then it is asked on
         else:
             self._check_apart(cursor, start)
+        if self.polled and not self._is_spent(cursor):
+            start = self._ask_at or cursor
         self.cursor = self.known = cursor
         self.unanswered = None
         self.next = start
@@ -379,13 +390,32 @@ class BeatEntry:
         assert self.cursor is not None
         if self.unanswered is None and abs(now - self._planned_at) > _PLAN_LASTS:
             self.drop_plan()
-        if not self._plan:
+        if not self._plan and self.polled:
+            self._plan, self._planned_at = self._poll(now), now
+        elif not self._plan:
             self._backlog = self._backlog or Backlog(self.cursor)
             self.looking = self._look(self._backlog, now)
             steps = next_steps(self._backlog.starts, now, self.policy, begin=self._backlog.begin, more=self.looking)
             self._plan = deque(steps) if steps else None
             self._planned_at = now
         return self._plan[0] if self._plan else None
+
+    def _poll(self, now: datetime) -> deque[Step] | None:
+        """Ask a polled schedule whether it is due; if it is, plan a window that starts ``now``.
+
+        Its last run is the cursor: the newest window of any beat. Two beats that find it due claim from the same
+        cursor, so one of them wins, and both ask again when the answer said to. A beat that has just loaded the entry
+        doesn't know what the others were told: it leaves the interval of the newest window to them.
+        """
+        assert self.cursor is not None
+        if now <= self.cursor:  # another beat's clock is a little ahead
+            self._ask_at = self.cursor + _LEAST_WAIT
+            return None
+        due, wait = _ask(self.when, self.cursor)
+        first, self._ask_at = self._ask_at is None, now + wait
+        if due and first and self.cursor != self.since and self.cursor + wait > now:
+            due, self._ask_at = False, self.cursor + wait
+        return deque([Step(now, True)]) if due else None
 
     def _look(self, backlog: Backlog, until: datetime) -> bool:
         """Look for starts up to ``until``, for a short time; returns whether there may be more."""
@@ -419,15 +449,21 @@ class BeatEntry:
             after = start
 
     def after(self, start: datetime) -> datetime | None:
-        """Return the entry's first start after ``start``; None where there is none. Raises ScheduleError.
+        """Return the entry's first start after ``start``; None where there is none, or it is polled.
+
+        Raises ScheduleError.
 
         UndecidedError: there is none up to where the schedule was asked; the next call asks on.
         """
-        if self.one_off and self.since is not None and start > self.since:
+        if self.polled or self._is_spent(start):
             return None
         if self._beyond is None or self._beyond[0] != start:
             self._beyond = start, self._next(start)
         return self._beyond[1]
+
+    def _is_spent(self, start: datetime) -> bool:
+        """Whether a one-off has had its window by ``start``."""
+        return self.one_off and self.since is not None and start > self.since
 
     def by(self, start: datetime) -> BeatEntry:
         """Return the entry by the definition that has the window at ``start``."""
@@ -475,7 +511,12 @@ class BeatEntry:
             return None
 
     def ttl(self, now: datetime) -> float:
-        """Seconds for which the store remembers the entry: 30 days, or three intervals if longer."""
+        """Seconds for which the store remembers the entry: 30 days, or three intervals if longer.
+
+        Three years where it is polled: nobody knows its intervals.
+        """
+        if self.polled:
+            return _THREE_YEARS
         if _starts_each_ten_days(self.when):
             return _THIRTY_DAYS
         try:
@@ -511,6 +552,19 @@ def _when(source: Any, policy: EntryPolicy) -> Any:
 def _fingerprint_of(source: Any, policy: EntryPolicy, mark: str = "") -> str:
     when = _when(source, policy)
     return (mark or fingerprint(source.task, when, policy.anchor, policy.spread)) + zone_rules(when)
+
+
+def _ask(when: Any, last: datetime) -> tuple[bool, timedelta]:
+    """Ask a polled schedule that ran at ``last``: whether it is due, and how long to wait before it is asked again."""
+    answer = when.is_due(last.astimezone(getattr(when, "tz", timezone.utc)))
+    try:
+        due, seconds = answer
+        wait = _ANY_WAIT if seconds is None else timedelta(seconds=min(seconds, _MOST_WAIT.total_seconds()))
+    except (TypeError, ValueError, OverflowError):  # ValueError: NaN
+        raise ScheduleError(
+            f"{shown(when)}, is_due: found {shown(answer)}, expected whether it is due, and seconds to wait"
+        ) from None
+    return bool(due), max(wait, _LEAST_WAIT)
 
 
 def _starts_each_ten_days(when: Any) -> bool:
@@ -793,6 +847,7 @@ class Entries:
             timing,
             spread_offset(name, policy.spread),
             one_off=bool(getattr(source.schedule, "one_off", False)),
+            polled=is_polled(source.schedule),
             counts_from=getattr(source, "counts_from", None),
             stored=bool(mark),
         )

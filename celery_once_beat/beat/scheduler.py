@@ -8,7 +8,9 @@ while Redis or the broker is away.
 from __future__ import annotations
 
 import os
+import socket
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -95,7 +97,7 @@ class OnceSchedulerMixin(Publishing):
         #: Entries that have moved on without the store.
         self._without_store: set[str] = set()
         self._uncertain = False
-        self._checked = False
+        self._checked = self._names_checked = False
         self._backoff = _BACKOFF[0]
         self._broken = ""
         super().__init__(*args, **kwargs)
@@ -290,6 +292,7 @@ class OnceSchedulerMixin(Publishing):
             self._close_by_result,
             partial(self._recover, overdue),
             self._say,
+            self._check_names,
         ):
             try:
                 step()
@@ -332,11 +335,36 @@ class OnceSchedulerMixin(Publishing):
         info, trouble = Lookup(self.store).server()
         self._checked = True
         findings = [] if trouble else list(checks.server_findings(info, settings))
-        findings += checks.address_findings(entry.name for entry in self.entries)
+        named = ((entry.name, entry.source.task) for entry in self.entries)
+        findings += checks.moment_findings(named, self.clock.now(), socket.gethostname())
         transport = str(self.app.connection_for_write().transport_cls)  # not this beat's own, which isn't made yet
         findings += checks.lease_findings(transport, conf.broker_transport_options or {}, self.entries.leases())
         everywhere = broker.broadcast_entries(self.app, (entry.source for entry in self.entries if entry.tracked))
         findings += checks.delivery_findings(transport, everywhere)
+        self._warn(findings)
+
+    def _check_names(self) -> None:
+        """Warn once of other beats' names for what this beat has, where Celery makes them: whoever loads last sees it.
+
+        Raises StoreUnavailableError.
+        """
+        if self._names_checked or not self.entries.all_loaded:
+            return
+        mine = [entry for entry in self.entries if checks.made_by_celery(entry.name, entry.source.task)]
+        me = frozenset({self.beat_id})
+        named = [(entry.name, entry.fingerprint, me) for entry in mine]
+        if mine:
+            tasks = {entry.fingerprint: entry.source.task for entry in mine}
+            others = Lookup(self.store).loaded_as(tasks, without={entry.name for entry in self.entries})
+            alive = frozenset(self._recovery.alive)
+            for name, fingerprint in others:
+                account = self.store.account(name) if checks.made_by_celery(name, tasks[fingerprint]) else None
+                if account is not None:
+                    named.append((name, fingerprint, alive & account.loaders.keys()))
+        self._names_checked = True
+        self._warn(checks.alias_findings(named))
+
+    def _warn(self, findings: Iterable[checks.Finding]) -> None:
         wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
         if wrong:
             logger.warning(
@@ -484,7 +512,9 @@ class OnceSchedulerMixin(Publishing):
                     self._finish([Sent(job, window, self._send(self._advance_source(by), window, job))])
                 self._without_store.add(entry.name)
                 assert entry.cursor is not None
-                self.entries.advance(entry, step.start if step else entry.cursor if entry.looking else now)
+                self.entries.advance(
+                    entry, step.start if step else entry.cursor if entry.looking or entry.polled else now
+                )
 
     def close(self) -> None:
         """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more.

@@ -61,7 +61,8 @@ def _judge(listed: Listed) -> dict[str, Any]:
     if entry is None or not entry.is_in_force(account.fingerprint):
         return {**judged, "verdict": "another definition", "why": "the beats have one that this process's code doesn't"}
     try:
-        defined = entry.count(account.since, account.cursor)
+        claimed = sum(account.counts.values()) + account.owed
+        defined = claimed if entry.polled else entry.count(account.since, account.cursor)
         excluded = sum(1 for _ in islice(entry.left_out(account.since, account.cursor), _MOST_EXCLUDED))
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be read", "why": str(exc)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import socket
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from importlib.metadata import version
 
 import click
@@ -11,7 +13,7 @@ from kombu.utils.url import maybe_sanitize_url
 
 from celery_once_beat.beat import broadcast_entries
 from celery_once_beat.identity import host_of
-from celery_once_beat.rules import Finding, address_findings, checks
+from celery_once_beat.rules import Finding, checks
 from celery_once_beat.status import Report, line_up, make_report
 from celery_once_beat.store import Overview
 from celery_once_beat.wording import some
@@ -75,11 +77,18 @@ def _findings(project: Project) -> Iterator[Finding]:
         everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
         yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(project, [beat.name for beat in overview.beats])
-    alive = {beat.name for beat in overview.beats}
+    alive = frozenset(beat.name for beat in overview.beats)
     accounts = ((name, seen.account) for name, seen in overview.entries.items() if seen.account is not None)
     yield from checks.zone_findings(
         (name, {beat: known for beat, known in account.loaders.items() if beat in alive}) for name, account in accounts
     )
+    made = (
+        (entry.entry, account.fingerprint or "", alive & account.loaders.keys())
+        for entry in report.entries
+        if checks.made_by_celery(entry.entry, entry.task or "")
+        and (account := overview.entries[entry.entry].account) is not None
+    )
+    yield from checks.alias_findings(made)
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
     yield from _workers(report)
     yield from _entries(project, report)
@@ -174,7 +183,8 @@ def _workers(report: Report) -> Iterator[Finding]:
 def _entries(project: Project, report: Report) -> Iterator[Finding]:
     code = project.schedule.entries
     scheduled = [entry for entry in report.entries if entry.kind == "scheduled"]
-    yield from address_findings(entry.entry for entry in scheduled)
+    named = ((entry.entry, entry.task or "") for entry in scheduled)
+    yield from checks.moment_findings(named, datetime.now(timezone.utc), socket.gethostname())
     if report.code:
         advice = "ask from where their code is, or deploy yours"
         yield Finding("code", "note", plain(report.code[0].lower() + report.code[1:]), advice)

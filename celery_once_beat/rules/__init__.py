@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import checks
 from .balance import Balance, balance
-from .checks import MOST_APART, Finding, address_findings
+from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour
 from .policy import (
     TELLS,
@@ -27,6 +27,7 @@ from .starts import (
     grid_number,
     grid_start,
     is_clocked,
+    is_polled,
     is_tz_aware_crontab,
     latest_start,
     next_start,
@@ -46,7 +47,6 @@ __all__ = (
     "PureSchedule",
     "Step",
     "Timing",
-    "address_findings",
     "balance",
     "by_wall_clock",
     "check_anchor",
@@ -61,6 +61,7 @@ __all__ = (
     "grid_start",
     "in_zone",
     "is_clocked",
+    "is_polled",
     "is_tz_aware_crontab",
     "latest_start",
     "naive_utc",

@@ -1,7 +1,8 @@
 """The conservation law, by which ``audit`` checks what the store has counted. Pure.
 
 From an entry's first cursor under its present definition to its cursor now, the windows that its schedule defines
-= the sum of its outcomes + open + untracked. It needs no history; backfills are counted apart.
+= the sum of its outcomes + open + untracked. It needs no history; backfills are counted apart. A polled schedule
+defines the windows that were claimed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from celery.schedules import BaseSchedule
 
-from .starts import count_starts
+from .starts import count_starts, is_polled
 
 __all__ = ("Balance", "balance")
 
@@ -62,5 +63,8 @@ def balance(
 
     ``offset`` is how much later the entry starts than its schedule says (``spread``).
     """
+    accounted = dict(account.counts), account.owed
+    if is_polled(schedule):  # it has the windows that were claimed
+        return Balance(entry, sum(account.counts.values()) + account.owed, *accounted)
     defined = count_starts(schedule, account.since - offset, account.cursor - offset, anchor=anchor)
-    return Balance(entry, defined, dict(account.counts), account.owed)
+    return Balance(entry, defined, *accounted)

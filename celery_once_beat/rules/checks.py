@@ -5,7 +5,9 @@ A beat warns of them when it starts; ``celery once doctor`` shows every check.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from celery_once_beat.settings import Settings
@@ -143,14 +145,81 @@ def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Find
         )  # fmt: skip
 
 
-def address_findings(names: Iterable[str]) -> Iterator[Finding]:
-    """Judge entries' names: with an object's address in it, a name is another entry in each process."""
-    bad = [name for name in names if " at 0x" in name]
+def made_by_celery(name: str, task: str) -> bool:
+    """Whether an entry's name is the text of its call, as ``add_periodic_task`` makes one that is given none."""
+    return name.startswith(f"{task}(") and name.endswith(")")
+
+
+def moment_findings(entries: Iterable[tuple[str, str]], now: datetime, host: str) -> Iterator[Finding]:
+    """Judge entries (name, task) that Celery has named after a value that no other process has: each is another entry.
+
+    ``now`` is when the names were made, about; ``host`` is this machine's name.
+    """
+    bad = [
+        f"{shown(name[:60])} ({value})"
+        for name, task in entries
+        if (
+            value := _of_the_moment(name, now, host)
+            if made_by_celery(name, task)
+            else _ADDRESS.search(name) and "an address"
+        )
+    ]
     if bad:
-        yield Finding(
-            "names", "warn", "with an object's address in them: " + ", ".join(repr(name[:60]) for name in bad[:5]),
-            "give add_periodic_task a name=: as it is, each beat runs entries of its own",
-        )  # fmt: skip
+        yield Finding("names", "warn", f"with a value of the moment in them: {some(bad, 5)}", _NAME_THEM)
+
+
+_NAME_THEM = (
+    "give add_periodic_task a name=: as it is, each beat runs entries of its own, and each start leaves some behind"
+)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]", re.IGNORECASE)
+_MOMENTS = {
+    "an address": _ADDRESS,
+    "a UUID": re.compile(
+        r"(?<![0-9a-f])[0-9a-f]{8}(-?)[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}(?![0-9a-f])", re.IGNORECASE
+    ),
+    "a time": re.compile(r"\d\d:\d\d:\d\d\.\d{6}|datetime\.datetime\((\d+, ){6}\d"),  # with microseconds
+    # Quoted braces are no set, and one member has no order.
+    "a set": re.compile(r"""[=(\[ ]\{(?:'[^']*'|"[^"]*"|[^:'"{}]+?), """),
+}
+#: ISO, Python's repr, or digits alone.
+_DATE = re.compile(
+    r"(20\d\d)-(\d\d)-(\d\d)|datetime\.date(?:time)?\((20\d\d), (\d\d?), (\d\d?)[,)]|\b(20\d\d)(\d\d)(\d\d)\b"
+)
+_EPOCH = re.compile(r"(?<![\w.])1\d{9}")
+_DAY = 86_400
+
+
+def _of_the_moment(name: str, now: datetime, host: str) -> str:
+    """Return what kind of value in a name is of the moment at which it was made; '' if none is."""
+    for kind, pattern in _MOMENTS.items():
+        if pattern.search(name):
+            return kind
+    days = (tuple(int(part) for part in found if part) for found in _DATE.findall(name))
+    around = {(day.year, day.month, day.day) for day in (now + timedelta(days=n) for n in (-1, 0, 1))}
+    if not around.isdisjoint(days) or any(abs(int(s) - now.timestamp()) < _DAY for s in _EPOCH.findall(name)):
+        return "a time"
+    return "a host's name" if host and re.search(rf"(?<!\w){re.escape(host)}(?!\w)", name) else ""
+
+
+def alias_findings(named: Iterable[tuple[str, str, frozenset[str]]]) -> Iterator[Finding]:
+    """Judge names of the same task and schedule that Celery has made: name, fingerprint, the living beats that have it.
+
+    Where no beat has two of them, it is one entry that each beat names otherwise, or a deployment is under way.
+    """
+    names: dict[str, dict[frozenset[str], str]] = {}
+    for name, fingerprint, beats in named:
+        if beats:
+            names.setdefault(fingerprint.partition("~")[0], {}).setdefault(beats, name)
+    for by_beats in names.values():
+        (beats, name), *others = by_beats.items()
+        other = next((found for found in others if found[0].isdisjoint(beats)), None)
+        if other is not None:
+            yield Finding(
+                "names", "warn", "beats have other names for the same task and schedule: " + ", ".join(
+                    f"{shown(name[:60])} of {' '.join(sorted(beats))}" for beats, name in ((beats, name), other)
+                ),
+                _NAME_THEM,
+            )  # fmt: skip
 
 
 def zone_findings(loaded: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ from celery_once_beat.settings import (
 from celery_once_beat.wording import did_you_mean, shown
 
 from .pure import PureSchedule
-from .starts import cron_fields, repeats
+from .starts import cron_fields, is_polled, repeats
 from .wall_clock import changes, naive_utc
 from .zones import find_zone, plain_zone
 
@@ -334,7 +334,9 @@ def zones_of(when: object) -> Iterable[tzinfo | None]:
     kind: Any = type(when)
     if kind is schedule and when.run_every % _DAY:  # type: ignore[attr-defined]  # celery-types lacks it
         return ()
-    return () if kind is solar or not isinstance(when, BaseSchedule) else (when.tz,)
+    if kind is solar or is_polled(when) or not isinstance(when, BaseSchedule):
+        return ()
+    return (when.tz,)
 
 
 def zone_rules(when: object) -> str:

@@ -38,11 +38,10 @@ _HOUR = timedelta(hours=1)
 _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 
+# The types whose rules are known here; BaseSchedule has none.
+_KINDS: tuple[Any, ...] = (PureSchedule, schedule, crontab, solar, BaseSchedule)
 # The methods with which a schedule's type decides when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
-_MAX_PROBES = 1000
-#: A schedule that advances by less in _MAX_PROBES calls of is_due is wrong: no search would get past it.
-_LEAST_PROGRESS = timedelta(seconds=1)
 #: How often a schedule that leaves out what it starts is asked on for its newest start.
 _MOST_LOOKS = 100
 #: Starts that are gone through for the newest one.
@@ -62,19 +61,21 @@ def next_start(
     Celery's own types are computed: ``schedule`` as a fixed grid (whole days from local midnight, counted
     from Monday 1970-01-05; anything else from the epoch), ``crontab`` by its fields, ``solar`` by the sun's
     days. A type with a rule of its own is asked instead, as if it had run last at `after` and the time were
-    that too; where it counts from its last run, its windows depend on `after`. One that has only an ``is_due``
-    is asked a bounded number of times: UndecidedError says up to when; give that as `asked` (aware) to go on.
+    that too; where it counts from its last run, its windows depend on `after`.
 
-    Raises ScheduleError if the schedule raises, is never due or doesn't advance, and ValueError if `after`,
-    `anchor` or `asked` is naive.
+    One of the package's own may look at a bounded number of starts: UndecidedError says up to when; give that as
+    `asked` (aware) to go on. Raises ScheduleError if the schedule raises, doesn't advance or is polled
+    (:func:`is_polled`), and ValueError if `after`, `anchor` or `asked` is naive.
     """
     cls: Any = type(schedule)  # hashable, whatever a schedule's stubs say of its instances
     kind = _kind(cls)
     moment = naive_utc(after)
     origin = None if anchor is None else naive_utc(anchor)
+    if kind is BaseSchedule and is_polled(schedule):
+        raise ScheduleError(f"{shown(schedule)} is polled: its is_due says in real time whether it starts")
     try:
         if kind is BaseSchedule:
-            start = _own_start(schedule, moment, moment if asked is None else naive_utc(asked))
+            start = _own_start(schedule, moment)
         elif kind is PureSchedule:
             pure: Any = schedule
             start = pure.start_after(moment if asked is None else max(moment, naive_utc(asked)))
@@ -175,13 +176,32 @@ def _last_start(when: BaseSchedule, newest: datetime, until: datetime) -> dateti
 @lru_cache(maxsize=256)
 def _kind(cls: Any) -> type:
     """Return the type, Celery's or ours, that decides when a `cls` is due; BaseSchedule if `cls` decides itself."""
-    for kind in (PureSchedule, schedule, crontab, solar):
+    for kind in _KINDS[:-1]:
         if issubclass(cls, kind):
             bases = cls.__mro__[: cls.__mro__.index(kind)]
             rules = _RULES & vars(kind).keys()
             own = any(rules & vars(base).keys() for base in bases if not is_tz_aware_crontab(base))
             return BaseSchedule if own else kind
     return BaseSchedule
+
+
+def is_polled(schedule: object) -> bool:
+    """Whether a schedule's type has an ``is_due`` of its own: only that says when it starts, in real time.
+
+    A one-off with a ``clocked_time`` isn't.
+    """
+    cls: Any = type(schedule)
+    return _has_own_is_due(cls) and not hasattr(schedule, "clocked_time")
+
+
+@lru_cache(maxsize=256)
+def _has_own_is_due(cls: Any) -> bool:
+    for base in cls.__mro__:
+        if base in _KINDS:
+            return False
+        if "is_due" in vars(base) and not is_tz_aware_crontab(base):
+            return True
+    return False
 
 
 def is_tz_aware_crontab(cls: type) -> bool:
@@ -297,52 +317,27 @@ def _solar_start(sun: Any, after: datetime, _anchor: datetime | None) -> datetim
 # -- types with a rule of their own
 
 
-def _own_start(own: Any, after: datetime, asked: datetime) -> datetime | None:
-    """What the schedule says itself, by ``remaining_estimate``, or by ``is_due`` if only that has its rule.
-
-    ``is_due`` is asked from `asked` on as if time passed by as much as it says to wait, until it is due after `after`.
-    """
-    mro = type(own).__mro__
-    remaining, is_due = (
-        next((rank for rank, base in enumerate(mro) if method in vars(base)), len(mro))
-        for method in ("remaining_estimate", "is_due")
-    )
-    one_off = hasattr(own, "clocked_time")  # as django-celery-beat's
-    if remaining <= is_due:
-        try:
-            remaining_time = _ask(own, "remaining_estimate", after, after)
-        except NotImplementedError:
-            pass
-        else:
-            if remaining_time is None and getattr(own, "may_end", False):
-                return None
-            start: datetime = after + remaining_time
-            return None if one_off and start <= after else start
-    now = asked
-    for _ in range(_MAX_PROBES):
-        due, seconds = _ask(own, "is_due", after, now)
-        if due and now > after:
-            return now
-        if due and one_off:
-            return None
-        if seconds <= 0:
-            raise ScheduleError(f"{shown(own)} doesn't advance: is_due says to wait for {shown(seconds)} s")
-        now += max(timedelta(seconds=seconds), _MICROSECOND)
-    text = f"{shown(own)} isn't due: {_MAX_PROBES} calls of is_due, the last one for {now}Z"
-    if now - asked < _LEAST_PROGRESS:
-        raise ScheduleError(text)
-    raise UndecidedError(text, now.replace(tzinfo=timezone.utc))
+def _own_start(own: Any, after: datetime) -> datetime | None:
+    """What the schedule says itself, by ``remaining_estimate``; None: it ends."""
+    if hasattr(own, "clocked_time"):  # as django-celery-beat's
+        clocked = naive_utc(own.clocked_time)
+        return clocked if clocked > after else None
+    remaining = _ask(own, after)
+    if remaining is None and getattr(own, "may_end", False):
+        return None
+    start: datetime = after + remaining
+    return start
 
 
-def _ask(own: Any, method: str, last: datetime, now: datetime) -> Any:
-    """Call the schedule's method as if it had run last at `last` and it were `now`, both in its zone."""
+def _ask(own: Any, last: datetime) -> Any:
+    """Call ``remaining_estimate`` as if the schedule had run last at `last` and it were that now, both in its zone."""
     zone = getattr(own, "tz", timezone.utc)
-    pinned = now.replace(tzinfo=timezone.utc).astimezone(_twin(zone) if isinstance(zone, ZoneInfo) else zone)
+    pinned = last.replace(tzinfo=timezone.utc).astimezone(_twin(zone) if isinstance(zone, ZoneInfo) else zone)
     with _PINNING:  # the process's threads share the schedule
         held = vars(own).get("nowfun", _ABSENT)
         own.nowfun = lambda: pinned
         try:
-            return getattr(own, method)(last.replace(tzinfo=timezone.utc).astimezone(zone))
+            return own.remaining_estimate(last.replace(tzinfo=timezone.utc).astimezone(zone))
         except OverflowError as error:
             raise ScheduleError(f"{shown(own)} can't say when it starts next: {shown(error)}") from error
         finally:

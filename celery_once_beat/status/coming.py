@@ -47,5 +47,7 @@ def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
 
 
 def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
+    if entry.polled:
+        return None
     start = latest_start(entry.when, until - entry.offset, anchor=entry.policy.anchor)
     return None if start is None else start + entry.offset

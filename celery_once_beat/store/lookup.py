@@ -6,10 +6,11 @@ A key that can't be read is a line of trouble at its entry; the other entries ar
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
@@ -375,6 +376,13 @@ class Lookup:
         if before.is_old() or sum(counted) != len(before.loaded):
             before.loaded = self._scan_loaded()
         return before.loaded
+
+    def loaded_as(
+        self, fingerprints: Collection[str], without: Container[str], most: int = 20
+    ) -> list[tuple[str, str]]:
+        """Return up to `most` entries that beats have loaded by one of these, each with its fingerprint."""
+        loaded = ((name, text.partition(" ")[0]) for name, text in self._scan_loaded().items() if name not in without)
+        return list(islice((each for each in loaded if each[1] in fingerprints), most))
 
     def _scan_loaded(self) -> dict[str, str]:
         """Return what beats say of the entries that they have loaded. A part at a time: there may be a million."""

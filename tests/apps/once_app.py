@@ -1,7 +1,8 @@
 """The app of the integration tests: what it schedules and how it is set up comes from the environment.
 
 ``ENTRIES`` is a JSON object: entry name → {"task", "every" (seconds) or "cron" (five fields), "options", "args",
-"anchor" (an instant's text)}; instead of "every" also "stored", a schedule as JSON has it.
+"anchor" (an instant's text)}; instead of "every" also "stored", a schedule as JSON has it, or
+"polled", a path and seconds.
 ``SETTINGS`` and ``TASK`` are JSON objects: settings of the app, attributes of its tasks.
 """
 
@@ -13,10 +14,11 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
-from celery.schedules import schedule
+from celery.schedules import BaseSchedule, schedule
 from crons import cron
 from killpoints import install, reach
 from ledger import Ledger
@@ -55,7 +57,27 @@ class Broken(schedule):
         raise RuntimeError("this schedule is broken")
 
 
+class Polled(BaseSchedule):
+    """Due while a file is there, whatever ran last; asked each second, and again so many seconds after it was due."""
+
+    def __init__(self, path, seconds):
+        super().__init__()
+        self.path, self.seconds = path, seconds
+
+    def remaining_estimate(self, last_run_at):
+        raise RuntimeError("nobody asks this")
+
+    def is_due(self, last_run_at):
+        ledger.write("asked", path=self.path)
+        return (True, self.seconds) if Path(self.path).exists() else (False, 1.0)
+
+    def __repr__(self):
+        return f"<polled: {self.path}>"
+
+
 def make_schedule(entry):
+    if "polled" in entry:
+        return Polled(*entry["polled"])
     if "cron" in entry:
         return cron(entry["cron"])
     if "stored" in entry:

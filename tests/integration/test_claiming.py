@@ -53,10 +53,6 @@ class Fickle(BaseSchedule):
             raise RuntimeError("no idea")
         return last_run_at + self.every - self.now()
 
-    def is_due(self, last_run_at: datetime) -> Any:
-        left = self.remaining_estimate(last_run_at).total_seconds()
-        return left <= 0, max(left, 1.0)
-
 
 class Beat:
     """One beat's claims, without what publishes them. Time is what a test says."""

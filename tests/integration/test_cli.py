@@ -506,7 +506,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
         r"      → set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
         r"warn  persistence: no append-only file",
         r"warn  untracked: plain",
-        r"warn  names: with an object's address in them: '<f at 0x7f00>'",
+        r"warn  names: with a value of the moment in them: '<f at 0x7f00>' \(an address\)",
         r"warn  entry wrong: left out: .* \(did you mean 'grace'\?\)",
         r"note  beats: 2 live, all on one machine",
         r"note  scheduler: conf says celery\.beat:PersistentScheduler",

@@ -363,7 +363,7 @@ ENTRY = {"v": str(codec.VERSION), "cursor": C, "born": A, "since": B}
         ({"c:done": "3", "c:failed": "1", "x:done": "2"}, {"counts": {"done": 3, "failed": 1}, "apart": {"done": 2}}),
         ({f"w:{A}": an_account()}, {"open": {AT: codec._read_open(an_account())}}),
         ({"fingerprint": "f"}, {"fingerprint": "f"}),
-        ({"loaders": "b f 1 c g 2"}, {"loaders": ("b", "c")}),
+        ({"loaders": "b f 1 c g 2"}, {"loaders": {"b": "f", "c": "g"}}),
         ({"discarded": f"{MS} celery@w 1"}, {"discarded": ("celery@w 1", AT)}),
         ({"discarded": MS}, {}),
         ({"late": "4"}, {"late": 4}),
@@ -382,7 +382,7 @@ def test_an_entry(given: dict[str, str], expected: dict[str, Any]) -> None:
     """Each field of an entry's hash is read as what it says; one that isn't there is nothing."""
     nothing = {name: m.Histogram({}, 0) for name in ("late", "queued", "ran")}
     said = {"last_done": None, "paused": False, "last_begun": None, "refused": 0, "counts": {}, "apart": {},
-            "loaders": ("",), "times": nothing, **expected}  # fmt: skip
+            "loaders": {}, "times": nothing, **expected}  # fmt: skip
     account = m.EntryAccount(AT + 2 * HOUR, AT, AT + HOUR, **said)
     flat = [word for pair in {**ENTRY, **given}.items() for word in pair]
     same(codec.read_account("key", flat), account)

@@ -20,6 +20,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Entries
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
+from celery_once_beat.rules import is_polled, next_start
 from celery_once_beat.rules.policy import Step
 from celery_once_beat.schedules import LoadedDefinition, cron, excluding
 from celery_once_beat.settings import Settings
@@ -45,9 +46,6 @@ class Broken(BaseSchedule):
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         raise RuntimeError("no idea")
 
-    def is_due(self, last_run_at: datetime) -> Any:
-        raise RuntimeError("no idea")
-
 
 class Weak(BaseSchedule):
     """Every minute, or what it is told, and broken when it is told to be."""
@@ -60,10 +58,6 @@ class Weak(BaseSchedule):
             raise RuntimeError("no idea")
         last = last_run_at.astimezone(timezone.utc)
         return last.replace(second=0, microsecond=0) + self.minutes * MINUTE - self.now()
-
-    def is_due(self, last_run_at: datetime) -> Any:
-        left = self.remaining_estimate(last_run_at).total_seconds()
-        return left <= 0, max(left, 1.0)
 
 
 def entry(every: Any = 60.0, task: str = "proj.task", **options: Any) -> ScheduleEntry:
@@ -572,44 +566,6 @@ def test_a_plan_is_dropped_when_another_beat_claimed() -> None:
     assert row.step(now) == Step(NOW + 30 * MINUTE, True)
 
 
-class Asked(BaseSchedule):
-    """Says when to ask again, and is due on Mondays at noon: what stock beat asks each minute."""
-
-    asked = 0
-
-    def is_due(self, last_run_at: datetime) -> Any:
-        self.asked += 1
-        now = self.now().astimezone(timezone.utc)
-        if now - last_run_at >= timedelta(days=7) and now.weekday() == 0 and now.hour == 12:
-            return True, 60.0
-        return False, 60.0
-
-
-def test_a_schedule_that_says_when_to_ask_again_is_asked_on_from_there() -> None:
-    """Each look asks it a bounded number of times, and none asks what an earlier one asked; Monday's window comes."""
-    when = Asked(app=APP)
-    monday = NOW.replace(day=2)
-    rows = loaded(rows_of({"a": entry(when)}), cursor=monday)
-    now, asked = monday, []
-    while not (steps := [step for row in rows.due(now, 10) if (step := _step(rows, row, now))]):
-        assert not any(row.trouble for row in rows)
-        later = rows.next_due()
-        assert later is not None
-        asked.append(when.asked)
-        now = max(later, now)
-    assert [step.start for step in steps] == [monday + timedelta(days=7)]
-    assert max(b - a for a, b in itertools.pairwise([0, *asked])) <= 2001
-    assert when.asked <= 7 * 24 * 60 + 4000, "what was asked was asked again"
-
-
-def _step(rows: Entries, row: BeatEntry, now: datetime) -> Step | None:
-    step = row.step(now)
-    if step is None:
-        assert row.cursor is not None
-        rows.advance(row, row.cursor)
-    return step
-
-
 class Counted(schedule):
     """A second's grid that counts how often it is asked."""
 
@@ -618,9 +574,6 @@ class Counted(schedule):
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         self.asked += 1
         return last_run_at + SECOND - self.now()
-
-    def is_due(self, last_run_at: datetime) -> Any:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
@@ -812,3 +765,106 @@ def test_the_starting_deadline_limits_what_a_beat_catches_up_on(when: Any, runs:
     assert step.run
     assert step.start == NOW - (runs or 10 * MINUTE)
     assert late.load_request("beat", NOW).limits.grace is None
+
+
+# -- polled schedules
+
+
+class Polled(schedule):
+    """Answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(60, app=APP)
+        self.answers = list(answers)
+        self.asked: list[datetime] = []
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        self.asked.append(last_run_at)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def polled(*answers: Any, cursor: datetime = NOW, since: datetime = NOW) -> BeatEntry:
+    found = Entries("beat", SETTINGS, TASKS).make("e", entry(Polled(*answers)))
+    found.counts_since(since)
+    found.move(cursor)
+    return found
+
+
+def test_a_polled_schedule_is_asked_when_its_last_answer_said_so() -> None:
+    """Once each time, with the newest window as its last run; a window starts when it is found due."""
+    row = polled((False, 30), (False, None), (True, 60), (False, 0))
+    assert row.next == NOW
+    for at, step, again in (
+        (NOW + SECOND, None, 30.0),
+        (NOW + MINUTE, None, 300.0),
+        (NOW + 7 * MINUTE, Step(NOW + 7 * MINUTE, True), 60.0),
+        (NOW + 9 * MINUTE, None, 0.1),
+    ):
+        assert row.step(at) == step
+        row.move(step.start if step else row.cursor)
+        assert row.next == at + timedelta(seconds=again)
+    assert row.when.asked == [NOW, NOW, NOW, NOW + 7 * MINUTE]
+    window = row.window(NOW)
+    assert (window.start, window.end) == (NOW, None)
+
+
+def test_a_polled_schedule_has_no_missed_windows() -> None:
+    """Nobody asked while no beat ran."""
+    row = polled((True, 60))
+    assert row.step(NOW + timedelta(days=3)) == Step(NOW + timedelta(days=3), True)
+
+
+def test_of_two_beats_that_poll_one_has_the_window_of_an_interval() -> None:
+    """Also where they poll seconds apart, and where the answer doesn't look at the last run."""
+    first, second = polled((True, 60)), polled((True, 60))
+    assert first.step(NOW + SECOND) == Step(NOW + SECOND, True)
+    first.move(NOW + SECOND)
+    assert second.step(NOW + 4 * SECOND) == Step(NOW + 4 * SECOND, True)  # claimed from a cursor that is gone
+    second.move(NOW + SECOND)
+    assert second.next == NOW + 64 * SECOND
+    third = polled((True, 60), cursor=NOW + SECOND)  # begins just then
+    assert third.step(NOW + 9 * SECOND) is None
+    third.move(NOW + SECOND)
+    assert third.next == NOW + 61 * SECOND
+    assert third.step(NOW + 61 * SECOND) == Step(NOW + 61 * SECOND, True)
+
+
+def test_a_beat_whose_clock_is_behind_waits_for_the_newest_window() -> None:
+    """A window can't start before the one before it."""
+    row = polled((True, 60), cursor=NOW + SECOND)
+    assert row.step(NOW) is None
+    assert row.when.asked == []
+
+
+@pytest.mark.parametrize("answer", [None, (True,), (True, "soon"), (True, float("nan")), RuntimeError("no database")])
+def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> None:
+    """The entry rests for it; the others go on."""
+    rows = loaded(rows_of({"a": entry(Polled(answer)), "b": entry()}))
+    (row,) = rows.due(NOW + SECOND, 10)
+    with rows.alone(row):
+        row.step(NOW + SECOND)
+    assert "no database" in row.trouble or "expected whether it is due, and seconds to wait" in row.trouble
+    assert [each.name for each in rows.due(NOW + MINUTE, 10)] == ["b"]
+
+
+def test_which_types_are_polled() -> None:
+    """Those with an is_due of their own, whatever else they have; no one-off, and none of Celery's or ours."""
+
+    class Both(Weak):
+        def is_due(self, last_run_at: datetime) -> Any:
+            raise NotImplementedError
+
+    class LastDay(crontab):
+        def is_due(self, last_run_at: datetime) -> Any:
+            raise NotImplementedError
+
+    class Clocked(Both):
+        clocked_time = NOW
+
+    assert all(map(is_polled, (Both(app=APP), LastDay(), Polled())))
+    assert not any(map(is_polled, (Weak(app=APP), Clocked(app=APP), crontab(), schedule(60), cron("@daily"), object())))
+    with pytest.raises(ScheduleError, match="is polled"):
+        next_start(LastDay(), NOW)

@@ -451,9 +451,6 @@ class FromLastRun(BaseSchedule):
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         return last_run_at + HOUR - self.now()
 
-    def is_due(self, last_run_at: datetime) -> Any:
-        raise NotImplementedError
-
 
 class Broken(BaseSchedule):
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:

@@ -16,7 +16,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_once_beat.errors import HeaderError, NewerVersionError, ScheduleError, UndecidedError
+from celery_once_beat.errors import HeaderError, NewerVersionError, ScheduleError
 from celery_once_beat.windows import (
     HEADERS,
     INSTANT_WIDTH,
@@ -508,29 +508,6 @@ def test_a_clock_change_does_not_move_a_one_off() -> None:
     assert next_start(Clocked(when, app=APP), at("2026-01-01")) == when
 
 
-class Weekdays(crontab):
-    """Overrides ``is_due`` alone."""
-
-    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
-        due, wait = super().is_due(last_run_at)
-        return due and self.now().weekday() < 5, wait
-
-
-class Quarters(BaseSchedule):
-    """Has an ``is_due`` and no ``remaining_estimate``: due each quarter of an hour, asked each minute."""
-
-    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
-        return self.now().minute % 15 == 0, 60 - self.now().second
-
-
-class Abstract(Quarters):
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        raise NotImplementedError
-
-    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
-        return super().is_due(last_run_at)
-
-
 class Noon(crontab):
     """Overrides ``remaining_estimate`` alone, and counts in its zone."""
 
@@ -538,16 +515,6 @@ class Noon(crontab):
         now = self.now()
         noon = now.replace(hour=12, minute=0, second=0, microsecond=0)
         return (noon if noon > now else noon + DAY).astimezone(UTC) - now
-
-
-def test_a_type_that_overrides_is_due_is_asked() -> None:
-    """Time passes for it, as much as it says to wait, until it is due."""
-    weekdays = Weekdays(0, 9, app=APP)
-    found = list(starts_after(weekdays, at("2026-11-19T12:00"), at("2026-11-24T12:00")))
-    assert found == [at("2026-11-20T08:00"), at("2026-11-23T08:00"), at("2026-11-24T08:00")]
-    for kind in (Quarters, Abstract):
-        found = list(starts_after(kind(app=APP), START, START + HOUR))
-        assert found == [at(f"2026-11-21T{text}") for text in ("05:45", "06:00", "06:15", "06:30")]
 
 
 def test_a_type_that_overrides_remaining_estimate_is_asked() -> None:
@@ -571,68 +538,31 @@ def test_a_type_that_overrides_no_rule_is_computed() -> None:
 class Wrong(BaseSchedule):
     """Answers what it is told to."""
 
-    def __init__(self, remaining: Any = NotImplementedError, due: Any = NotImplementedError) -> None:
+    def __init__(self, remaining: Any = NotImplementedError) -> None:
         super().__init__(app=APP)
-        self.answers = {"remaining": remaining, "due": due}
-
-    def answer(self, name: str) -> Any:
-        if self.answers[name] is NotImplementedError or isinstance(self.answers[name], Exception):
-            raise self.answers[name]
-        return self.answers[name]
+        self.remaining = remaining
 
     def remaining_estimate(self, last_run_at: datetime) -> Any:
-        return self.answer("remaining")
-
-    def is_due(self, last_run_at: datetime) -> Any:
-        return self.answer("due")
-
-
-class Mondays(BaseSchedule):
-    """Says all week long that it isn't due, and to ask again in a minute."""
-
-    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
-        now = self.now()
-        return (now.weekday(), now.hour, now.minute) == (0, 9, 0), 60.0
-
-
-def test_a_schedule_that_isnt_due_for_long_is_asked_on() -> None:
-    """A bounded number of times at once, and on from there: each answer is the same as if it were asked in one go."""
-    mondays = Mondays(app=app_in("UTC"))
-    friday, monday = at("2026-11-20T09:00"), at("2026-11-23T09:00")
-    asked = friday
-    for _ in range(4):
-        with pytest.raises(UndecidedError) as undecided:
-            next_start(mondays, friday, asked=asked)
-        assert undecided.value.asked == asked + timedelta(minutes=1000)
-        asked = undecided.value.asked
-    assert next_start(mondays, friday, asked=asked) == monday
-    assert list(starts_after(mondays, friday, monday + 7 * DAY)) == [monday, monday + 7 * DAY]
-    assert list(starts_after(mondays, friday, friday + DAY)) == []
+        if self.remaining is NotImplementedError or isinstance(self.remaining, Exception):
+            raise self.remaining
+        return self.remaining
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Wrong(due=(False, 0.0001)), "isn't due"),
         (Wrong(remaining=timedelta(0)), "doesn't advance"),
         (Wrong(remaining=-DAY), "doesn't advance"),
         (Wrong(remaining=RuntimeError("no database")), "no database"),
         (Wrong(remaining=OverflowError("too much")), "too much"),
         (Wrong(remaining=None), "can't say"),
         (Wrong(remaining=3.0), "can't say"),
-        (Wrong(due=(True, 0)), "doesn't advance"),
-        (Wrong(due=(False, -1)), "doesn't advance"),
-        (Wrong(due=(False, 60)), "isn't due"),
-        (Wrong(due=(False, float("nan"))), "can't say"),
-        (Wrong(due=(False, None)), "can't say"),
-        (Wrong(due=None), "can't say"),
-        (Wrong(due=RuntimeError("no database")), "no database"),
         (Wrong(), "can't say"),
         (object(), "can't say"),
     ],
 )
 def test_a_schedule_that_has_no_answer_is_an_error(wrong: Any, message: str) -> None:
-    """One that raises, doesn't advance or is never due ends in ScheduleError, which says why."""
+    """One that raises or doesn't advance ends in ScheduleError, which says why."""
     with pytest.raises(ScheduleError, match=message) as caught:
         next_start(wrong, START)
     assert len(str(caught.value)) < 300
@@ -648,7 +578,6 @@ def test_the_error_is_chained_to_the_schedules() -> None:
 
 def test_one_that_waits_for_ever_has_no_start() -> None:
     """So many seconds that the calendar ends are None."""
-    assert next_start(Wrong(due=(False, float("inf"))), START) is None
     assert next_start(Wrong(remaining=timedelta.max), START) is None
 
 
@@ -677,7 +606,6 @@ def test_the_clock_is_never_read() -> None:
         schedule(5, nowfun=clock, app=APP),
         crontab(nowfun=clock, app=APP),
         solar("sunset", 52, 13, nowfun=clock, app=APP),
-        Weekdays(0, 9, nowfun=clock, app=APP),
         Noon(nowfun=clock, app=APP),
     ):
         assert next_start(kind, START) is not None

@@ -59,7 +59,7 @@ print(json.dumps({
     "union": mark(union(cron("0 5 * * *"), crontab(hour=6))),
     "between": mark(between(every(60), start="2030-07-01", tz="Europe/Berlin"), app=utc),
     "excluding": mark(excluding(every(60), [Period("2030-07-01", tz="Europe/Berlin")]), app=utc),
-    "excluding within": mark(union(excluding(cron("0 5 * * *", tz="Europe/Berlin"), ["2030-07-01"]), every(60)), app=utc),
+    "within": mark(union(excluding(cron("0 5 * * *", tz="Europe/Berlin"), ["2030-07-01"]), every(60)), app=utc),
     "same: crontab in UTC": mark(crontab(hour=5), app=utc),
     "same: crontab elsewhere": mark(crontab(hour=5), {"tz": "Asia/Tokyo"}),
     "same: seconds": mark(schedule(60)),

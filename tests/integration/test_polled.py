@@ -1,0 +1,32 @@
+"""Schedules that only their own is_due knows, as people write them to look at a table or at the date."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from processes import wait_until
+from system import System
+
+from celery_once_beat.windows import parse_instant
+
+
+def test_two_beats_that_poll(system: System, tmp_path: Path) -> None:
+    """Each interval has one window, however many beats ask; it counts as claimed, and no other one is missed."""
+    work = tmp_path / "work"
+    system.check_law = False  # its schedule is known to the app alone; audit judges it below
+    system.entries = {"tick": {"task": "apps.once_app.work", "polled": [str(work), 5.0]}}
+    system.worker().wait_ready()
+    beats = [system.beat("first")]
+    wait_until(lambda: len(system.ledger.read("asked")) > 2, "it is asked each second", 60)
+    assert not system.recorded()
+    work.touch()
+    system.wait_done(1)
+    beats.append(system.beat("second"))
+    system.wait_done(2)
+    system.settle(beats)
+    starts = sorted(event["start"] for event in system.ledger.read("start"))
+    assert system.outcomes() == {"done": len(starts)}
+    assert "Every account balances" in system.once("audit")
+    instants = [parse_instant(start) for start in starts]
+    assert min((b - a).total_seconds() for a, b in pairwise(instants)) >= 5.0
