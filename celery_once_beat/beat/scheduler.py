@@ -360,7 +360,7 @@ class OnceSchedulerMixin(Publishing):
             for name, fingerprint in others:
                 account = self.store.account(name) if checks.made_by_celery(name, tasks[fingerprint]) else None
                 if account is not None:
-                    named.append((name, fingerprint, alive & account.loaders.keys()))
+                    named.append((name, fingerprint, alive.intersection(account.loaders)))
         self._names_checked = True
         self._warn(checks.alias_findings(named))
 

@@ -83,7 +83,7 @@ def _findings(project: Project) -> Iterator[Finding]:
         (name, {beat: known for beat, known in account.loaders.items() if beat in alive}) for name, account in accounts
     )
     made = (
-        (entry.entry, account.fingerprint or "", alive & account.loaders.keys())
+        (entry.entry, account.fingerprint or "", alive.intersection(account.loaders))
         for entry in report.entries
         if checks.made_by_celery(entry.entry, entry.task or "")
         and (account := overview.entries[entry.entry].account) is not None

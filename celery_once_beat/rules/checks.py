@@ -224,7 +224,8 @@ def alias_findings(named: Iterable[tuple[str, str, frozenset[str]]]) -> Iterator
 
 def zone_findings(loaded: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[Finding]:
     """Judge whether beats know the same rules of time zones: for each entry beats that live, with its fingerprints."""
-    apart, beats = [], set()
+    apart: list[str] = []
+    beats: set[str] = set()
     for name, by_beat in loaded:
         found = set(by_beat.values())
         if len(found) > len({each.partition("~")[0] for each in found}):

@@ -336,7 +336,8 @@ def zones_of(when: object) -> Iterable[tzinfo | None]:
         return ()
     if kind is solar or is_polled(when) or not isinstance(when, BaseSchedule):
         return ()
-    return (when.tz,)
+    zone: Any = when.tz  # celery-types has it as a str
+    return (zone,)
 
 
 def zone_rules(when: object) -> str:
@@ -346,7 +347,8 @@ def zone_rules(when: object) -> str:
     """
     known = {_rules_of(zone) for zone in zones_of(when)} - {""}
     if isinstance(when, solar):
-        known.add(f"ephem {when.ephem.__version__}")
+        sun: Any = when
+        known.add(f"ephem {sun.ephem.__version__}")
     return _digest("~", *sorted(known)) if known else ""
 
 

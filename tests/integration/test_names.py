@@ -5,7 +5,7 @@ from __future__ import annotations
 from processes import wait_until
 from system import System
 
-MESSAGE = "beats have other names for the same task and schedule: 'apps.once_app.work("
+MESSAGE = "beats have other names for the same task and schedule: "
 
 
 def test_beats_that_name_an_entry_otherwise(system: System) -> None:
