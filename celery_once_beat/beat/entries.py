@@ -371,7 +371,9 @@ class BeatEntry:
         else:
             self._check_apart(cursor, start)
         if self.polled and not self._is_spent(cursor):
-            start = self._ask_at or cursor
+            # A window that another beat began after this one had asked puts off the next question.
+            later = max(cursor - self._planned_at, timedelta(0))
+            start = cursor if self._ask_at is None else self._ask_at + later
         self.cursor = self.known = cursor
         self.unanswered = None
         self.next = start

@@ -825,6 +825,8 @@ def test_of_two_beats_that_poll_one_has_the_window_of_an_interval() -> None:
     assert second.step(NOW + 4 * SECOND) == Step(NOW + 4 * SECOND, True)  # claimed from a cursor that is gone
     second.move(NOW + SECOND)
     assert second.next == NOW + 64 * SECOND
+    second.move(NOW + 6 * SECOND)  # or the first one asked a little later, and its claim came before
+    assert second.next == NOW + 66 * SECOND
     third = polled((True, 60), cursor=NOW + SECOND)  # begins just then
     assert third.step(NOW + 9 * SECOND) is None
     third.move(NOW + SECOND)
