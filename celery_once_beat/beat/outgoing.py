@@ -1,47 +1,99 @@
-"""One message on its way to the broker: whether it still carries its window's headers, and its queue."""
+"""The messages by which an entry's window goes to the broker: whether they still carry its headers, and the queue.
+
+Mostly there is one. A scheduler's ``apply_entry``, or a task's ``apply_async``, may send several, one for each tenant
+say: the first is the entry's window; each other one is a window of a key of its own, made of the entry and the
+message's number, so that workers execute each of them once, however often the entry's window is published.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from celery.signals import before_task_publish
+from celery.signals import after_task_publish, before_task_publish
+
+from celery_once_beat.windows import HEADERS, Window, encode_headers
 
 
-class OutgoingMessage:
-    """Watches for the message with one task id, and restores a window's headers if a task's own code dropped them.
+class OutgoingMessages:
+    """Watches for messages with one task id, and restores a window's headers if a task's own code dropped them.
 
     An ``apply_async`` that sets ``options["headers"]`` does so, and nothing else would show it: without them a worker
-    runs a plain task.
+    runs a plain task. ``run`` is the name that keys of further messages begin with: the entry's, or that of an order,
+    which runs all of them again.
     """
 
-    def __init__(self, task_id: str, headers: Mapping[str, Any]) -> None:
-        #: The task id that the message must be published with.
+    def __init__(self, task_id: str, window: Window, run: str, *, waits: bool) -> None:
+        #: The task id that the messages must be published with.
         self.task_id = task_id
-        self.headers = dict(headers)
+        self.headers = encode_headers(window, task_id, waits=waits)
+        self._window = window
+        self._run = run
+        #: The headers of the first.
         self._seen: Mapping[str, Any] | None = None
-        #: The queue that the message went to; '' before it was sent.
+        #: The queue of the first; '' before it was sent.
         self.queue = ""
+        #: How many came by.
+        self._count = 0
+        #: The task ids of those that the broker wasn't given yet.
+        self._left: set[str] = set()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Watch publishes during the block, after all other receivers."""
         before_task_publish.connect(self._before, weak=False)
+        after_task_publish.connect(self._after, weak=False)
         try:
             yield
         finally:
             before_task_publish.disconnect(self._before)
+            after_task_publish.disconnect(self._after)
 
-    def _before(self, headers: Any, properties: Any, routing_key: Any, declare: Any = None, **_: Any) -> None:
-        if properties.get("correlation_id") == self.task_id:
+    def _before(
+        self, headers: Any, properties: Any, body: Any, routing_key: Any, declare: Any = None, **_: Any
+    ) -> None:
+        if properties.get("correlation_id") != self.task_id:
+            return
+        self._count += 1
+        if self._count == 1:
             headers.update(self.headers)
+            self._left.add(self.task_id)
             self._seen = headers
             self.queue = str(getattr(declare[0], "name", routing_key) if declare else routing_key)
+            return
+        # An id of its own: its result isn't the first one's, and a revoke of one leaves the others.
+        sent_as = str(uuid.uuid5(uuid.UUID(self.task_id), str(self._count)))
+        self._left.add(sent_as)
+        for part in (headers, body):  # protocol 1 has its ids in the body
+            if isinstance(part, dict):
+                part.update({name: sent_as for name in ("id", "root_id") if part.get(name) == self.task_id})
+        properties["correlation_id"] = sent_as
+        for name in HEADERS:
+            headers.pop(name, None)
+        key = f"{self._run}#{self._count}"
+        headers.update(
+            encode_headers(replace(self._window, entry=key, attempt=1, tracked=False, keyed=True, limit=None), sent_as)
+        )
+
+    def _after(self, headers: Any, **_: Any) -> None:
+        self._left.discard(headers.get("once_id"))
+
+    @property
+    def several(self) -> bool:
+        """Whether there was more than one."""
+        return self._count > 1
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether there was one, and the broker was given each."""
+        return self._count > 0 and not self._left
 
     @property
     def lost(self) -> str:
-        """Why a worker can't tell that the message belongs to a window; '' if it can."""
+        """Why a worker can't tell that the first message belongs to a window; '' if it can."""
         if self._seen is None:
             return "no message with its task id went out"
         if any(self._seen.get(name) != value for name, value in self.headers.items()):

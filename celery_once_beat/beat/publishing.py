@@ -37,12 +37,12 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
-from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, task_id, without_window
+from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
 from celery_once_beat.wording import shown
 
 from . import broker
 from .entries import BeatEntry
-from .outgoing import OutgoingMessage
+from .outgoing import OutgoingMessages
 from .results import Results
 from .server_clock import ServerClock
 
@@ -111,7 +111,8 @@ class Publishing(Scheduler):
     _results: Results
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._published = Published.UNSURE
+        #: What became of the messages that the base has sent for one window.
+        self._attempts: set[Published] = set()
         self._hung = False
         self._until = 0.0
         self._reserve_failed = False
@@ -126,6 +127,8 @@ class Publishing(Scheduler):
         self._unbegun: dict[str, tuple[Job, str]] = {}
         #: Entry → its last fence, its task and the queue when that was logged.
         self._logged_unbegun: dict[str, tuple[object, ...]] = {}
+        #: Entries that send several messages a window, as it was logged.
+        self._logged_several: set[str] = set()
         super().__init__(*args, **kwargs)
 
     @property
@@ -298,23 +301,33 @@ class Publishing(Scheduler):
         if self._broker_down:
             return Published.UNSURE
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
-        outgoing = OutgoingMessage(sent_as, encode_headers(window, sent_as, waits=job.entry.policy.waits))
+        run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
+        outgoing = OutgoingMessages(sent_as, window, run, waits=job.entry.policy.waits)
         to_send = self._entry_to_send(source, window, job, outgoing)
-        self._published, self._hung = Published.UNSURE, False
+        self._attempts, self._hung = set(), False
         producer = self._producer()
         if producer is not None:
             with self._alarm.during_publish(), outgoing.watched():
                 self.apply_entry(to_send, producer=producer)
+        published = self._published(outgoing)
         if self._hung:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
-        if self._published == Published.UNSURE:
+        if published == Published.UNSURE:
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             self.broker_ready()
-        if self._published == Published.UNSURE and not self._broker_down:
+        if published == Published.UNSURE and not self._broker_down:
             job.entry.refused(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
         else:
             job.entry.accepted()
-        if self._published == Published.SENT and outgoing.lost and window.tracked:
+        if outgoing.several and window.entry not in self._logged_several:
+            self._logged_several.add(window.entry)
+            logger.warning(
+                "once: entry %r sends several messages for each window: each runs once, and only the first is sent "
+                "again if it is lost (docs/own-scheduler.md)",
+                window.entry,
+                extra=about("entry_sends_several", window),
+            )
+        if published == Published.SENT and outgoing.lost and window.tracked:
             if not job.entry.astray:
                 logger.error(
                     "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
@@ -325,13 +338,24 @@ class Publishing(Scheduler):
                 )
             job.entry.went_astray()
             return Published.ASTRAY
-        if self._published == Published.SENT and job.publishes > 1 and not job.begun:
+        if published == Published.SENT and job.publishes > 1 and not job.begun:
             self._results.watch(WindowKey(window.entry, window.start), outgoing.task_id)
             if job.publishes >= _OFTEN:
                 self._unbegun[window.entry] = job, outgoing.queue
-        return self._published
+        return published
 
-    def _entry_to_send(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessage) -> Any:
+    def _published(self, outgoing: OutgoingMessages) -> Published:
+        """What became of a window's messages: if one is perhaps not out, all are sent again, and workers refuse copies.
+
+        One that can't be made stops no other.
+        """
+        if not self._attempts and outgoing.all_sent:  # apply_entry has sent them by itself
+            return Published.SENT
+        if not self._attempts or Published.UNSURE in self._attempts:
+            return Published.UNSURE
+        return max(self._attempts)
+
+    def _entry_to_send(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> Any:
         """Return Celery's entry with the window's options."""
         options = {key: value for key, value in (source.options or {}).items() if key != "once"}
         # Celery writes into the headers of the options: a copy of its own for each message.
@@ -395,10 +419,10 @@ class Publishing(Scheduler):
             # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
             broke = getattr(producer, "channel", None) is not channel
             to_blame = broke or broker.is_to_blame(exc, producer)
-            self._published = Published.UNSURE if to_blame else Published.IMPOSSIBLE
-            self._hung = to_blame and broker.hangs(exc)
+            self._attempts.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
+            self._hung |= to_blame and broker.hangs(exc)
             raise
-        self._published = Published.SENT
+        self._attempts.add(Published.SENT)
         return result
 
     def _advance_source(self, entry: BeatEntry) -> Any:
