@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 
 __all__ = (
@@ -18,6 +18,7 @@ __all__ = (
     "shown",
     "some",
     "span",
+    "why_no_task",
 )
 
 #: Most characters that are recorded of a failure.
@@ -119,3 +120,22 @@ def read_time(text: str, zone: tzinfo) -> datetime | None:
         return (instant if instant.tzinfo else instant.replace(tzinfo=zone)).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
+
+
+#: Celery has tasks of these names, which raise.
+_NO_TASKS = ("celery.chain", "celery.group")
+
+
+def why_no_task(task: object) -> str:
+    """Say why an entry can't send ``task``; '' for a name. Nothing of a signature is shown but its task."""
+    signature = isinstance(task, Mapping) and isinstance(task.get("task"), str)
+    name = task["task"] if signature else task
+    if isinstance(name, str) and (name in _NO_TASKS or (signature and name.startswith("celery."))):
+        canvas = name.removeprefix("celery.")
+        return (
+            f"task: found a {canvas}, which isn't a task, expected the name of a task of yours that builds and sends "
+            f"it: def nightly(): {canvas}(…).apply_async()"
+        )
+    if signature:
+        return f"task: found a signature of {shown(name)}, expected that name, with args, kwargs and options beside it"
+    return "" if isinstance(task, str) and task else f"task: found {shown(task)}, expected the name of a task"

@@ -62,7 +62,7 @@ from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describ
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import shown, why_no_task
 
 logger = get_logger(__name__)
 
@@ -827,8 +827,9 @@ class Entries:
         """
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
-        if not isinstance(source.task, str) or not source.task:
-            raise SettingError(f"task: found {shown(source.task)}, expected the name of a task")
+        why = why_no_task(source.task)
+        if why:
+            raise SettingError(why)
         name = str.__str__(name)  # a subclass, an enum say, may write itself otherwise
         task = self._tasks.get(source.task)
         zone = getattr(getattr(source, "app", None), "timezone", timezone.utc)

@@ -15,7 +15,7 @@ from kombu.utils import json as celery_json
 from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
 from celery_once_beat.rules import EntryPolicy, Timing, check_zone, zone_name
 from celery_once_beat.settings import Settings
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import shown, why_no_task
 
 from .codecs import check_known, read_schedule, write_schedule
 from .strict_json import MOST_TEXT, read_object
@@ -198,8 +198,11 @@ def _read(text: str) -> Definition:
         raise NewerVersionError(f"its JSON is of version {version!s:.20}, this is {_VERSION}; upgrade this process")
     check_known("definition", found, _FIELDS)
     task = found.get("task")
-    if not isinstance(task, str) or not 0 < len(task) <= _MOST_NAME:
-        raise ValueError(f"task: found {shown(task)}, expected the name of a task")
+    why = why_no_task(task)
+    if why:
+        raise ValueError(why)
+    if len(task) > _MOST_NAME:
+        raise ValueError(f"task: found {shown(task)}, expected a name of at most {_MOST_NAME} characters")
     restored = partial(_restored, typed='"__type__"' in text)
     options = restored("options", found, dict)
     if "once" in options:
