@@ -128,8 +128,9 @@ _NO_TASKS = ("celery.chain", "celery.group")
 
 def why_no_task(task: object) -> str:
     """Say why an entry can't send ``task``; '' for a name. Nothing of a signature is shown but its task."""
-    signature = isinstance(task, Mapping) and isinstance(task.get("task"), str)
-    name = task["task"] if signature else task
+    of = task.get("task") if isinstance(task, Mapping) else None
+    signature = isinstance(of, str)
+    name = of if signature else task
     if isinstance(name, str) and (name in _NO_TASKS or (signature and name.startswith("celery."))):
         canvas = name.removeprefix("celery.")
         return (

@@ -831,7 +831,9 @@ class Entries:
         if why:
             raise SettingError(why)
         name = str.__str__(name)  # a subclass, an enum say, may write itself otherwise
-        task = self._tasks.get(source.task)
+        task: Any = self._tasks.get(source.task)
+        if getattr(task, "once_closes_windows", False):
+            task.once_check_scheduled()
         zone = getattr(getattr(source, "app", None), "timezone", timezone.utc)
         timing = Timing.of(name, source.options or {}, task, zone)
         is_cron = isinstance(source.schedule, (crontab, cron))

@@ -319,14 +319,7 @@ class Publishing(Scheduler):
             job.entry.refused(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
         else:
             job.entry.accepted()
-        if outgoing.several and window.entry not in self._logged_several:
-            self._logged_several.add(window.entry)
-            logger.warning(
-                "once: entry %r sends several messages for each window: each runs once, and only the first is sent "
-                "again if it is lost (docs/own-scheduler.md)",
-                window.entry,
-                extra=about("entry_sends_several", window),
-            )
+        self._warn_of_several(outgoing, window)
         if published == Published.SENT and outgoing.lost and window.tracked:
             if not job.entry.astray:
                 logger.error(
@@ -343,6 +336,16 @@ class Publishing(Scheduler):
             if job.publishes >= _OFTEN:
                 self._unbegun[window.entry] = job, outgoing.queue
         return published
+
+    def _warn_of_several(self, outgoing: OutgoingMessages, window: Window) -> None:
+        if outgoing.several and window.entry not in self._logged_several:
+            self._logged_several.add(window.entry)
+            logger.warning(
+                "once: entry %r sends several messages for each window: each runs once, and only the first is sent "
+                "again if it is lost (docs/own-scheduler.md)",
+                window.entry,
+                extra=about("entry_sends_several", window),
+            )
 
     def _published(self, outgoing: OutgoingMessages) -> Published:
         """What became of a window's messages: if one is perhaps not out, all are sent again, and workers refuse copies.

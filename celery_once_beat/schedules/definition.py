@@ -197,7 +197,7 @@ def _read(text: str) -> Definition:
     if version > _VERSION:
         raise NewerVersionError(f"its JSON is of version {version!s:.20}, this is {_VERSION}; upgrade this process")
     check_known("definition", found, _FIELDS)
-    task = found.get("task")
+    task: Any = found.get("task")
     why = why_no_task(task)
     if why:
         raise ValueError(why)

@@ -52,7 +52,7 @@ from .errands import errands_of
 from .leases import End, leases_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
-from .waiting import RAW, call, log_once, packed
+from .waiting import RAW, call, kept, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
@@ -101,6 +101,11 @@ class Execution(Turn):
         """
         if _tracing.executions is None:  # another tracer than the task's called it, and nobody comes behind it
             return _then_close(lambda: self.run(request, body))
+        self.start(request)
+        return self.run_body(body)
+
+    def start(self, request: Any) -> None:
+        """Begin the window if it is this delivery's; else raise Ignore, or what puts the message back."""
         try:
             self._begin(request)
         except NewerVersionError as exc:
@@ -109,11 +114,20 @@ class Execution(Turn):
             if not self.store.settings.run_without_store:
                 put_back(self.task, request, exc)
             self.run_without_store(exc)
+        assert _tracing.executions is not None
         _tracing.executions.append(self)
         request._once_execution = self
         if self.lease is not None:
             self.leases.hold(self.lease)
-        return self._run(body)
+        signals.window_started.send(sender=self.task, window=self.window)
+
+    def run_hook(self, hook: Callable[[], Any]) -> None:
+        """Run ``before_start``: what it raises ends the window, as what the body raises does."""
+        try:
+            hook()
+        except BaseException as exc:
+            self._decide(exc)
+            raise
 
     # -- begin
 
@@ -202,7 +216,7 @@ class Execution(Turn):
     def _park(self, reply: Buffered) -> bool:
         """Keep this message until the window is called; returns whether that has happened meanwhile."""
         try:
-            text = packed(_tracing.kept)
+            text = packed(kept.message)
         except ValueError as exc:
             log_once(f"park {self.task.name}", "window_not_parked", self.key, f"waits, its message isn't kept: {exc}")
         else:
@@ -273,13 +287,13 @@ class Execution(Turn):
         if not self._shares_place and self.lease.sent + self.length < self._entered_at + place_length(self.length):
             return True
         try:
-            kept = self.store.stay_in_limit(
+            stays = self.store.stay_in_limit(
                 self.limit, self.key, self.owner, place_length(self.length), takes_over=True
             )
         except OnceError:
             self._undo_begin(self.lease.renewal.fence)
             raise
-        return kept and self.lease.held()
+        return stays and self.lease.held()
 
     def _undo_begin(self, fence: int) -> None:
         """Its body doesn't run, and no attempt counts."""
@@ -314,13 +328,12 @@ class Execution(Turn):
 
     # -- the body and its end
 
-    def _run(self, body: Callable[[], Any]) -> Any:
+    def run_body(self, body: Callable[[], Any]) -> Any:
         """Run ``body``, and decide how its window ends.
 
         An exception may be raised into this at any instruction, as a soft time limit is. If the body has ended, its
         own end counts.
         """
-        signals.window_started.send(sender=self.task, window=self.window)
         error: BaseException | None = _RUNNING
         try:
             try:
@@ -495,11 +508,14 @@ class _Tracing(threading.local):
 
     #: The execution of its task, once it has begun; None outside of any tracer.
     executions: list[Execution] | None = None
-    #: Its message, if its window may have to wait.
-    kept: dict[str, Any] | None = None
 
 
 _tracing = _Tracing()
+
+
+def is_traced() -> bool:
+    """Whether the task's own tracer runs in this thread."""
+    return _tracing.executions is not None
 
 
 def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: dict[str, Any] | None = None) -> Any:
@@ -512,7 +528,7 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
         return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
     # Out of the request: Celery gives a retry what it doesn't know there, as headers.
-    outer, _tracing.kept = _tracing.kept, request.pop(RAW, None)
+    outer, kept.message = kept.message, request.pop(RAW, None)
 
     def run() -> Any:
         ended.append(trace(uuid, args, kwargs, request))
@@ -525,7 +541,7 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
             raise
         return ended[0]
     finally:
-        _tracing.kept = outer
+        kept.message = outer
 
 
 def _failure(traced: Any, raised: BaseException | None) -> BaseException | None:

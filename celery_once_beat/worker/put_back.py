@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import time
+from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
@@ -20,9 +21,10 @@ from celery.utils.log import get_logger
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.store import store_of
-from celery_once_beat.windows import PUT_BACK, find_among
+from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
 from .turn import WindowTask
+from .waiting import kept, publish_kept
 
 logger = get_logger(__name__)
 
@@ -41,6 +43,8 @@ _reasons: set[str] = set()
 _AWAY = StoreUnavailableError.__name__
 #: At most this many are remembered: foreign messages must not fill the memory.
 _MOST = 1000
+#: What Celery says of a message beside what is in it.
+_ROUTED = ("exchange", "routing_key", "declare", "retry", "retry_policy", "timeout", "confirm_timeout")
 #: When this process may put back the next message, at RATE; by time.monotonic().
 _free_at = 0.0
 
@@ -68,20 +72,52 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
     """
     times = times_put_back(request)
     countdown = _seconds(times, longest)
-    signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
-    signature.set(headers={**(signature.options.get("headers") or {}), PUT_BACK: min(times + 1, _MOST_TIMES)})
+    note = {PUT_BACK: min(times + 1, _MOST_TIMES)}
     try:
         try:
-            signature.apply_async()
+            _send(task, request, countdown, note)
         except ValueError:
             if countdown >= 1:
                 raise
             # Celery's delayed delivery, which quorum queues need, knows whole seconds only.
-            signature.apply_async(countdown=1)
+            _send(task, request, 1, note)
     except Exception as publish_error:  # noqa: BLE001  # every transport has errors of its own
         # Neither store nor broker answers: with late acks the broker has it still, else the window stays open.
         raise Reject(publish_error, requeue=True) from cause
     raise Ignore("put back") from cause
+
+
+def _send(task: WindowTask, request: Any, countdown: float, note: dict[str, int]) -> None:
+    """Send the message as it came, where that is at hand; else one that is made of the request."""
+    signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
+    window_headers = find_headers(vars(request), request.headers)
+    signature.set(headers={**signature.options["headers"], **window_headers, **note})
+    if kept.message is None:
+        signature.apply_async()
+        return
+    due = datetime.now(timezone.utc) + timedelta(seconds=countdown)
+    headers = {**kept.message["headers"], **note, "eta": due.isoformat()}
+    with task.app.producer_pool.acquire(block=True) as producer:
+        signature.apply_async(producer=_AsItCame(producer, {**kept.message, "headers": headers}))
+
+
+class _AsItCame:
+    """A producer whose first message is one that came: Celery says where it goes, and how it is delayed."""
+
+    def __init__(self, producer: Any, message: dict[str, Any]) -> None:
+        self._producer = producer
+        self._message: dict[str, Any] | None = message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Publish ``body``, the event of a sent task say, or in place of the first one the message that came."""
+        message, self._message = self._message, None
+        if message is None:
+            return self._producer.publish(body, **options)
+        routed = {name: options[name] for name in _ROUTED if options.get(name) is not None}
+        return publish_kept(self._producer, message, **routed)
 
 
 def times_put_back(request: Any) -> int:

@@ -19,18 +19,18 @@ from celery.worker.request import Request
 
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.identity import delivery_name, host_of
+from celery_once_beat.identity import delivery_name, execution_name, host_of
 from celery_once_beat.logs import about
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Again, Closed, Confirmed, Ending, Finished, Store
-from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, format_instant
-from celery_once_beat.wording import failure_words
+from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
+from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, format_instant, key_of
+from celery_once_beat.wording import failure_words, printable
 
 from .errands import errands_of
 from .execution import DELIVERY
 from .reserved import Reserved, Waiting
-from .waiting import RAW, call, kept_of, may_wait
+from .waiting import RAW, call, kept_of
 
 logger = get_logger(__name__)
 
@@ -56,7 +56,7 @@ class OnceRequest(Request):
         super().__init__(message, **options)
         request = self.request_dict
         request[DELIVERY] = delivery_name(self.hostname)
-        if kept is not None and may_wait(self.task, request):
+        if kept is not None:
             request[RAW] = kept
 
     def maybe_expire(self) -> Literal[True] | None:
@@ -205,6 +205,42 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
             signals.window_closed.send(sender=task, window=window, outcome=outcome, count=1)
 
     errands_of(task.app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
+
+
+def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> None:
+    """Record that the window of a message failed which Celery discards unread: its content isn't accepted, say.
+
+    If the store doesn't answer, a beat publishes the window again.
+    """
+    delivery = _read(message.headers, "failed")
+    if delivery is None:
+        return
+    window, owner = delivery.window, execution_name(delivery_name(hostname))
+
+    def send(store: Store) -> None:
+        length = float(window.lease or store.settings.of_task("lease", task))
+        overlap = store.settings.of_task("overlap", task)
+        key = key_of(window, delivery.key.sent_as)
+        begun = store.begin(key, owner, length, delivery.retry, tracked=window.tracked, overlap=overlap)
+        if not isinstance(begun, Begun):
+            return
+        again_after = None if window.keyed else store.settings.of_task("retry_failed_after", task) or None
+        failure = failure_words(error, store.settings.failure_text)
+        reply = store.finish(Ending(key, owner, begun.fence, "failed", again_after, window.tracked, failure))
+        if isinstance(reply, (Finished, Again)) and reply.called is not None:
+            call(task.app, store, [WindowKey(window.entry, reply.called)])
+        if isinstance(reply, Finished):
+            extra = about(OUTCOMES["failed"].action, window, attempt=begun.attempt, owner=owner)
+            logger.error(
+                "once: window %s of %r is failed, its message can't be read: %s",
+                format_instant(window.start),
+                window.entry,
+                printable(failure),
+                extra=extra,
+            )
+            signals.window_closed.send(sender=task, window=window, outcome="failed", count=1)
+
+    errands_of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
 
 
 class _Delivery(NamedTuple):

@@ -20,9 +20,10 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
 from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_once_beat.awaited import called, check_asyncio
 from celery_once_beat.effects import Effects
@@ -38,11 +39,20 @@ from celery_once_beat.settings import (
     check_task_name,
 )
 from celery_once_beat.store import Store, check_client, store_of
-from celery_once_beat.windows import PUT_BACK, Window, decode_headers, encode_call, find_among, find_call, find_headers
+from celery_once_beat.windows import (
+    PUT_BACK,
+    Window,
+    decode_headers,
+    encode_call,
+    find_among,
+    find_call,
+    find_headers,
+    without_window,
+)
 from celery_once_beat.wording import did_you_mean
 
 from .current import Running, carried_call, current_call, may_be_called
-from .execution import DELIVERY, Execution, traced
+from .execution import DELIVERY, Execution, is_traced, traced
 from .keyed import Child, Every, Key, window_of_block
 from .put_back import put_back
 from .turn import close_unrun
@@ -118,6 +128,8 @@ class OnceTask(_Task):
         super().on_bound(app)
         if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
             cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]
+        if cls.before_start is not _Task.before_start and not hasattr(cls.before_start, "_once_wrapped"):
+            cls.before_start = _begin_before(inspect.getattr_static(cls, "before_start"))  # type: ignore[method-assign]
         if cls.track_started:
             cls._once_track_started, cls.track_started = True, False
 
@@ -208,33 +220,56 @@ class OnceTask(_Task):
     ) -> Any:
         """Execute the request's window around ``call``; without one, or within it already, just call."""
         call = partial(self._until_recorded, call)
-        if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
-            return call(*args, **kwargs)
-        request._once_began = time.time()
-        if request.is_eager:
-            return self._call(request, call, args, kwargs)
-        headers = find_among(vars(request), request.headers)
-        try:
-            window = decode_headers(headers, request.id) if headers else None
-        except NewerVersionError as exc:
-            put_back(self, request, exc)
-        if window is None:
-            if headers and self.name not in _logged:
-                _logged.add(self.name)
-                logger.warning(
-                    "once: task %s is sent with the headers of another task's window, and runs as a task without one: "
-                    "don't give children the headers of self.request",
-                    self.name,
-                    extra=about("headers_copied"),
-                )
-            self._store_started(request)
-            return self._call(request, call, args, kwargs)
+        begun: Execution | None = None if request is None else vars(request).pop("_once_before", None)
+        execution = begun
+        if execution is None:
+            if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
+                return call(*args, **kwargs)
+            request._once_began = time.time()
+            execution = None if request.is_eager else self._execution_of(request)
+            if execution is None:
+                if not request.is_eager:
+                    self._store_started(request)
+                return self._call(request, call, args, kwargs)
 
         def body() -> Any:
             self._store_started(request)
             return self._call(request, call, args, kwargs)
 
-        return Execution(self, request, window, store_of(self.app)).run(request, body)
+        return execution.run(request, body) if begun is None else begun.run_body(body)
+
+    def _execution_of(self, request: Any) -> Execution | None:
+        """Return the execution, yet to begin, of the window that a message was sent for; None if it is a plain one."""
+        headers = find_among(vars(request), request.headers)
+        try:
+            window = decode_headers(headers, request.id) if headers else None
+        except NewerVersionError as exc:
+            put_back(self, request, exc)
+        if window is not None:
+            return Execution(self, request, window, store_of(self.app))
+        if headers and self.name not in _logged:
+            _logged.add(self.name)
+            logger.warning(
+                "once: task %s is sent with the headers of another task's window, and runs as a task without one: "
+                "don't give children the headers of self.request",
+                self.name,
+                extra=about("headers_copied"),
+            )
+        return None
+
+    def _begin_before(self, hook: Callable[[], Any]) -> None:
+        """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``."""
+        request: Any = self.request_stack.top
+        execution = None
+        if request is not None and not request.is_eager and not request.called_directly and is_traced():
+            execution = self._execution_of(request)
+        if execution is None:
+            hook()
+            return
+        request._once_began = time.time()
+        execution.start(request)
+        execution.run_hook(hook)
+        request._once_before = execution
 
     def _until_recorded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the body. If its window is recorded already, what was recorded is its result."""
@@ -277,21 +312,41 @@ class OnceTask(_Task):
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
-        from .request import request_class  # noqa: PLC0415  # only a worker needs it
+        from .request import fail_unread, request_class  # noqa: PLC0415  # only a worker needs it
 
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
-        return super().start_strategy(app, consumer, **options)
+        receive = super().start_strategy(app, consumer, **options)
+
+        def strategy(message: Any, *more: Any, **options: Any) -> Any:
+            try:
+                return receive(message, *more, **options)
+            except (InvalidTaskError, ContentDisallowed, DecodeError) as exc:
+                fail_unread(self, message, consumer.hostname, exc)  # Celery discards it
+                raise
+
+        return strategy
+
+    def once_check_scheduled(self) -> None:
+        """Raise SettingError if no schedule may send the task: nobody would see the end of an ``async def``."""
+        runs_itself = hasattr(type(self).__call__, "_once_wrapped")  # a base's own __call__ may await it
+        body = getattr(self, "_orig_run", self.run)  # autoretry_for wraps it
+        if not runs_itself and (inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)):
+            raise _never_awaited(self)
 
     def apply_async(
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
     ) -> Any:
-        """As Celery's; a retry of this execution is given its window first."""
+        """As Celery's; a retry of this execution is given its window first. Whatever else it sends has none."""
         request = self.request_stack.top if self.request_stack is not None else None
         execution: Execution | None = getattr(request, "_once_execution", None)
-        publish = partial(super().apply_async, args, kwargs, task_id, *more, **options)
+        publish = partial(super().apply_async, args, kwargs, task_id, *more)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
-            return execution.hand_over(options, publish)
-        return publish()
+            return execution.hand_over(options, partial(publish, **options))
+        headers, call = options.get("headers"), current_call()
+        begun = call is not None and hasattr(call.request, "_once_execution")
+        if headers and begun and headers.get("once_id") == call.request.id:  # type: ignore[union-attr]  # it is begun
+            options["headers"] = without_window(headers)
+        return publish(**options)
 
     def apply_once(
         self,
@@ -336,7 +391,7 @@ class OnceTask(_Task):
         return await called(store_of(self.app), partial(child.publish, args, kwargs, options))
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
-        """As Celery's; the window's headers survive a retry even if another tool nests headers.
+        """As Celery's; only a retry keeps the window's headers, and does even if another tool nests headers.
 
         Without a window, a header says when the call first began.
         """
@@ -345,7 +400,9 @@ class OnceTask(_Task):
         window_headers = find_headers(vars(request), request.headers)
         headers = dict(signature.options.get("headers") or {})
         if window_headers and window_headers.get("once_id", str(request.id)) == str(request.id):
-            headers.update(window_headers)
+            headers = without_window(headers)
+            if options.get("retries") == (request.retries or 0) + 1:
+                headers.update(window_headers)
             for of_this_message in (DELIVERY, PUT_BACK, RAW):
                 headers.pop(of_this_message, None)
         elif hasattr(request, "_once_began"):
@@ -373,15 +430,11 @@ def check_tasks(app: Celery) -> list[OnceTask]:
 def _never_awaited(task: OnceTask) -> SettingError:
     return SettingError(
         f"task {task.name!r}: found an async def, which Celery doesn't await, expected a plain function; in it call "
-        "asgiref.sync.async_to_sync(the async def)(…)"
+        "asgiref.sync.async_to_sync(the async def)(…). A pool that awaits it does so outside of the window"
     )
 
 
 def _check_task(task: OnceTask) -> None:
-    runs_itself = hasattr(type(task).__call__, "_once_wrapped")  # a base's own __call__ may await it
-    body = getattr(task, "_orig_run", task.run)  # autoretry_for wraps it
-    if not runs_itself and (inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)):
-        raise _never_awaited(task)
     for base in type(task).__mro__:
         if base is OnceTask:
             break
@@ -408,6 +461,17 @@ def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
+
+
+def _begin_before(hook: Any) -> Callable[..., None]:
+    """Wrap a task's ``before_start`` in the window's execution. ``hook`` is what its class holds."""
+
+    def before_start(self: OnceTask, *args: Any) -> None:
+        bound = hook.__get__(self, type(self)) if hasattr(hook, "__get__") else hook
+        self._begin_before(partial(bound, *args))
+
+    before_start._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
+    return before_start
 
 
 def current_window() -> Window | None:

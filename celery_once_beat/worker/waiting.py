@@ -24,6 +24,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,22 +41,32 @@ from celery_once_beat.wording import shown
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("RAW", "call", "kept_of", "log_once", "may_wait", "packed")
+__all__ = ("RAW", "call", "kept", "kept_of", "log_once", "packed", "publish_kept")
 
 logger = get_logger(__name__)
 
-#: Where the worker's main process notes the message of a window that may wait, in the request of its delivery.
+#: Where the worker's main process notes the message of a window, in the request of its delivery.
 RAW = "_once_raw"
 #: Characters of a parked message, at most.
 _LONGEST = 1_000_000
 #: What a parked message keeps of the properties that its broker gave it; their types.
-_PROPERTIES = {"correlation_id": str, "reply_to": str, "priority": int, "delivery_mode": int}
+_PROPERTIES = {
+    "correlation_id": str,
+    "reply_to": str,
+    "priority": int,
+    "delivery_mode": int,
+    "expiration": str,
+    "message_id": str,
+    "type": str,
+    "app_id": str,
+}
 _FIELDS = {
     "v": int,
     "body": str,
     "base64": bool,
     "content_type": str,
     "content_encoding": str,
+    "compression": str,
     "headers": dict,
     "properties": dict,
     "exchange": str,
@@ -72,15 +83,13 @@ _MOST_LOGGED = 1000
 # -- the message
 
 
-def may_wait(task: Any, headers: Mapping[Any, Any]) -> bool:
-    """Whether the window of a message with these headers may have to wait, so that its message is to be kept."""
-    found = find_among(headers, headers.get("headers"))
-    if found is None or "once_tracked" not in found:
-        return False
-    if "once_waits" in found or "once_limit" in found or getattr(task, "once_limit", None):
-        return True
-    overlap = getattr(task, "once_overlap", None) or task.app.conf.get("once_beat_overlap")
-    return isinstance(overlap, str) and overlap.startswith("buffer")
+class _Kept(threading.local):
+    """The message of the window that this thread executes, as it came; None where it isn't at hand."""
+
+    message: dict[str, Any] | None = None
+
+
+kept = _Kept()
 
 
 def kept_of(message: Any) -> dict[str, Any]:
@@ -90,11 +99,27 @@ def kept_of(message: Any) -> dict[str, Any]:
         "body": message.body,
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
+        "compression": str((message.headers or {}).get("compression") or ""),
         "headers": {name: value for name, value in (message.headers or {}).items() if not _LEFT_OUT.match(str(name))},
         "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
         "exchange": delivery.get("exchange") or "",
         "routing_key": delivery.get("routing_key") or "",
     }
+
+
+def publish_kept(producer: Any, kept: Mapping[str, Any], **options: Any) -> None:
+    """Publish a message as it came: its body isn't encoded anew. Raises what the transport raises."""
+    properties = dict(kept["properties"])
+    expiration = str(properties.pop("expiration", ""))
+    if expiration.isdecimal():  # milliseconds; kombu takes seconds
+        properties["expiration"] = int(expiration) / 1000
+    producer.publish(
+        kept["body"],
+        content_type=kept["content_type"],
+        content_encoding=kept["content_encoding"],
+        compression=kept["compression"] or None,
+        **{"headers": kept["headers"], **properties, **options},
+    )
 
 
 def packed(kept: Mapping[str, Any] | None) -> str:
@@ -155,17 +180,14 @@ def _publish(app: Celery, window: WindowKey, text: str) -> None:
     queues = app.amqp.queues.values()
     declare = [queue for queue in queues if found["exchange"] and queue.exchange.name == found["exchange"]]
     with app.producer_pool.acquire(block=True) as producer:
-        producer.publish(
-            found["body"],
+        publish_kept(
+            producer,
+            found,
             declare=declare,
             exchange=found["exchange"],
             routing_key=found["routing_key"],
-            content_type=found["content_type"],
-            content_encoding=found["content_encoding"],
-            headers=found["headers"],
             retry=app.conf.task_publish_retry,
             retry_policy=app.conf.task_publish_retry_policy,
-            **found["properties"],
         )
 
 

@@ -1,4 +1,4 @@
-"""Tasks that await, as they should; with ``BROKEN=1`` one more whose body is an ``async def``."""
+"""Tasks that await, as they should; with ``BROKEN=1`` one whose body is an ``async def``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ class Fanned(OnceTask):
 @app.task(bind=True, base=Fanned)
 def report(self, tenant="nobody"):
     window = self.window
-    ledger.write("report", tenant=tenant, id=self.request.id, key=window.key, of=window.entry, scheduled=window.scheduled)
+    ledger.write(
+        "report", tenant=tenant, id=self.request.id, key=window.key, of=window.entry, scheduled=window.scheduled
+    )
 
 
 class Scheduler(OnceScheduler):

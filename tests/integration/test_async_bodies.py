@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from celery import Celery, shared_task
 from processes import wait_until
 from system import System
 
-from celery_once_beat import OnceTask, Window, current_window, once
+from celery_once_beat import OnceScheduler, OnceTask, Window, current_window, once
 from celery_once_beat.errors import RecordError, SettingError
 from celery_once_beat.testing import executing, window
 from celery_once_beat.worker import check_tasks
@@ -62,11 +61,19 @@ class Own(OnceTask):
     "options", [{}, {"bind": True}, {"base": Own}, {"autoretry_for": (ValueError,)}], ids=["", "bound", "base", "retry"]
 )
 @pytest.mark.parametrize("function", [body, rows])
-def test_an_async_body_is_said_at_start(app: Celery, function: Any, options: dict[str, Any]) -> None:
-    """However it is declared."""
+def test_an_entry_with_an_async_body_is_left_out(app: Celery, function: Any, options: dict[str, Any]) -> None:
+    """However it is declared. Other entries go on, and so do beats and workers: it may be sent without a window."""
     app.task(function, name="tests.body", shared=False, **options)
+    app.conf.beat_schedule = {
+        name: {"task": f"tests.{name}", "schedule": 60, "options": {}} for name in ("body", "other")
+    }
+    check_tasks(app)
+    scheduler = OnceScheduler(app)
+    scheduler.entries.refresh(scheduler.schedule)
+    assert [entry.name for entry in scheduler.entries] == ["other"]
     with pytest.raises(SettingError, match=rf"^task 'tests\.body': {SAYS}"):
-        check_tasks(app)
+        raise SettingError(scheduler.entries.wrong["body"])
+    scheduler.close()
 
 
 def test_shared_tasks_and_classes(app: Celery) -> None:
@@ -80,13 +87,13 @@ def test_shared_tasks_and_classes(app: Celery) -> None:
 
     app.register_task(Job())
     with pytest.raises(SettingError, match=r"^task 'tests\.job'"):
-        check_tasks(app)
+        app.tasks["tests.job"].once_check_scheduled()
     with Celery("shared", set_as_current=False, task_cls=OnceTask) as other:
         shared_task(body, name="tests.shared_body")
         try:
             other.finalize()
             with pytest.raises(SettingError, match=r"^task 'tests\.shared_body'"):
-                check_tasks(other)
+                other.tasks["tests.shared_body"].once_check_scheduled()
         finally:
             from celery import _state
 
@@ -116,7 +123,7 @@ def test_a_base_that_awaits_is_left_alone(app: Celery) -> None:
         return await asyncio.sleep(0, 7)
 
     awaits = app.task(seven, name="tests.awaits", shared=False, base=Awaiting)
-    check_tasks(app)
+    awaits.once_check_scheduled()
     assert awaits.apply(throw=True).get() == awaits() == 7
     plain = app.task(seven, name="tests.plain", shared=False)
     assert asyncio.run(plain()) == 7
@@ -242,11 +249,13 @@ def test_threads_of_a_body(system: System, pool: str) -> None:
     assert {event["found"] for event in system.ledger.read("left")} == {"RecordError"}
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-def test_a_worker_says_at_its_start(system: System, pool: str) -> None:
-    """One line names the task and what to do; the worker ends, with the status of a wrong setting."""
+def test_a_pool_that_awaits(system: System) -> None:
+    """A worker starts with a task that no schedule sends, and its pool awaits the body, as it does a plain task's."""
     system.check_law = False
     system.app = "apps.awaiting_app"
-    worker = system.worker(pool=pool, env={"BROKEN": "1"})
-    assert worker.wait(60) == os.EX_CONFIG
-    assert worker.log.count("task 'apps.awaiting_app.broken': found an async def") == 1
+    system.run_by = ["/usr/bin/env", "CELERY_CUSTOM_WORKER_POOL=celery_aio_pool.pool:AsyncIOPool"]  # before Celery
+    worker = system.worker(pool="custom", env={"BROKEN": "1"})
+    worker.wait_ready()
+    system.send("apps.awaiting_app.broken", {})
+    worker.wait_log("Task apps.awaiting_app.broken.* succeeded", 60)
+    worker.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from kombu.message import Message
 from celery_once_beat.errors import OnceError
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import waiting
-from celery_once_beat.worker.waiting import kept_of, may_wait, packed
+from celery_once_beat.worker.waiting import kept_of, packed
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = encode_headers(Window("e", T0, None))
@@ -129,27 +128,3 @@ def test_a_pickle_stays_closed(tmp_path: Any) -> None:
     assert found["body"] == body
     assert not mark.exists()
     assert base64.b64encode(body).decode() in packed(kept_of(message(body)))
-
-
-@pytest.mark.parametrize(
-    ("conf", "attributes", "headers", "waits"),
-    [
-        ({}, {}, {}, False),
-        ({}, {"once_overlap": "skip"}, {}, False),
-        ({}, {"once_overlap": "buffer_one"}, {}, True),
-        ({"once_beat_overlap": "buffer_all"}, {}, {}, True),
-        ({"once_beat_overlap": "buffer_all"}, {"once_overlap": "allow"}, {}, False),
-        ({}, {"once_limit": "reports"}, {}, True),
-        ({}, {}, {"once_limit": "reports"}, True),
-        ({}, {}, {"once_waits": 1}, True),
-        ({}, {}, {"once_waits": 1, "once_tracked": None}, False),
-    ],
-)
-def test_whose_messages_are_kept(conf: Any, attributes: Any, headers: Any, waits: bool) -> None:
-    """Those of windows that may wait, as the app, the task or the entry says: all others cost nothing more."""
-    app = Celery("tests", set_as_current=False)
-    app.conf.update(conf)
-    task = SimpleNamespace(app=app, **attributes)
-    found = {**encode_headers(Window("e", T0, None)), **headers}
-    assert may_wait(task, {name: value for name, value in found.items() if value is not None}) is waits
-    assert may_wait(task, {}) is False

@@ -1,0 +1,48 @@
+"""What ends a window's message before its body is called."""
+
+from __future__ import annotations
+
+import pytest
+from processes import wait_until
+from system import System, once_soon
+
+
+@pytest.mark.parametrize(
+    ("way", "outcome", "hooks", "bodies"),
+    [
+        ("go", "done", 1, 1),
+        ("raise", "failed", 1, 0),
+        ("reject", "failed", 1, 0),
+        ("ignore", "done", 1, 0),
+        ("retry", "done", 2, 1),
+    ],
+)
+def test_before_start_is_a_part_of_the_execution(
+    system: System, way: str, outcome: str, hooks: int, bodies: int
+) -> None:
+    """What it raises ends the window as what the body raises; it isn't called again, nor for a refused copy."""
+    system.app = "apps.sending_app"
+    system.entries = {"tick": {"task": "apps.sending_app.hooked", "args": [way], **once_soon()}}
+    beat = system.beat()
+    wait_until(lambda: system.waiting() >= 2, "the window is published again", 60)
+    system.worker().wait_ready()
+    wait_until(lambda: system.outcomes() == {outcome: 1} and not system.waiting(), f"the window is {outcome}", 60)
+    wait_until(system.refused, "the copy is refused", 60)
+    beat.stop()
+    assert len(system.ledger.read("hook")) == hooks
+    assert len(system.ledger.read("ran")) == bodies
+    if way == "raise":
+        assert "no database" in system.once("history", "tick")
+
+
+def test_a_message_that_cant_be_read(system: System) -> None:
+    """Celery discards it; its window has failed, and the history says why."""
+    system.app = "apps.sending_app"
+    system.settings = {"accept_content": ["json"]}
+    options = {"serializer": "pickle"}
+    system.entries = {"tick": {"task": "apps.sending_app.take", "args": [[1]], "options": options, **once_soon()}}
+    system.worker().wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.outcomes() == {"failed": 1}, "the window is failed", 60)
+    beat.stop()
+    assert "pickle" in system.once("history", "tick")
