@@ -833,7 +833,7 @@ class Entries:
         name = str.__str__(name)  # a subclass, an enum say, may write itself otherwise
         task: Any = self._tasks.get(source.task)
         if getattr(task, "once_closes_windows", False):
-            task.once_check_scheduled()
+            task.check_scheduled()
         zone = getattr(getattr(source, "app", None), "timezone", timezone.utc)
         timing = Timing.of(name, source.options or {}, task, zone)
         is_cron = isinstance(source.schedule, (crontab, cron))

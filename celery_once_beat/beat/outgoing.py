@@ -17,6 +17,9 @@ from celery.signals import after_task_publish, before_task_publish
 
 from celery_once_beat.windows import HEADERS, Window, encode_headers
 
+#: Who watches for a task id. Two beats of one process may publish a window at once: each counts its own messages.
+_watching: dict[str, OutgoingMessages] = {}
+
 
 class OutgoingMessages:
     """Watches for messages with one task id, and restores a window's headers if a task's own code dropped them.
@@ -44,18 +47,24 @@ class OutgoingMessages:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Watch publishes during the block, after all other receivers."""
+        outer = _watching.get(self.task_id)
+        _watching[self.task_id] = self
         before_task_publish.connect(self._before, weak=False)
         after_task_publish.connect(self._after, weak=False)
         try:
             yield
         finally:
             before_task_publish.disconnect(self._before)
+            if outer is None:
+                del _watching[self.task_id]
+            else:
+                _watching[self.task_id] = outer
             after_task_publish.disconnect(self._after)
 
     def _before(
         self, headers: Any, properties: Any, body: Any, routing_key: Any, declare: Any = None, **_: Any
     ) -> None:
-        if properties.get("correlation_id") != self.task_id:
+        if properties.get("correlation_id") != self.task_id or _watching.get(self.task_id) is not self:
             return
         self._count += 1
         if self._count == 1:

@@ -326,7 +326,7 @@ class OnceTask(_Task):
 
         return strategy
 
-    def once_check_scheduled(self) -> None:
+    def check_scheduled(self) -> None:
         """Raise SettingError if no schedule may send the task: nobody would see the end of an ``async def``."""
         runs_itself = hasattr(type(self).__call__, "_once_wrapped")  # a base's own __call__ may await it
         body = getattr(self, "_orig_run", self.run)  # autoretry_for wraps it

@@ -87,13 +87,13 @@ def test_shared_tasks_and_classes(app: Celery) -> None:
 
     app.register_task(Job())
     with pytest.raises(SettingError, match=r"^task 'tests\.job'"):
-        app.tasks["tests.job"].once_check_scheduled()
+        app.tasks["tests.job"].check_scheduled()
     with Celery("shared", set_as_current=False, task_cls=OnceTask) as other:
         shared_task(body, name="tests.shared_body")
         try:
             other.finalize()
             with pytest.raises(SettingError, match=r"^task 'tests\.shared_body'"):
-                other.tasks["tests.shared_body"].once_check_scheduled()
+                other.tasks["tests.shared_body"].check_scheduled()
         finally:
             from celery import _state
 
@@ -123,7 +123,7 @@ def test_a_base_that_awaits_is_left_alone(app: Celery) -> None:
         return await asyncio.sleep(0, 7)
 
     awaits = app.task(seven, name="tests.awaits", shared=False, base=Awaiting)
-    awaits.once_check_scheduled()
+    awaits.check_scheduled()
     assert awaits.apply(throw=True).get() == awaits() == 7
     plain = app.task(seven, name="tests.plain", shared=False)
     assert asyncio.run(plain()) == 7
