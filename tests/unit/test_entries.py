@@ -30,7 +30,7 @@ SETTINGS = Settings(redis_url="redis://h")
 NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-TASK = SimpleNamespace(once_closes_windows=True)
+TASK = SimpleNamespace(once_closes_windows=True, check_scheduled=lambda: None)
 TASKS = {"proj.task": TASK}
 
 
