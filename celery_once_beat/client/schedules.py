@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
@@ -17,13 +18,16 @@ from celery.utils.log import get_logger
 from celery_once_beat.beat import BeatEntry, Entries, LoadedSchedule, make_defined
 from celery_once_beat.errors import (
     OnceError,
+    ScheduleError,
     SettingError,
     StoreDataError,
     StoreUnavailableError,
+    UndecidedError,
     UnknownScheduleError,
     VersionConflictError,
 )
 from celery_once_beat.logs import about
+from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import (
@@ -131,7 +135,7 @@ class Schedules:
         """
         check_name(name)
         words = check_words(by, note)
-        zone = find_zone(timezone) if timezone is not None else self._zone_of(schedule)
+        zone = self._zone_of(schedule) if timezone is None else _one_zone(timezone, schedule, once)
         definition = Definition.of(
             task.name if isinstance(task, Task) else task,
             schedule,
@@ -155,6 +159,13 @@ class Schedules:
         if not self._knows_app and isinstance(limit, str):  # beats know which there are
             settings = replace(settings, limits={limit: 1})
         definition.check(name, settings, self._app.tasks.get(definition.task), zone)
+        if isinstance(definition.schedule, PureSchedule):
+            try:
+                next_start(definition.schedule, datetime.now(timezone.utc))
+            except UndecidedError:
+                pass  # it goes on looking
+            except ScheduleError as exc:
+                raise SettingError(f"schedule {name!r}: {exc}") from exc
         self._refuse_the_past(name, definition)
 
     def put(
@@ -287,11 +298,16 @@ class Schedules:
     def next(self, name: str, number: int = 1, after: datetime | None = None) -> Sequence[datetime]:
         """Return the next starts, in UTC, by the definition alone: whether beats live or it is paused.
 
-        They come after ``after``; None: after now.
+        They come after ``after``; None: after now. There are fewer where the schedule ends, leaves out all for
+        long, or can't say.
         """
         entry, now = self._entry(name), datetime.now(timezone.utc)
         since = now if after is None else self._instant(after)
-        return list(islice(coming_starts(entry, since), _check_number("number", number)))
+        found = []
+        with suppress(ScheduleError):
+            for start in islice(coming_starts(entry, since), _check_number("number", number)):
+                found.append(start)  # noqa: PERF402  # what came before an error is kept
+        return found
 
     def run(self, name: str, start: datetime | None = None) -> OrderedWindow:
         """Run the window at ``start`` now, also one that ran before; None: the newest that has started.
@@ -378,6 +394,18 @@ class Schedules:
 
     def _unknown(self, name: str) -> UnknownScheduleError:
         return UnknownScheduleError(f"there is no schedule {name!r}")
+
+
+def _one_zone(given: object, when: object, once: object) -> tzinfo:
+    """Return the time zone that is given; raises SettingError where another one is given beside it."""
+    zone = find_zone(given)
+    own = when.zone if isinstance(when, PureSchedule) else None
+    for what, other in (("schedule", own), ("once['tz']", once.get("tz") if isinstance(once, Mapping) else None)):
+        if other is not None and zone_name(find_zone(other)) != zone_name(zone):
+            raise SettingError(
+                f"timezone: found {zone_name(zone)!r}, and {shown(other)} in {what}; expected one time zone"
+            )
+    return zone
 
 
 def _check_number(what: str, value: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import checks
 from .balance import Balance, balance
+from .budget import budget, half_spent, spend
 from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour
 from .policy import (
@@ -48,6 +49,7 @@ __all__ = (
     "Step",
     "Timing",
     "balance",
+    "budget",
     "by_wall_clock",
     "check_anchor",
     "check_zone",
@@ -59,6 +61,7 @@ __all__ = (
     "first_instant",
     "grid_number",
     "grid_start",
+    "half_spent",
     "in_zone",
     "is_clocked",
     "is_polled",
@@ -70,6 +73,7 @@ __all__ = (
     "plain_zone",
     "read_zone",
     "same_definition",
+    "spend",
     "spread_offset",
     "starts_after",
     "zone_name",

@@ -170,8 +170,8 @@ def check_zone(name: str, value: Any) -> tzinfo | None:
         return None
     try:
         return find_zone(value)
-    except SettingError:
-        raise _wrong(name, value, "the name of a time zone like 'Europe/Berlin'") from None
+    except SettingError as exc:
+        raise SettingError(f"{name}{str(exc).removeprefix('tz')}") from None
 
 
 @dataclass(frozen=True, slots=True)

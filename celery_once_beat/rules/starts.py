@@ -9,7 +9,6 @@ own schedules say themselves when they start (``pure``).
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -23,6 +22,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.wording import shown
 
+from .budget import budget, spend
 from .cron_times import CronTimes, every_hour
 from .pure import PureSchedule
 from .wall_clock import by_wall_clock, naive_utc, offset_at
@@ -42,8 +42,10 @@ _MICROSECOND = timedelta(microseconds=1)
 _KINDS: tuple[Any, ...] = (PureSchedule, schedule, crontab, solar, BaseSchedule)
 # The methods with which a schedule's type decides when it is due.
 _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
-#: How often a schedule that leaves out what it starts is asked on for its newest start.
-_MOST_LOOKS = 100
+#: Steps in which the newest start of one of the package's own schedules is found.
+_MOST_STEPS = 2_000_000
+#: Of a day's search for the sun.
+_SOLAR_STEPS = 40
 #: Starts that are gone through for the newest one.
 _MOST_IN_TURN = 1000
 _PINNING = threading.RLock()
@@ -95,31 +97,21 @@ def next_start(
 
 
 def starts_after(
-    schedule: BaseSchedule,
-    after: datetime,
-    until: datetime,
-    *,
-    anchor: datetime | None = None,
-    most_looks: float = math.inf,
+    schedule: BaseSchedule, after: datetime, until: datetime, *, anchor: datetime | None = None
 ) -> Iterator[datetime]:
     """Yield the starts after `after` up to and including `until` (both aware), in order; see next_start.
 
-    A schedule that is undecided is asked on, up to `until`, but not more than `most_looks` times in a row.
+    A schedule that is undecided is asked on, up to `until`.
     """
     asked = None
-    looks = 0
     while True:
         try:
             start, asked = next_start(schedule, after, anchor=anchor, asked=asked), None
         except UndecidedError as error:
             asked = error.asked
-            looks += 1
             if asked > until:
                 return
-            if looks > most_looks:
-                raise
             continue
-        looks = 0
         if start is None or start > until:
             return
         yield start
@@ -141,22 +133,22 @@ def count_starts(when: BaseSchedule, after: datetime, until: datetime, *, anchor
 def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | None = None) -> datetime | None:
     """Return the newest start up to and including `until` (aware), None if there is none since 1970; see next_start.
 
-    UndecidedError: one of the package's own schedules leaves out too many in a row.
+    ScheduleError also where one of the package's own schedules leaves out too many in a row.
     """
     pure = isinstance(schedule, PureSchedule)
-    most_looks = _MOST_LOOKS if pure else math.inf
     back = timedelta(minutes=1)
-    while until > _BEGINNING:
-        since = until - back if until - _BEGINNING > back else _BEGINNING
-        newest = None
-        for number, start in enumerate(starts_after(schedule, since, until, anchor=anchor, most_looks=most_looks)):
-            newest = start
-            if pure and number == _MOST_IN_TURN:
-                return _last_start(schedule, newest, until)
-        if newest is not None:
-            return newest
-        until = since
-        back *= 30
+    with budget(_MOST_STEPS):
+        while until > _BEGINNING:
+            since = until - back if until - _BEGINNING > back else _BEGINNING
+            newest = None
+            for number, start in enumerate(starts_after(schedule, since, until, anchor=anchor)):
+                newest = start
+                if pure and number == _MOST_IN_TURN:
+                    return _last_start(schedule, newest, until)
+            if newest is not None:
+                return newest
+            until = since
+            back *= 30
     return None
 
 
@@ -164,7 +156,7 @@ def _last_start(when: BaseSchedule, newest: datetime, until: datetime) -> dateti
     """The newest start up to `until`, where `newest` is one: a schedule may have ended after a million of them."""
     while True:
         middle = newest + (until - newest) / 2
-        later = next(starts_after(when, middle, until, most_looks=_MOST_LOOKS), None)
+        later = next(starts_after(when, middle, until), None)
         if later is not None:
             newest = later
         elif middle == newest:
@@ -304,6 +296,7 @@ def _solar_start(sun: Any, after: datetime, _anchor: datetime | None) -> datetim
     today = (after - origin) // _DAY
     for day in range(today, today + 400):
         begin = origin + day * _DAY
+        spend(_SOLAR_STEPS)
         try:
             event = getattr(observer, sun.method)(sun.ephem.Sun(), start=sun.ephem.Date(begin), **center)
         except sun.ephem.CircumpolarError:  # polar day or night

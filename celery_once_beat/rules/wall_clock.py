@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from celery_once_beat.wording import shown
 
@@ -127,6 +128,10 @@ def offset_at(zone: tzinfo | None, instant: datetime) -> timedelta:
 
 def first_instant(wall: datetime, zone: tzinfo | None) -> datetime:
     """Return the instant at which a wall time comes; OverflowError past the ends of the calendar."""
+    if isinstance(zone, ZoneInfo):
+        offset = zone.utcoffset(wall.replace(fold=0))
+        if offset is not None and offset == zone.utcoffset(wall.replace(fold=1)):
+            return wall - offset  # the clock shows it once
     found = by_wall_clock(zone, wall - 2 * _DAY, lambda earliest: wall if earliest <= wall else None, repeats=False)
     if found is None:
         raise OverflowError("a time past the ends of the calendar")

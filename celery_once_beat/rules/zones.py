@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 from datetime import timezone, tzinfo
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from celery.utils.time import LocalTimezone
 
-from celery_once_beat.errors import SettingError
+from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.wording import shown
 
 __all__ = ("find_zone", "plain_zone", "read_zone", "zone_name")
 
 _ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
+#: Names in a machine's database that mean its own zone, or none, or a clock with leap seconds.
+_OF_ONE_MACHINE = re.compile(r"localtime|posixrules|factory|(?:right|posix)/.*", re.ASCII | re.IGNORECASE)
+_NOT_EVERYWHERE = "which isn't the same time zone on every machine"
+
+
+@lru_cache(maxsize=1024)
+def _is_of_one_machine(name: str) -> bool:
+    return _OF_ONE_MACHINE.fullmatch(name) is not None
 
 
 def zone_name(zone: tzinfo | None) -> str:
@@ -25,36 +34,45 @@ def zone_name(zone: tzinfo | None) -> str:
     try:
         return read_zone(name).key
     except ValueError:
+        wrong = _NOT_EVERYWHERE if isinstance(name, str) and _is_of_one_machine(name) else "which has no name"
         raise SettingError(
-            f"schedule: found the time zone {shown(zone)}, which has no name; expected one like "
+            f"schedule: found the time zone {shown(zone)}, {wrong}; expected one like "
             "ZoneInfo('Europe/Berlin'): give timezone=, or set the app's timezone"
         ) from None
 
 
 def read_zone(name: object) -> ZoneInfo:
     """Return the time zone of that name; raises ValueError."""
+    wrong = ""
     try:
         if isinstance(name, str) and _ZONE.fullmatch(name):
-            return ZoneInfo(name)
+            if not _is_of_one_machine(name):
+                return ZoneInfo(name)
+            wrong = f" {_NOT_EVERYWHERE};"
     except (OSError, KeyError, ValueError):  # a folder, none of that name, a path
         pass
-    raise ValueError(f"tz: found {shown(name)}, expected the name of a time zone like 'Europe/Berlin'")
+    raise ValueError(f"tz: found {shown(name)},{wrong} expected the name of a time zone like 'Europe/Berlin'")
 
 
 def find_zone(zone: object) -> tzinfo:
     """Return a time zone that is given by name or as itself; raises SettingError where it has no name."""
     try:
-        return read_zone(zone) if isinstance(zone, str) else read_zone(zone_name(zone))  # type: ignore[arg-type]
+        return read_zone(zone if isinstance(zone, str) else zone_name(zone))  # type: ignore[arg-type]
+    except SettingError as exc:  # an object without a name that any machine knows
+        raise SettingError(f"tz: {str(exc).removeprefix('schedule: ')}") from exc
     except ValueError as exc:
-        expected = "the name of a time zone like 'Europe/Berlin'"
-        hint = "" if isinstance(zone, str) else ", as tz=, or as the app's timezone"
-        raise SettingError(f"tz: found {shown(zone)}, expected {expected}{hint}") from exc
+        raise SettingError(str(exc)) from exc
 
 
 def plain_zone(zone: Any) -> tzinfo | None:
-    """Return a zone to compute with; None: the system's, for which Celery's class is hours off at a change."""
+    """Return a zone to compute with; None: the system's, for which Celery's class is hours off at a change.
+
+    Raises ScheduleError for one that isn't the same on every machine.
+    """
     if isinstance(zone, LocalTimezone):
         return None
     name = getattr(zone, "zone", None)  # pytz
     known: tzinfo = ZoneInfo(name) if isinstance(name, str) else zone
+    if _is_of_one_machine(getattr(known, "key", None) or ""):
+        raise ScheduleError(f"found the time zone {shown(known)}, {_NOT_EVERYWHERE}; expected one like 'Europe/Berlin'")
     return known

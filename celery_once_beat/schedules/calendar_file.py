@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from celery_once_beat.errors import ScheduleError, SettingError
+from celery_once_beat.rules import budget
 from celery_once_beat.wording import shown
 
-from .periods import MOST_COUNTED, MOST_LEFT_OUT, Period, counted
+from .periods import MOST_LEFT_OUT, Period
+from .rrule import MOST_READ
 
 __all__ = ("CalendarFile",)
 
@@ -55,17 +57,10 @@ def _read(path: str) -> tuple[Period, ...]:
     for event in found:
         if "RECURRENCE-ID" in event:
             moved.setdefault(str(event.get("UID")), []).append(event["RECURRENCE-ID"].dt)
-    _check_number(events)
-    return tuple(period for event in events for period in _periods(event, moved))
-
-
-def _check_number(events: list[Any]) -> None:
     if len(events) > MOST_LEFT_OUT:
         raise SettingError(f"found {len(events)} events, expected up to {MOST_LEFT_OUT}")
-    rules = (event["RRULE"].to_ical().decode() for event in events if not isinstance(event.get("RRULE", []), list))
-    number = sum(map(counted, rules))
-    if number > MOST_COUNTED:
-        raise SettingError(f"found rules that count {number} events in all, expected up to {MOST_COUNTED}")
+    with budget(MOST_READ):
+        return tuple(period for event in events for period in _periods(event, moved))
 
 
 def _periods(event: Any, moved: dict[str, list[Any]]) -> list[Period]:

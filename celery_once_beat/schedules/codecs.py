@@ -17,7 +17,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError
-from celery_once_beat.rules import is_clocked, is_tz_aware_crontab, read_zone, zone_name
+from celery_once_beat.rules import budget, is_clocked, is_tz_aware_crontab, read_zone, zone_name
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, shown
 
@@ -25,8 +25,8 @@ from .composed import CRON_FIELDS, CronPart, SolarPart, between, excluding, unio
 from .cron import cron
 from .intervals import LEAST_STEP, MOST_STEP, every
 from .one_off import OneOff
-from .periods import MOST_COUNTED, Period, counted
-from .rrule import RULE_FIELDS, RRule
+from .periods import Period
+from .rrule import MOST_READ, RULE_FIELDS, RRule
 
 __all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
 
@@ -161,7 +161,8 @@ def _made(text: str) -> BaseSchedule:
         )
     check_known(f"schedule of type {name}", fields, codec.fields)
     try:
-        made = codec.read(fields)
+        with budget(MOST_READ):
+            made = codec.read(fields)
     except (ValueError, NewerVersionError):
         raise
     except Exception as exc:  # whatever a user's codec raises
@@ -317,25 +318,7 @@ def _write_between(when: Any, zone: tzinfo | None) -> Fields:
     return {"when": write_schedule(part), **named}
 
 
-def _check_counted(fields: object) -> None:
-    """Raise ValueError for rules that count too many starts in all: each start is walked through."""
-    found = _counted(fields)
-    if found > MOST_COUNTED:
-        raise ValueError(f"schedule: found rules that count {found} starts in all, expected up to {MOST_COUNTED}")
-
-
-def _counted(value: object) -> int:
-    if isinstance(value, list):
-        return sum(map(_counted, value))
-    if not isinstance(value, dict):
-        return 0
-    count, rule = value.get("count"), value.get("rule")
-    number = count if isinstance(count, int) else 0
-    return number + (counted(rule) if isinstance(rule, str) else 0) + sum(map(_counted, value.values()))
-
-
 def _read_between(fields: Fields) -> BaseSchedule:
-    _check_counted(fields)
     bounds = {name: _text(fields, name) for name in ("start", "end") if name in fields}
     return between(read_schedule(fields.get("when")), **bounds, tz=_zone(fields))
 
@@ -349,7 +332,6 @@ def _write_excluding(when: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_excluding(fields: Fields) -> BaseSchedule:
-    _check_counted(fields)
     periods = [_read_period(each) for each in _list(fields, "periods")]
     others = [read_schedule(each) for each in _list(fields, "schedules")]
     return excluding(read_schedule(fields.get("when")), [*periods, *others], tz=_zone(fields))
@@ -369,7 +351,6 @@ def _write_union(when: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_union(fields: Fields) -> BaseSchedule:
-    _check_counted(fields)
     return union(*map(read_schedule, _list(fields, "of")), tz=_zone(fields))
 
 

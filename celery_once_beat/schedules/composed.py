@@ -1,8 +1,8 @@
 """Schedules that are made of others: ``between``, ``excluding``, ``union``. Pure.
 
 A composed schedule's candidates are the starts of its parts. It goes through them in order; the first that nothing
-leaves out is its next start. So a look is one walk, however the schedules are nested. The walk takes a bounded number
-of steps; then UndecidedError says how far it got.
+leaves out is its next start. So a question is one walk, however the schedules are nested. The walk ends when half of
+its budget is used up; then UndecidedError says how far it got. A single step that takes more than the rest is an error.
 
 A part that follows the app's time zone is put into that zone first: ``in_zone`` makes a schedule that is the same in
 any process.
@@ -19,7 +19,17 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from typing_extensions import Self
 
 from celery_once_beat.errors import SettingError, UndecidedError
-from celery_once_beat.rules import PureSchedule, find_zone, in_zone, is_tz_aware_crontab, zone_name, zones_of
+from celery_once_beat.rules import (
+    PureSchedule,
+    budget,
+    find_zone,
+    half_spent,
+    in_zone,
+    is_tz_aware_crontab,
+    spend,
+    zone_name,
+    zones_of,
+)
 from celery_once_beat.windows import next_start
 from celery_once_beat.wording import shown
 
@@ -39,8 +49,8 @@ _DAY = timedelta(days=1)
 _MOST_LEVELS = 16
 #: Schedules that one is made of, at all levels.
 _MOST_PARTS = 200
-#: Questions to the schedules that one is made of, for one look.
-_MOST_STEPS = 2_000
+#: Of the budget, for a question to one of Celery's schedules or ours.
+_STEPS = 20
 #: Of Celery's crontab, in the order of its arguments.
 CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
@@ -94,23 +104,20 @@ class Composed(PureSchedule):
         """Say why a candidate is left out; None: nothing leaves it out."""
         raise NotImplementedError
 
-    def cost(self) -> int:
-        """Return what a step costs: schedules that are asked, and rules that are followed for a year at the most."""
-        return sum(part.cost() if isinstance(part, Composed) else 1 for part in self._below())
-
     # -- as a schedule
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``."""
         placed = self._in_known_zone()
         moment = after
-        for _ in range(max(_MOST_STEPS // placed.cost(), 2)):
-            start = placed.candidate(moment)
-            if start is None or placed.allows(start):
-                return start
-            if start - after > HORIZON:
-                return None
-            moment = start
+        with budget():
+            while moment == after or not half_spent():
+                start = placed.candidate(moment)
+                if start is None or placed.allows(start):
+                    return start
+                if start - after > HORIZON:
+                    return None
+                moment = start
         raise UndecidedError(
             f"{shown(self)} leaves out each start up to {moment}Z", asked=moment.replace(tzinfo=timezone.utc)
         )
@@ -269,17 +276,10 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         reads = any(isinstance(each, CalendarFile) for each in self._spans)
         return f"{super().rule()} {self.periods()!r}" if reads else super().rule()
 
-    def cost(self) -> int:
-        """Return what a step costs, with the rules of its periods."""
-        return super().cost() + self._in_years().rules
-
-    def _in_years(self) -> Periods:
+    def _span(self, start: datetime) -> LeftOut | None:
         if self._periods is None:
             self._periods = Periods(self.periods(), self.zone or timezone.utc)
-        return self._periods
-
-    def _span(self, start: datetime) -> LeftOut | None:
-        return self._in_years().at(start)
+        return self._periods.at(start)
 
     def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
         """Return the schedule's next one. A span in which it is left out is passed over as a whole."""
@@ -417,6 +417,7 @@ def _why_not(part: BaseSchedule, start: datetime) -> str | None:
 
 
 def _start(part: BaseSchedule, after: datetime) -> datetime | None:
+    spend(_STEPS)
     if isinstance(part, PureSchedule):
         return part.start_after(after)
     start = next_start(part, after.replace(tzinfo=timezone.utc))

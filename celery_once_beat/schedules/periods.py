@@ -6,21 +6,23 @@ A date is a local day. A time without a zone is local too: in the period's own z
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import find_zone, first_instant, plain_zone, zone_name
+from celery_once_beat.rules import find_zone, first_instant, plain_zone, spend, zone_name
 from celery_once_beat.wording import shown
 
 from .local_times import names_zone, read_time
 from .rrule import RRule
 
-__all__ = ("MOST_COUNTED", "MOST_LEFT_OUT", "LeftOut", "Period", "Periods", "counted")
+__all__ = ("MOST_LEFT_OUT", "LeftOut", "Period", "Periods")
 
 _DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -29,9 +31,6 @@ _MOST_NAME = 200
 #: Periods, dates and schedules that one ``excluding`` leaves out.
 MOST_LEFT_OUT = 10_000
 _MOST_WITHOUT = 10_000
-#: Starts that all rules of one schedule count. Each is walked through when the schedule is made.
-MOST_COUNTED = 100_000
-_COUNT = re.compile(r"COUNT=(\d{1,9})", re.ASCII)
 _RULE = re.compile(r"[A-Z]+=[A-Z0-9,+\-]+(;[A-Z]+=[A-Z0-9,+\-]+)*", re.ASCII)
 #: The parts of a recurrence rule, RFC 5545, and our names for them.
 _PARTS = {
@@ -39,6 +38,10 @@ _PARTS = {
     "BYMONTH": "bymonth", "BYMONTHDAY": "bymonthday", "BYYEARDAY": "byyearday", "BYWEEKNO": "byweekno",
     "BYSETPOS": "bysetpos",
 }  # fmt: skip
+#: Rules by which a year may have many spans.
+_FREQUENT = re.compile("FREQ=(WEEKLY|DAILY)")
+#: Of the budget, for one span.
+_STEPS = 8
 _REPEATED = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
 
 
@@ -67,6 +70,7 @@ class Period:
     without: tuple[Any, ...] = ()
     tz: Any = None
     _rrule: RRule | None = field(init=False, repr=False, compare=False, default=None)
+    _without: frozenset[datetime] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
         """Read what it was given, strictly."""
@@ -81,8 +85,8 @@ class Period:
             raise SettingError(f"period: found the name {shown(self.name)}, expected up to {_MOST_NAME} characters")
         if not isinstance(self.without, (tuple, list)) or len(self.without) > _MOST_WITHOUT:
             raise SettingError(f"period: found without={shown(self.without)}, expected a tuple of starts")
-        without = tuple(_wall(_read("without", each)) for each in self.without)
-        values: dict[str, Any] = {"start": start, "end": end, "without": tuple(sorted(without))}
+        without = frozenset(_wall(_read("without", each)) for each in self.without)
+        values: dict[str, Any] = {"start": start, "end": end, "without": tuple(sorted(without)), "_without": without}
         values["tz"] = None if self.tz is None else find_zone(self.tz)
         values["_rrule"] = None if not self.rule else _read_rule(self.rule, start, values["tz"])
         for name, value in values.items():
@@ -117,7 +121,8 @@ class Period:
         length = timedelta(0) if self.end is None else self.end - self.start
         begin = since - length - 2 * _DAY if since.year > _FIRST_YEAR + length.days // 365 else datetime.min
         for wall in self._rrule.own_starts(begin, until + 2 * _DAY if until.year < _LAST_YEAR else until):
-            if wall not in self.without:
+            spend(_STEPS)
+            if wall not in self._without:
                 start = wall if isinstance(self.start, datetime) else wall.date()
                 span = self._span(start, None if self.end is None else start + length, zone)
                 if span.start < until and span.end > since:
@@ -131,44 +136,57 @@ class Period:
         return LeftOut(begin, begin + _MICROSECOND if end is None else _instant(end, zone), self.name)
 
 
-def counted(rule: str) -> int:
-    """Return how many starts a recurrence rule counts; 0: it doesn't say."""
-    return sum(map(int, _COUNT.findall(rule)))
-
-
 class Periods:
-    """Many periods, with local times in one zone: in which of them an instant is."""
+    """Many periods, with local times in one zone: in which of them an instant is.
+
+    The spans of repeated ones are computed for the year of the instant, or for its month where they are frequent.
+    """
 
     def __init__(self, periods: tuple[Period, ...], zone: tzinfo) -> None:
-        self._periods = periods
-        #: How many are repeated.
-        self.rules = sum(bool(period.rule) for period in periods)
         self._zone = plain_zone(zone)
-        self._in_year = lru_cache(maxsize=64)(self._of_year)
+        # Equal ones are one; the first gives its name.
+        unique = {(each.start, each.end, each.rule, each.without, each.tz): each for each in reversed(periods)}
+        self._repeated = [each for each in unique.values() if each.rule]
+        once = (each for each in unique.values() if not each.rule)
+        #: In order, and none meets another.
+        self._once = _apart(span for each in once for span in each.spans(self._zone, datetime.min, datetime.max))
+        self._monthly = any(_FREQUENT.search(each.rule) for each in self._repeated)
+        self._within = lru_cache(maxsize=64)(self._spans_within)
 
     def at(self, instant: datetime) -> LeftOut | None:
         """Return the span in which an instant is, naive UTC, cut where an earlier one ends; None: it is in none."""
-        if not self._periods:
-            return None
-        spans, starts = self._in_year(instant.year)
-        index = bisect_right(starts, instant) - 1
+        spans = self._within(instant.year, instant.month if self._monthly else 0) if self._repeated else self._once
+        index = bisect_right(spans, instant, key=_begin) - 1
         return spans[index] if index >= 0 and instant < spans[index].end else None
 
-    def _of_year(self, year: int) -> tuple[list[LeftOut], list[datetime]]:
-        since = datetime(year, 1, 1)
-        until = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max
-        spans: list[LeftOut] = []
-        for span in sorted(span for period in self._periods for span in period.spans(self._zone, since, until)):
-            last = spans[-1] if spans else None
-            if last is None or span.start > last.end:
-                spans.append(span)
-            elif span.end <= last.end:
-                continue
-            elif span.name == last.name:  # days in a row are passed over at once
-                spans[-1] = last._replace(end=span.end)
-            else:
-                spans.append(span._replace(start=last.end))
-        return spans, [span.start for span in spans]
+    def _spans_within(self, year: int, month: int) -> list[LeftOut]:
+        """Return the spans that meet a month, or with 0 a year."""
+        since = datetime(year, month or 1, 1)
+        last = month or 12
+        following = year + last // 12, last % 12 + 1
+        until = datetime(*following, 1) if following[0] <= _LAST_YEAR else datetime.max
+        first = bisect_right(self._once, since, key=_end)
+        once = self._once[first : bisect_left(self._once, until, key=_begin)]
+        return _apart(chain(once, *(each.spans(self._zone, since, until) for each in self._repeated)))
+
+
+_begin, _end = attrgetter("start"), attrgetter("end")
+
+
+def _apart(given: Iterable[LeftOut]) -> list[LeftOut]:
+    """Return spans in order, each cut where an earlier one ends. Those of one name that touch are one."""
+    spans: list[LeftOut] = []
+    for span in sorted(given):
+        last = spans[-1] if spans else None
+        if last is None or span.start > last.end:
+            spans.append(span)
+        elif span.end <= last.end:
+            continue
+        elif span.name == last.name:  # days in a row are passed over at once
+            spans[-1] = last._replace(end=span.end)
+        else:
+            spans.append(span._replace(start=last.end))
+    return spans
 
 
 def _read(what: str, value: object) -> date | datetime:

@@ -20,10 +20,11 @@ from typing import Any
 from celery import Celery
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, rrule, weekday
 
-from celery_once_beat.rules import PureSchedule
+from celery_once_beat.errors import ScheduleError
+from celery_once_beat.rules import PureSchedule, budget, spend
 from celery_once_beat.wording import shown
 
-__all__ = ("HORIZON", "RULE_FIELDS", "RRule")
+__all__ = ("HORIZON", "MOST_READ", "RULE_FIELDS", "RRule")
 
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
@@ -31,10 +32,15 @@ _SECONDS_OF_DAY = _DAY // _SECOND
 #: A start that follows the one before it by more isn't found.
 HORIZON = 41 * 366 * _DAY
 _LAST = datetime(9999, 12, 1)
+#: Steps in which a whole schedule is read: a rule that counts its starts goes through all of them.
+MOST_READ = 300_000
 #: It is walked through when the schedule is made.
 _MOST_COUNT = 10_000
 #: Of hour, minute and second: a rule for more of them has a smaller freq.
 _MOST_TIMES = 1440
+#: Of the budget: for dateutil's days of one month or year, for one day, and for each batch of units of a day.
+_MONTH_STEPS, _DAY_STEPS, _BATCH_STEPS = 80, 8, 128
+_BATCH = 256
 
 #: By dateutil's numbers.
 _FREQS = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
@@ -91,7 +97,11 @@ class RRule(PureSchedule):
         count = self.fields.get("count")
         if count is None:
             return end
-        counted = list(islice(self._starts.walk(first, end), count))
+        try:
+            with budget(MOST_READ):
+                counted = list(islice(self._starts.walk(first, end), count))
+        except ScheduleError as exc:
+            raise ValueError(f"count: found {count}, but {exc}") from exc
         if len(counted) == count:
             return counted[-1]
         if self._starts.horizon(first) < end:
@@ -132,13 +142,16 @@ class _Starts:
         days_by = {name: fields[name] for name in _OF_DAYS if name in fields} | _days_of_first(fields, freq, first)
         days_by["byweekday"] = [_dateutil_weekday(text) for text in days_by.get("byweekday", _WEEKDAYS)]
         self._days_by = days_by
+        self._each_day = freq >= DAILY and not any(name in fields for name in _OF_DAYS)
         by = (
             fields.get("byhour", [first.hour] if freq < HOURLY else range(24)),
             fields.get("byminute", [first.minute] if freq < MINUTELY else range(60)),
             fields.get("bysecond", [first.second] if freq < SECONDLY else range(60)),
         )
         #: Hours, minutes and seconds at which a unit of the rule begins.
-        self._begins = [set(by[n]) if freq >= HOURLY + n else {0} for n in range(3)]
+        self._begins = [sorted(by[n]) if freq >= HOURLY + n else [0] for n in range(3)]
+        #: Phases of a day in which the rule has no start.
+        self._barren: set[int] = set()
         inner = [by[n] if freq < HOURLY + n else [0] for n in range(3)]
         if prod(map(len, inner)) > _MOST_TIMES:
             raise ValueError(f"byhour, byminute, bysecond: expected at most {_MOST_TIMES} times, or a shorter freq")
@@ -177,26 +190,43 @@ class _Starts:
                     yield start
 
     def _by_day(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
-        barren: set[int] = set()
         for day in self._days(earliest, end):
             since, phase = max((earliest - day) // _SECOND, 0), self._phase(day)
-            if since >= _SECONDS_OF_DAY or phase in barren:
+            if since >= _SECONDS_OF_DAY or phase in self._barren:
                 continue
             seconds = self._times(phase, since)
             second = next(seconds, None)
             if second is not None:
                 yield from (day + each * _SECOND for each in chain((second,), seconds))
             elif not since:
-                barren.add(phase)
+                self._barren.add(phase)
 
     def _times(self, phase: int, since: int) -> Iterator[int]:
         """Yield the seconds of a day from ``since`` on at which the rule starts."""
-        hours, minutes, seconds = self._begins
         units = range(phase, _SECONDS_OF_DAY // self._unit, self._interval if self._freq >= HOURLY else 1)
-        for unit in units[bisect_left(units, since // self._unit) :]:
+        units = units[bisect_left(units, since // self._unit) :]
+        found = self._of_fields(units) if prod(map(len, self._begins)) < len(units) else self._of_units(units)
+        for begin in found:
+            yield from (begin + inner for inner in self._inner if begin + inner >= since)
+
+    def _of_fields(self, units: range) -> Iterator[int]:
+        """Yield the seconds at which one of the units begins, by going through hours, minutes and seconds."""
+        for number, (hour, minute, second) in enumerate(product(*self._begins)):
+            if number % _BATCH == _BATCH - 1:
+                spend(_BATCH_STEPS)
+            begin = hour * 3600 + minute * 60 + second
+            if begin // self._unit in units:
+                yield begin
+
+    def _of_units(self, units: range) -> Iterator[int]:
+        """Yield the same by going through the units."""
+        hours, minutes, seconds = map(frozenset, self._begins)
+        for number, unit in enumerate(units):
+            if number % _BATCH == _BATCH - 1:
+                spend(_BATCH_STEPS)
             begin = unit * self._unit
             if begin // 3600 in hours and begin // 60 % 60 in minutes and begin % 60 in seconds:
-                yield from (begin + inner for inner in self._inner if begin + inner >= since)
+                yield begin
 
     def _phase(self, day: datetime) -> int:
         """Return the first of a day's units that is a whole number of intervals away from the rule's first."""
@@ -206,6 +236,13 @@ class _Starts:
 
     def _days(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the rule's days as midnights, from the begin of the period of ``earliest`` on."""
+        if self._each_day:
+            step = self._interval if self._freq == DAILY else 1
+            number = earliest.toordinal()
+            for each in range(number + (self._first.toordinal() - number) % step, end.toordinal() + 1, step):
+                spend(_DAY_STEPS)
+                yield datetime.fromordinal(each)
+            return
         if self._freq == YEARLY:
             year = earliest.year + (self._first.year - earliest.year) % self._interval
             for each in range(year, end.year + 1, self._interval):
@@ -227,10 +264,12 @@ class _Starts:
                         day.date() >= self._first.date() and (self._period(day) - of_first) % self._interval == 0
                     )
                 ):
+                    spend(_DAY_STEPS)
                     yield day
 
     def _days_from(self, begin: datetime) -> rrule:
         """The days in one year or month. By its interval no other one follows: dateutil would look up to year 9999."""
+        spend(_MONTH_STEPS)
         freq = YEARLY if self._freq == YEARLY else MONTHLY
         return rrule(freq, begin, 12 * MAXYEAR, self._wkst, byhour=0, byminute=0, bysecond=0, **self._days_by)
 

@@ -11,23 +11,24 @@ from celery_once_beat.rules import PureSchedule, latest_start
 
 #: How far a schedule that can only be asked again and again is asked for its next start.
 _ASKED_FOR = timedelta(days=31)
-#: And how often in a row one of the package's own is.
-_MOST_LOOKS = 10
+#: And how often one of the package's own is. One that leaves out what it starts goes through thousands each time.
+_MOST_LOOKS = 60
 
 
 def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
-    """Yield the starts after ``after`` (aware UTC); raises ScheduleError where the schedule can't say."""
+    """Yield the starts after ``after`` (aware UTC), as far as they are found; raises ScheduleError where it can't say.
+
+    They end where the schedule leaves out all for a month, or too many.
+    """
     looks = 0
     while True:
         try:
             start = entry.after(after)
         except UndecidedError as exc:
             looks += 1
-            # One that leaves out what it starts goes through thousands in a look.
-            if exc.asked < after + _ASKED_FOR and not (looks > _MOST_LOOKS and isinstance(entry.when, PureSchedule)):
-                continue
-            raise
-        looks = 0
+            if exc.asked >= after + _ASKED_FOR or (looks > _MOST_LOOKS and isinstance(entry.when, PureSchedule)):
+                return
+            continue
         if start is None:
             return
         yield start

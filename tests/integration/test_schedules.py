@@ -32,7 +32,7 @@ from celery_once_beat.errors import (
     UnknownScheduleError,
     VersionConflictError,
 )
-from celery_once_beat.schedules import Schedule
+from celery_once_beat.schedules import RRule, Schedule, cron, every, excluding, union
 from celery_once_beat.status import View
 from celery_once_beat.windows import format_instant, parse_instant
 
@@ -616,3 +616,56 @@ def test_a_beat_between_a_change_and_its_force(system: System, client: Schedules
         assert seconds == (0.01 if start <= changed else 0.02)
     new = sorted(start for start, _ in ran if start > changed)
     assert {later - start for start, later in itertools.pairwise(new)} == {timedelta(seconds=0.7)}
+
+
+# ------------------------------------------------------------------------------------------------ what it may cost
+
+
+def _never(minute: int) -> RRule:
+    return RRule("DAILY", "2020-01-01T00:00:00+00:00", bymonth=2, bymonthday=30, byhour=1, byminute=minute)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            {"timezone": "Europe/Berlin", "once": {"tz": "Asia/Tokyo"}},
+            "timezone: found 'Europe/Berlin', and 'Asia/Tokyo'",
+        ),
+        (
+            {"timezone": "Europe/Berlin", "schedule": cron("0 2 * * *", tz="UTC")},
+            "timezone: found 'Europe/Berlin', and",
+        ),
+        ({"timezone": "localtime"}, "which isn't the same time zone on every machine"),
+        ({"once": {"tz": "right/UTC"}}, "which isn't the same time zone on every machine"),
+        ({"schedule": union(*(_never(minute) for minute in range(50)))}, "more than 100,000 steps to find"),
+    ],
+    ids=["two zones", "another zone than the schedule's", "localtime", "leap seconds", "too costly"],
+)
+def test_what_cannot_be_computed_alike_or_cheaply_is_refused(
+    schedules: Schedules, given: dict[str, Any], line: str
+) -> None:
+    """Before anything is written."""
+    with pytest.raises(SettingError, match=line):
+        schedules.set("a", **{"task": "t", "schedule": crontab(hour=6), **given})
+    assert schedules.get("a") is None
+
+
+def test_one_zone_in_two_places_is_one(schedules: Schedules) -> None:
+    """It may be named beside the schedule and in once."""
+    made = schedules.set(
+        "a", task="t", schedule=crontab(hour=6), timezone="Europe/Berlin", once={"tz": "Europe/Berlin"}
+    )
+    assert made.schedule.tz == BERLIN
+
+
+def test_coming_starts_are_listed_as_far_as_there_are_some(schedules: Schedules) -> None:
+    """Also of what leaves out all of a month, and of what leaves out everything."""
+    utc = {"tz": "UTC"}
+    schedules.set("a", task="t", schedule=excluding(cron("* * * * *", **utc), cron("* * * 12 *", **utc)))
+    january = datetime(2027, 1, 1, tzinfo=timezone.utc)
+    assert schedules.next("a", 1, datetime(2026, 12, 1, tzinfo=timezone.utc)) == [january]
+    last = january - timedelta(days=31, minutes=1)
+    assert schedules.next("a", 2, last - timedelta(minutes=1)) == [last, january]
+    schedules.set("b", task="t", schedule=excluding("1 s", every("1 s")))
+    assert schedules.next("b", 3) == []

@@ -34,8 +34,6 @@ from celery_once_beat.schedules import (
     union,
     write_schedule,
 )
-from celery_once_beat.schedules.codecs import _check_counted
-from celery_once_beat.schedules.periods import MOST_COUNTED
 from celery_once_beat.windows import next_start, starts_after
 
 UTC = timezone.utc
@@ -253,14 +251,6 @@ def test_a_day_may_end_on_itself() -> None:
     assert starts(excluding(NIGHTLY, ("2026-12-25", "2026-12-25"))) == starts(excluding(NIGHTLY, "2026-12-25"))
 
 
-def test_rules_may_count_so_many_starts_and_no_more() -> None:
-    """Each start is walked through when a stored schedule is read."""
-    rules = [{"start": "2026-12-25", "rule": f"FREQ=DAILY;COUNT={count}"} for count in (MOST_COUNTED - 1, 1)]
-    _check_counted({"without": rules})
-    with pytest.raises(ValueError, match=f"count {MOST_COUNTED + 1} starts in all"):
-        _check_counted({"without": [*rules, {"count": 1}]})
-
-
 def test_schedules_that_differ_have_different_rules() -> None:
     """By its rule a beat knows whether another one has the same definition. The app's zone counts where it is used."""
     lines = ("0 9 * * *", "0 10 * * *")
@@ -305,7 +295,7 @@ def test_what_leaves_out_everything_is_looked_at_for_a_bounded_time() -> None:
         next_start(nothing, NOON, asked=caught.value.asked)
     assert again.value.asked > caught.value.asked
     assert list(starts_after(nothing, NOON, NOON + HOUR)) == []
-    with pytest.raises(UndecidedError):
+    with pytest.raises(ScheduleError, match="steps to find"):
         latest_start(nothing, NOON)
     monthly = excluding("1 min", cron("* * 2-31 * *", tz="UTC"))
     assert latest_start(monthly, NOON) == datetime(2026, 12, 1, 23, 59, tzinfo=UTC)
@@ -336,7 +326,7 @@ def test_what_never_starts_again_says_so(when: BaseSchedule) -> None:
 
 def test_many_rules_make_a_look_shorter() -> None:
     """Each of them is followed through every year of a look."""
-    rules = [Period(f"2020-01-{day + 1:02}", name=str(day), rule="FREQ=WEEKLY") for day in range(7)] * 100
+    rules = [Period(f"{year}-01-{day + 1:02}", rule="FREQ=WEEKLY") for day in range(7) for year in range(1900, 1990)]
     with pytest.raises(UndecidedError) as caught:
         next_start(excluding(NIGHTLY, rules), NOON)
     assert NOON < caught.value.asked < NOON + 30 * DAY
@@ -392,7 +382,13 @@ HOSTILE = [
         "when": nested(0),
         "periods": [{"start": "2026-12-25", "rule": "FREQ=DAILY;COUNT=9999"}] * 11,
     },
-    {"type": "union", "of": [{"type": "rrule", "freq": "DAILY", "dtstart": "2026-12-25T00:00Z", "count": 9999}] * 11},
+    {
+        "type": "union",
+        "of": [
+            {"type": "rrule", "freq": "DAILY", "dtstart": "2026-12-25T00:00Z", "count": count}
+            for count in range(9_989, 10_000)
+        ],
+    },
 ]
 
 
