@@ -39,9 +39,13 @@ _question = _Question()
 
 
 @contextmanager
-def budget(most: int = _MOST_STEPS) -> Iterator[None]:
-    """Let what is inside take so many steps, else ScheduleError. Within another budget, that one counts."""
-    if _question.left >= 0:
+def budget(most: int = _MOST_STEPS, *, apart: bool = False) -> Iterator[None]:
+    """Let what is inside take so many steps, else ScheduleError.
+
+    Within another budget, that one counts. What is done once, for all questions, is ``apart`` from it.
+    """
+    outer = _question.most, _question.left, _question.began
+    if outer[1] >= 0 and not apart:
         yield
         return
     _question.most = _question.left = most
@@ -49,7 +53,7 @@ def budget(most: int = _MOST_STEPS) -> Iterator[None]:
     try:
         yield
     finally:
-        _question.left = -1
+        _question.most, _question.left, _question.began = outer
 
 
 def spend(steps: int) -> None:

@@ -59,7 +59,7 @@ def _read(path: str) -> tuple[Period, ...]:
             moved.setdefault(str(event.get("UID")), []).append(event["RECURRENCE-ID"].dt)
     if len(events) > MOST_LEFT_OUT:
         raise SettingError(f"found {len(events)} events, expected up to {MOST_LEFT_OUT}")
-    with budget(MOST_READ):
+    with budget(MOST_READ, apart=True):
         return tuple(period for event in events for period in _periods(event, moved))
 
 

@@ -297,15 +297,14 @@ def test_what_leaves_out_everything_is_looked_at_for_a_bounded_time() -> None:
     assert list(starts_after(nothing, NOON, NOON + HOUR)) == []
     with pytest.raises(ScheduleError, match="steps to find"):
         latest_start(nothing, NOON)
-    monthly = excluding("1 min", cron("* * 2-31 * *", tz="UTC"))
-    assert latest_start(monthly, NOON) == datetime(2026, 12, 1, 23, 59, tzinfo=UTC)
+    monthly = excluding("1 min", cron("* * 22-31 * *", tz="UTC"))
+    assert latest_start(monthly, NOON) == datetime(2026, 12, 21, 23, 59, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
     "when",
     [
         excluding(cron("0 2 25 12 *", tz="UTC"), cron("* * 25 12 *", tz="UTC")),
-        excluding(NIGHTLY, Period("2000-01-01", rule="FREQ=DAILY")),
         excluding("1 s", ("0001-01-02", "9999-12-30"), tz="UTC"),
         between("1 s", start="9999-01-01", end="9999-01-02T00:00", tz="UTC"),
         union(at("2000-01-01", tz="UTC"), between(NIGHTLY, end="2001-01-01")),
@@ -324,12 +323,18 @@ def test_what_never_starts_again_says_so(when: BaseSchedule) -> None:
     assert moment is None or moment.year >= 9998
 
 
-def test_many_rules_make_a_look_shorter() -> None:
-    """Each of them is followed through every year of a look."""
-    rules = [Period(f"{year}-01-{day + 1:02}", rule="FREQ=WEEKLY") for day in range(7) for year in range(1900, 1990)]
+def test_what_its_periods_leave_out_for_ever_is_looked_at_for_years() -> None:
+    """A question ends, and says that it got far."""
     with pytest.raises(UndecidedError) as caught:
+        next_start(excluding(NIGHTLY, Period("2000-01-01", rule="FREQ=DAILY")), NOON)
+    assert caught.value.asked > NOON + 365 * DAY
+
+
+def test_too_many_rules_are_an_error() -> None:
+    """Each of them is followed through the month of a question."""
+    rules = [Period(f"{year}-01-{day + 1:02}", rule="FREQ=WEEKLY") for day in range(7) for year in range(1900, 1990)]
+    with pytest.raises(ScheduleError, match="more than 100,000 steps to find"):
         next_start(excluding(NIGHTLY, rules), NOON)
-    assert NOON < caught.value.asked < NOON + 30 * DAY
 
 
 def test_a_long_span_costs_one_step() -> None:
@@ -604,7 +609,7 @@ def event(*lines: str) -> str:
     ("events", "expected"),
     [
         ([event("DTSTART;TZID=Foo/Bar:20261225T000000")], "found the time zone 'Foo/Bar', expected a known one"),
-        ([event("DTSTART;VALUE=DATE:20200101", "RRULE:FREQ=DAILY;COUNT=9999")] * 11, "found rules that count 109989 "),
+        ([event("DTSTART;VALUE=DATE:20200101", "RRULE:FREQ=DAILY;COUNT=9999")] * 11, "more than 300,000 steps to find"),
         ([event("DTSTART;VALUE=DATE:20261225")] * 10_001, "found 10001 events, expected up to 10000"),
     ],
     ids=["an unknown zone", "counts", "events"],
