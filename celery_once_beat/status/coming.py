@@ -16,9 +16,9 @@ _MOST_LOOKS = 60
 
 
 def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
-    """Yield the starts after ``after`` (aware UTC), as far as they are found; raises ScheduleError where it can't say.
+    """Yield the starts after ``after`` (aware UTC); raises ScheduleError where the schedule can't say.
 
-    They end where the schedule leaves out all for a month, or too many.
+    UndecidedError: it leaves out all for a month, or too many.
     """
     looks = 0
     while True:
@@ -26,9 +26,9 @@ def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
             start = entry.after(after)
         except UndecidedError as exc:
             looks += 1
-            if exc.asked >= after + _ASKED_FOR or (looks > _MOST_LOOKS and isinstance(entry.when, PureSchedule)):
-                return
-            continue
+            if exc.asked < after + _ASKED_FOR and not (looks > _MOST_LOOKS and isinstance(entry.when, PureSchedule)):
+                continue
+            raise
         if start is None:
             return
         yield start
