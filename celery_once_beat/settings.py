@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from celery.app import utils
 from celery.app.defaults import _OLD_DEFAULTS, DEFAULTS  # type: ignore[attr-defined]  # celery-types lacks one
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
@@ -373,6 +374,8 @@ _DERIVED = ("redis_url", "redis_options", "key_prefix", "heartbeat_file")
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in _ours()}
 _SHOWN[PREFIX + "board_links"] = {}
 _SHOWN[PREFIX + "limits"] = {}
+# What ``celery report`` and ``celery inspect conf`` don't show: both ask this pattern of each setting's name.
+utils.HIDDEN_SETTINGS = re.compile(f"{utils.HIDDEN_SETTINGS.pattern}|{PREFIX}(redis|effects)_url", re.IGNORECASE)
 DEFAULTS.update(_SHOWN)  # type: ignore[arg-type]  # no namespace of options, as celery-types has it
 _OLD_DEFAULTS.update(_SHOWN)
 

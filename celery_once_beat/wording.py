@@ -19,10 +19,15 @@ __all__ = (
     "some",
     "span",
     "why_no_task",
+    "without_passwords",
 )
 
 #: Most characters that are recorded of a failure.
 _MOST_FAILURE = 200
+#: Most characters of a failure's text that are read: a password in it may be long.
+_MOST_READ = 8192
+#: A password by its name, in a URL's query or in a database's connection string.
+_NAMED_PASSWORD = re.compile(r"(?i)(passw(?:or)?d|pwd)=('[^']*'|[^\s&;,]+)")
 #: Most characters of a value in a message.
 _SHOWN = 80
 #: Most characters of a name that somebody else wrote.
@@ -62,7 +67,7 @@ def some(names: Sequence[str], most: int) -> str:
 def failure_words(error: BaseException, how: str) -> str:
     """Return what is recorded of a failure: its type, and for ``how`` "message" the first line of its text.
 
-    At most 200 characters; '' for "none". It isn't escaped.
+    At most 200 characters; '' for "none". It isn't escaped, and has no URL's password.
     """
     if how == "none":
         return ""
@@ -72,8 +77,23 @@ def failure_words(error: BaseException, how: str) -> str:
             lines = str(error).lstrip().splitlines()
         except Exception:  # noqa: BLE001  # a user's __str__
             lines = []
-        words = f"{words}: {lines[0]}" if lines else words
+        words = f"{words}: {without_passwords(lines[0][:_MOST_READ])}" if lines else words
     return words[:_MOST_FAILURE].encode(errors="replace").decode().rstrip()
+
+
+def without_passwords(text: str) -> str:
+    """Return ``text`` with ``***`` for the passwords of its URLs and connection strings, in linear time.
+
+    A password that isn't quoted may hold "@" and "/": it ends at the last "@" before a blank.
+    """
+    return _NAMED_PASSWORD.sub(r"\1=***", re.sub(r"\S+", _without_password, text))
+
+
+def _without_password(word: re.Match[str]) -> str:
+    scheme, separator, rest = word[0].partition("://")
+    login, at, host = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user}:***@{host}" if at and colon else word[0]
 
 
 def did_you_mean(found: str, known: Iterable[str], write: Callable[[str], str] = str) -> str:

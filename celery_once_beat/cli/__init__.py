@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+import celery_once_beat.settings  # noqa: F401  # so that celery report and workers don't show our passwords
 from celery_once_beat.errors import (
     NewerVersionError,
     NotAppliedError,

@@ -34,12 +34,24 @@ class Unwritable(Exception):  # noqa: N818  # a name as users have them
         (ValueError(), "message", "ValueError"),
         (ValueError("half \udcff"), "message", "ValueError: half ?"),
         (Unwritable(), "message", "Unwritable"),
+        (
+            ValueError("to postgres://user:s3cret@db/x failed"),
+            "message",
+            "ValueError: to postgres://user:***@db/x failed",
+        ),
+        (ValueError("'redis://:s3/cr@t:x@host:1/0'"), "message", "ValueError: 'redis://:***@host:1/0'"),
+        (ValueError("amqp://a:s3cret@h;amqp://b:s3cret@h2"), "message", "ValueError: amqp://a:***@h2"),
+        (ValueError("x://u:" + "s3cret" * 500 + "@h"), "message", "ValueError: x://u:***@h"),
+        (ValueError("redis://h?db=1&password=s3cret&x=1"), "message", "ValueError: redis://h?db=1&password=***&x=1"),
+        (ValueError("host=h PASSWORD='s3 cret' user=u"), "message", "ValueError: host=h PASSWORD=*** user=u"),
+        (ValueError("http://host:80/path, a@b"), "message", "ValueError: http://host:80/path, a@b"),
+        (ValueError("://a:" * 100_000), "message", "ValueError: " + ("://a:" * 38)[:188]),
         (ValueError("password s3cret"), "type", "ValueError"),
         (ValueError("password s3cret"), "none", ""),
     ],
 )
 def test_the_words_of_a_failure(error: Exception, how: str, words: str) -> None:
-    """Type and first line, at most 200 characters; the type alone; or nothing."""
+    """Type and first line, at most 200 characters, without passwords; the type alone; or nothing."""
     assert failure_words(error, how) == words
 
 

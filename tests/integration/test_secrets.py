@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 from celery import Celery
-from processes import Proc, wait_until
+from processes import Proc, Processes, wait_until
 from servers import RedisServer
 from system import System
 
@@ -113,6 +114,33 @@ def test_no_password_is_shown(system: System, start_redis: Callable[..., RedisSe
         check(proc.log, proc)
         assert proc.log
     wait_until(lambda: "127.0.0.1" in procs[1].log, "the banner still says where", 1)
+
+
+PLAIN = """
+from celery import Celery
+app = Celery("plain", broker={broker!r})
+app.conf.update(once_beat_redis_url={store!r}, once_beat_effects_url="postgresql://me:" + {password!r} + "@db/effects")
+app.conf.update(once_beat_redis_options={{"password": {password!r}, "sentinel_kwargs": {{"password": {password!r}}}}})
+"""
+
+
+def test_celery_itself_shows_none(start_redis: Callable[..., RedisServer], procs: Processes, tmp_path: Path) -> None:
+    """``celery report`` and ``celery inspect conf`` hide ours, also where the app imports nothing of this package."""
+    server = start_redis()
+    let_in(server, PASSWORDS)
+    store, quoted = url(server, "store", PASSWORDS), quote(PASSWORDS["store"], safe="")
+    (tmp_path / "plain.py").write_text(PLAIN.format(broker=server.url(), store=store, password=quoted))
+
+    def celery(*words: str) -> Proc:
+        return procs.start([sys.executable, "-m", "celery", "-A", "plain", *words], name=words[0], cwd=tmp_path)
+
+    celery("worker", "-P", "solo", "-l", "info", "-n", "one@here").wait_log("ready")
+    for words in (["report"], ["inspect", "conf", "-t", "30", "-d", "one@here"]):
+        asked = celery(*words)
+        assert asked.wait(60) == 0, asked.log
+        check(asked.log, words)
+        assert "once_beat_redis_url" in asked.log
+        assert "once_beat_effects_url" in asked.log
 
 
 @pytest.mark.parametrize("passwords", [PASSWORDS, WRONG], ids=["right", "wrong"])
