@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,7 +25,7 @@ from .loopback import is_loopback, names_this_machine
 
 #: Seconds for which one look at Redis serves everybody who asks.
 _LASTS = 1.0
-#: Seconds that a client has to send its request, and to take the answer.
+#: Seconds that a client has for all of it: to send its request, and to take the answer.
 _PATIENCE = 10.0
 _NOT_FOR_OTHERS = b"Host: expected localhost or 127.0.0.1. --host 0.0.0.0 lets other machines read the metrics.\n"
 #: Clients at a time. Others are turned away: each has a thread.
@@ -35,22 +36,34 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._free = threading.BoundedSemaphore(MOST_CLIENTS)
+        #: By client, until when it has a thread, monotonic.
+        self._clients: dict[socket.socket, float] = {}
         super().__init__(*arguments, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Let a thread answer."""
-        if self._free.acquire(blocking=False):
+        if len(self._clients) < MOST_CLIENTS:
+            self._clients[request] = time.monotonic() + _PATIENCE
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, in the thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def service_actions(self) -> None:
+        """End what takes too long: a byte now and then keeps a socket's own time limit from running out."""
+        for request, until in list(self._clients.items()):
+            if time.monotonic() > until:
+                with suppress(OSError):  # it ends at this moment
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went, or was too slow."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):

@@ -11,10 +11,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from http.client import HTTPResponse
 from typing import Any
+from urllib.parse import urlsplit
 
 import filled
 import pytest
@@ -525,3 +526,28 @@ def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[
     away = look() + there.proc.log
     for secret in secrets:
         assert secret not in away
+
+
+def test_half_sent_requests_keep_nobody_out(system: System, board: Start) -> None:
+    """A head has so much time as a whole; so has a body that nobody waits for, and the next request's head."""
+    system.check_law = False
+    started = board("--token", TOKEN)
+    half = [b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+    half.append(b"GET /static/board.css HTTP/1.1\r\nHost: x\r\n\r\n" + half[0])
+    parts = urlsplit(started.url)
+    with ExitStack() as clients:
+        slow = [
+            clients.enter_context(socket.create_connection((parts.hostname, parts.port), timeout=30))
+            for _ in range(260)
+        ]
+        for number, client in enumerate(slow):
+            client.send(half[number % len(half)])
+
+        def answers_beside_them() -> bool:
+            for client in slow:
+                with suppress(OSError):
+                    client.send(b"x")
+            return started.ask("/", headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
+
+        assert not answers_beside_them()
+        wait_until(answers_beside_them, "it answers beside them", 60, every=0.5)

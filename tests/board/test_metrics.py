@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -225,6 +225,25 @@ def test_so_many_clients_at_a_time(system: System) -> None:
     for client in silent:
         client.close()
     wait_until(lambda: _answers(url), "it answers again", 60)
+
+
+def test_a_byte_now_and_then_keeps_no_client_in(system: System) -> None:
+    """A request has so much time as a whole: 40 clients that send a byte each moment are ended, and others come in."""
+    system.check_law = False
+    proc = metrics(system, "--port", "0")
+    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    with ExitStack() as clients:
+        slow = [clients.enter_context(socket.create_connection(address, timeout=30)) for _ in range(40)]
+
+        def answers_beside_them() -> bool:
+            for client in slow:
+                with suppress(OSError):
+                    client.send(b"G")
+            return _answers(url)
+
+        wait_until(answers_beside_them, "it answers beside them", 60, every=0.5)
+    assert "Traceback" not in proc.log
 
 
 def _answers(url: str) -> bool:

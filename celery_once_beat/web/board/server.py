@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.status import View
@@ -18,6 +20,28 @@ from .site import make_site
 
 #: Connections at a time, viewers among them.
 _MOST_CONNECTIONS = 256
+#: Seconds that a client has for a request's head, and between two requests.
+_PATIENCE = 5.0
+
+
+class _Connection(H11Protocol):
+    """Ends when its client sends no whole head in time. uvicorn's own limit ends with a request's first byte."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        self._await_head()
+        super().on_response_complete()
+
+    def _await_head(self) -> None:
+        # Each request has a cycle of its own, which it gets once its head is there.
+        self.loop.call_later(_PATIENCE, self._end_unless_asked, self.cycle)
+
+    def _end_unless_asked(self, last: Any) -> None:
+        if self.cycle is last:
+            self.transport.close()
 
 
 def listen(host: str, port: int, token: str | None) -> socket.socket:
@@ -39,7 +63,7 @@ def serve(view: View, listener: socket.socket, access: Access, desk: Desk | None
     site = make_site(view, access, desk, lambda: server.should_exit)
     config = uvicorn.Config(
         site,
-        http="h11",  # the one that is always there
+        http=_Connection,
         ws="none",
         lifespan="off",
         log_level="warning",
