@@ -54,6 +54,8 @@ FAILURE_TEXT = ("message", "type", "none")
 _MILLION = 1_000_000
 _LONGEST_NAME = 500
 _TEN_YEARS = 10 * 366 * 86_400.0
+_LONGEST_PREFIX = 128
+_PREFIX = re.compile(r"[^{}\s]+|[^{}\s]*\{[^{}\s]+\}[^{}\s]*")
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
 #: After the heartbeat file's path: the file that says that beat looks at its work, whether Redis answers or not.
@@ -66,7 +68,7 @@ LINK_FIELDS = frozenset({"entry", "task", "task_id", "state", "beat", "worker", 
 #: Up to its path nothing of a template is filled in.
 _LINK_HOST = re.compile(r"https?://[^\s/?#{}]+([/?#]\S*)?$", re.ASCII)
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")
-_REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster")
+_REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster", "rediss+cluster")
 
 Check = Callable[[str, Any], Any]
 
@@ -147,9 +149,9 @@ def check_limit(name: str, value: Any, known: Mapping[str, int]) -> str:
 
 
 def _check_prefix(name: str, value: Any) -> str:
-    # A brace would move the hash tag, and with it a script's keys to different slots of a cluster.
-    if not isinstance(value, str) or not re.fullmatch(r"[^{}\s]{1,128}", value):
-        raise _wrong(name, value, "a short text without braces and white space")
+    # With a hash tag of its own it has all keys in one slot of a cluster. Half of one would spread a script's keys.
+    if not isinstance(value, str) or len(value) > _LONGEST_PREFIX or not _PREFIX.fullmatch(value):
+        raise _wrong(name, value, "a short text without white space, and without braces but for one {hash tag}")
     return value
 
 
@@ -412,7 +414,8 @@ def _own_prefix(conf: Any) -> str:
     for options in (conf.broker_transport_options, conf.result_backend_transport_options):
         own = (options or {}).get("global_keyprefix")
         if isinstance(own, str) and own:
-            return re.sub(r"[{}\s]", "_", own)
+            # With a hash tag, as '{queue}:', Celery is in one slot of a cluster. So are these keys, then.
+            return own if _PREFIX.fullmatch(own) else re.sub(r"[{}\s]", "_", own)
     urls = conf.broker_write_url or conf.broker_url or ""
     url = (urls if isinstance(urls, str) else next(iter(urls), "")).partition(";")[0]
     if _scheme(url) not in _AMQP_SCHEMES:
@@ -440,12 +443,23 @@ def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:
     if _scheme(broker) in _REDIS_SCHEMES and (";" not in broker or _scheme(broker) == "sentinel"):
         return broker, _client_options(conf.broker_transport_options, conf.broker_use_ssl)
     if isinstance(backend, str) and _scheme(backend) in _REDIS_SCHEMES:
-        return backend, _client_options(conf.result_backend_transport_options, conf.get("redis_backend_use_ssl"))
+        options = _client_options(conf.result_backend_transport_options, conf.get("redis_backend_use_ssl"))
+        return backend, {**_credentials(conf, backend), **options}
     raise SettingError(
         "once_beat_redis_url: not set, and neither broker_url "
         f"({maybe_sanitize_url(broker.partition(';')[0]) or 'not set'}) nor result_backend is a Redis; "
         "set it to the Redis that coordinates your beats and workers, like redis://host:6379/0"
     )
+
+
+def _credentials(conf: Any, url: str) -> dict[str, Any]:
+    """Return what the result backend's own settings say of its user, as far as its URL doesn't."""
+    of_url = url_to_parts(url.partition(";")[0])
+    named = {"username": conf.get("redis_username"), "password": conf.get("redis_password")}
+    found = {name: value for name, value in named.items() if value and getattr(of_url, name) is None}
+    if "credential_provider" not in of_url.query and (provider := conf.get("redis_backend_credential_provider")):
+        found["credential_provider"] = provider
+    return found
 
 
 def _client_options(transport: Mapping[str, Any] | None, tls: Any) -> dict[str, Any]:

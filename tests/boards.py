@@ -41,9 +41,11 @@ class Board:
         assert parts.hostname
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
 
-    def ask(self, path: str = "/", method: str = "GET", headers: dict[str, str] | None = None) -> Answer:
+    def ask(
+        self, path: str = "/", method: str = "GET", headers: dict[str, str] | None = None, body: str | None = None
+    ) -> Answer:
         with closing(self.connect()) as connection:
-            connection.request(method, path, headers=headers or {})
+            connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             told = {name.lower(): value for name, value in answer.getheaders()}
             return Answer(answer.status, told, answer.read().decode())

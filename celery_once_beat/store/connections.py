@@ -17,9 +17,11 @@ from typing import Any
 from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
+
+from celery_once_beat.wording import without_passwords
 
 #: Seconds after which a connection is looked at before it is used: servers close those that are idle, and restart.
 _IDLE = 0.1
@@ -97,9 +99,12 @@ class Connections:
         self._made.add(connection)
         try:
             connection.connect()
-        except BaseException:
+        except BaseException as exc:
             self._drop(connection)
-            raise
+            if not isinstance(exc, Exception) or isinstance(exc, (RedisError, OSError)):
+                raise
+            # A user's credential provider, whose service may be away; or what redis-py doesn't expect of a server.
+            raise RedisConnectionError(without_passwords(f"{type(exc).__name__}: {exc}")[:300]) from exc
         return connection
 
     def _drop(self, connection: Any) -> None:

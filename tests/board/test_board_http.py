@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import filled
 import pytest
-from boards import Board, loaded_of, start_board
+from boards import Answer, Board, loaded_of, start_board
 from preloaded import Preloaded
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
@@ -526,6 +526,29 @@ def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[
     away = look() + there.proc.log
     for secret in secrets:
         assert secret not in away
+
+
+def test_the_token_is_given_in_a_form(system: System, board: Start) -> None:
+    """A browser without it is shown the form; a wrong one, and another site's form, don't get in."""
+    system.check_law = False
+    started = board("--token", TOKEN)
+    asked = started.ask("/entry/x", headers={"Accept": "text/html"})
+    assert (asked.status, 'action="../token"' in asked.text) == (401, True)
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin", "Accept": "text/html"}
+
+    def send(token: str, **headers: str) -> Answer:
+        return started.ask("/token", "POST", {**form, **headers}, body=f"token={token}")
+
+    assert send("wrong-" + TOKEN).status == 401
+    assert send(TOKEN, **{"Sec-Fetch-Site": "cross-site"}).status == 403
+    assert send("x" * 5000).status == 413
+    entered = send(TOKEN)
+    assert (entered.status, entered.headers["location"]) == (303, "./")
+    cookie = {"Cookie": entered.headers["set-cookie"].partition(";")[0]}
+    assert started.ask("/", headers=cookie).status == 200
+    # No redirect to an absolute address, whose host would be what the request says.
+    for path in ("/events/", "/entry/x/", "/window/x/y/", "/static/board.css/"):
+        assert started.ask(path, headers=cookie).status == 404, path
 
 
 def test_half_sent_requests_keep_nobody_out(system: System, board: Start) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trustme
 from needs import need
 from processes import Proc, wait_until
+from redis.cluster import key_slot
 from servers import RedisServer, free_port
 from stage import DELAY, Stage, nth
 from system import System
@@ -61,7 +62,7 @@ def authorities(tmp_path: Path) -> tuple[Path, Path, tuple[str, ...]]:
     """The right authority's file, another one's, and a server's options for a certificate of the right one."""
     need("redis-server", in_wheels=False)  # those of the wheels are built without TLS
     right, wrong = trustme.CA(), trustme.CA()
-    certificate = right.issue_cert("localhost")
+    certificate = right.issue_cert("localhost", "127.0.0.1")  # by which a cluster names its nodes
     paths = [tmp_path / name for name in ("right.pem", "wrong.pem", "key.pem", "chain.pem")]
     right.cert_pem.write_to_path(str(paths[0]))
     wrong.cert_pem.write_to_path(str(paths[1]))
@@ -171,6 +172,66 @@ def test_the_brokers_tls(start_redis: Callable[..., RedisServer], system: System
     system.broker_url = tls_url(options, right)
     with connected(system, server.url()):
         system.settings = {"once_beat_redis_url": None}
+        runs_windows(system)
+
+
+def make_cluster(server: RedisServer) -> None:
+    """A cluster of this one node."""
+    with server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: "state:ok" in str(client.execute_command("CLUSTER", "INFO")), "the cluster is up", 30)
+
+
+@pytest.mark.parametrize("by", ["url", "options"])
+def test_a_cluster_with_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any, by: str) -> None:
+    """The certificate of each node is verified by the authority that URL or options name."""
+    right, _, options = authorities
+    make_cluster(start_redis("redis", args=(*options, "--tls-cluster", "yes", "--cluster-enabled", "yes")))
+    url, given = tls_url(options, right).replace("rediss:", "rediss+cluster:"), {}
+    if by == "options":
+        url, given = f"redis+cluster://localhost:{options[1]}", {"ssl": True, "ssl_ca_certs": str(right)}
+    with connected(system, url, **given):
+        runs_windows(system)
+
+
+def test_a_broker_whose_prefix_is_a_hash_tag(start_redis: Callable[..., RedisServer], system: System) -> None:
+    """All of Celery is in one slot, so a node of a cluster can be its broker: then it coordinates, too."""
+    servers = [start_redis(args=("--cluster-enabled", "yes")) for _ in range(2)]
+    slot = key_slot(b"queue")
+    with servers[0].client() as client, servers[1].client() as other:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, slot)
+        other.execute_command("CLUSTER", "ADDSLOTSRANGE", slot + 1, 16383)
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[1].port)
+        for each in (client, other):
+            wait_until(lambda: "state:ok" in str(each.execute_command("CLUSTER", "INFO")), "it is up", 30)  # noqa: B023
+        system.broker_url = servers[0].url()
+        transport = {"global_keyprefix": "{queue}:"}
+        with connected(system, system.broker_url):
+            system.settings = {"once_beat_redis_url": None, "broker_transport_options": transport}
+            system.store.close()
+            system.store = Store(Settings(redis_url=system.broker_url, key_prefix="{queue}:once:"))
+            runs_windows(system)
+        assert [*client.scan_iter("{queue}:once:*")]
+
+
+def test_a_proxy_that_knows_no_hello(start_redis: Callable[..., RedisServer], system: System) -> None:
+    """RESP2 is spoken, which begins with no such command."""
+    server = start_redis(args=("--rename-command", "HELLO", ""))
+    with connected(system, server.url()):
+        runs_windows(system)
+    server.stop()  # what the harness asks at a test's end begins with it
+    system.check_law = False
+
+
+@pytest.mark.parametrize("by", ["url", "options"])
+def test_a_credential_provider(start_redis: Callable[..., RedisServer], system: System, by: str) -> None:
+    """User and password by a class of the user's own, named as kombu and Celery have it named."""
+    server, provider = start_redis(), "apps.credentials.Provider"
+    set_user(server, "~*", "&*", "+@all")
+    url, options = server.url(), {"credential_provider": provider}
+    if by == "url":
+        url, options = f"{url}?credential_provider={provider}", {}
+    with with_password(server), connected(system, url, **options):
         runs_windows(system)
 
 

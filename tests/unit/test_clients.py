@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from apps.credentials import Provider
 from redis.sentinel import SentinelConnectionPool
 from servers import free_port
 
@@ -124,6 +125,65 @@ def test_options_win_over_the_urls(url: str, options: dict[str, Any]) -> None:
     }
 
 
+PROVIDER = "apps.credentials.Provider"
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        (f"redis://me:pw@h?credential_provider={PROVIDER}", {}),
+        (f"rediss://h?credential_provider={PROVIDER}", {"username": "me", "password": "pw"}),
+        (f"redis+socket://:pw@/run/r.sock?credential_provider={PROVIDER}", {}),
+        (f"sentinel://me:pw@a?credential_provider={PROVIDER};sentinel://b", {"master_name": "m"}),
+        ("redis://me:pw@h", {"credential_provider": PROVIDER}),
+        ("redis://me:pw@h", {"credential_provider": Provider()}),
+    ],
+)
+def test_a_credential_provider_goes_before_user_and_password(url: str, options: dict[str, Any]) -> None:
+    """It is named or given as kombu and Celery take it."""
+    found = arguments(url, **options)
+    assert isinstance(found["credential_provider"], Provider)
+    assert (found["username"], found["password"]) == (None, None)
+
+
+@pytest.mark.parametrize("url", ["redis://h", "sentinel://a;sentinel://b", "redis+cluster://h"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"credential_provider": "apps.credentials.Nothing"}, r"Nothing'.*expected the name of a class"),
+        ({"credential_provider": "no.such.module.Class"}, r"ModuleNotFoundError.*expected"),
+        ({"credential_provider": "apps.credentials.NoProvider"}, "found NoProvider, expected"),
+        ({"credential_provider": "apps.credentials.Unmade"}, r"RuntimeError: no region.*me:\*\*\*@"),
+        ({"credential_provider": 7}, "found int, expected"),
+    ],
+)
+def test_whatever_fails_while_a_client_is_made_is_the_settings_error(
+    url: str, options: dict[str, Any], words: str
+) -> None:
+    """Each kind of URL; no secret in it, and no other kind of error."""
+    with pytest.raises(SettingError, match=words) as caught:
+        client_of(url, master_name="m", **options)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_provider_that_fails_is_a_redis_that_is_away(redis_url: str) -> None:
+    """Its service may be back in a moment."""
+    store = Store(Settings(redis_url=redis_url, redis_options={"credential_provider": "apps.credentials.Away"}))
+    with pytest.raises(
+        StoreUnavailableError, match=r"LookupError: the service of tokens is away.*me:\*\*\*@"
+    ) as caught:
+        store.heartbeat("beat-1")
+    assert SECRET not in str(caught.value)
+    store.close()
+
+
+@pytest.mark.parametrize(("url", "protocol"), [("redis://h", 2), ("redis://h?protocol=3", 3), ("sentinel://a", 2)])
+def test_resp2_is_spoken_where_nothing_else_is_said(url: str, protocol: int) -> None:
+    """Some proxies know no HELLO, which RESP3 begins with; redis-py before 5 knows no RESP3."""
+    if redis.VERSION >= (5,):
+        assert int(arguments(url, master_name="m")["protocol"]) == protocol
+
+
 def test_sentinels_are_all_asked_for_the_master() -> None:
     """Celery's list of sentinels, with the name of their master; the database is the first one's."""
     client = client_of(
@@ -174,9 +234,10 @@ def test_a_url_that_cant_be_understood_is_an_error_of_the_setting(url: str, opti
     assert SECRET not in str(caught.value)
 
 
-def test_an_option_that_no_client_knows_is_an_error_of_the_setting() -> None:
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "sentinel://127.0.0.1:1"])
+def test_an_option_that_no_client_knows_is_an_error_of_the_setting(url: str) -> None:
     """At the latest when the first connection is made; here without one."""
-    store = Store(Settings(redis_url="redis://127.0.0.1:1/0", redis_options={"sokket_timeout": 1}))
+    store = Store(Settings(redis_url=url, redis_options={"sokket_timeout": 1, "master_name": "m"}))
     with pytest.raises(SettingError, match="once_beat_redis_options"):
         store.heartbeat("beat-1")
 

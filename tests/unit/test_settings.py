@@ -497,6 +497,27 @@ def test_no_password_is_shown_by_a_settings_repr() -> None:
     assert SECRET not in str(settings)
 
 
+PROVIDER = "proj.Provider"
+
+
+@pytest.mark.parametrize(
+    ("url", "conf", "options"),
+    [
+        ("redis://h", {"redis_username": "me", "redis_password": "pw"}, {"username": "me", "password": "pw"}),
+        ("redis://:own@h", {"redis_username": "me", "redis_password": "pw"}, {"username": "me"}),
+        ("redis://h", {"redis_backend_credential_provider": PROVIDER}, {"credential_provider": PROVIDER}),
+        ("redis://h?credential_provider=a.B", {"redis_backend_credential_provider": PROVIDER}, {}),
+    ],
+)
+def test_the_result_backends_user_is_read_as_celery_reads_it(url: str, conf: Any, options: dict[str, Any]) -> None:
+    """Where it is the Redis that coordinates; its URL goes first, and what is set for ours before all."""
+    app = Celery("proj", broker="amqp://h", backend=url, set_as_current=False)
+    app.conf.update(**conf)
+    assert Settings.from_app(app).redis_options == options
+    app.conf.once_beat_redis_url = "redis://other"
+    assert Settings.from_app(app).redis_options == {}
+
+
 @pytest.mark.parametrize(
     ("conf", "prefix"),
     [
@@ -504,6 +525,8 @@ def test_no_password_is_shown_by_a_settings_repr() -> None:
         ({"broker_transport_options": {"global_keyprefix": "shop:"}}, "shop:once:"),
         ({"result_backend_transport_options": {"global_keyprefix": "shop_"}}, "shop_once:"),
         ({"broker_transport_options": {"global_keyprefix": "{shop} "}}, "_shop__once:"),
+        ({"broker_transport_options": {"global_keyprefix": "{shop}:"}}, "{shop}:once:"),
+        ({"broker_transport_options": {"global_keyprefix": "{}a{b}"}}, "__a_b_once:"),
         ({"broker_url": "amqp://u:p@h//"}, "once:"),
         ({"broker_url": "amqp://u:p@h"}, "once:"),
         ({"broker_url": "amqp://u:p@h/shop;amqp://u:p@h2/shop"}, "shop:once:"),

@@ -1,7 +1,7 @@
 """The pages on which somebody orders something, and the log of orders. They are forms: they need no script.
 
-A form carries a CSRF token, which is made from a cookie of the browser's and from who asks; the guard has seen that it
-comes from a page of the board, and from somebody who may act.
+A form carries a CSRF token, which is made from a secret of this process, a cookie of the browser's and who asks. The
+guard has seen that it comes from a page of the board, and from somebody who may act.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from celery_once_beat.wording import read_time, shown
 from . import words
 from .desk import Desk
 from .feed import Feed
-from .guard import HEADERS, Visitor
+from .guard import FORM_HEADERS, Visitor
 from .page import Line
 
 _COOKIE = "once_board_csrf"
@@ -46,11 +46,8 @@ _NAMED = 20
 #: Most entries that a search names.
 _MOST_FOUND = 100
 
-#: A form may be sent to the board, and says from where it comes.
-_HEADERS = {
-    "content-security-policy": HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'"),
-    "referrer-policy": "same-origin",
-}
+#: What only this process knows: so nobody else makes a form's token, or a link that says what was done.
+_SECRET = secrets.token_bytes(32)
 
 Fields = Mapping[str, Sequence[str]]
 #: What came of an order, for people; or the values of a page that asks about it first.
@@ -150,7 +147,7 @@ class Actions:
         text = self._templates.get_template(template).render(
             **values, visitor=visitor, zone=self._zone, csrf=_csrf(new or cookie, visitor)
         )
-        answer = HTMLResponse(text, status, _HEADERS)
+        answer = HTMLResponse(text, status, FORM_HEADERS)
         if new:
             secure = request.url.scheme == "https"
             answer.set_cookie(_COOKIE, new, httponly=True, samesite="strict", secure=secure)
@@ -266,7 +263,11 @@ def _cookie(request: Request) -> str:
 
 
 def _csrf(cookie: str, visitor: Visitor) -> str:
-    return hmac.new(cookie.encode(), f"form of {visitor.name}".encode(), hashlib.sha256).hexdigest()
+    return _sign("form", cookie, visitor.name)
+
+
+def _sign(*words: str) -> str:
+    return hmac.new(_SECRET, json.dumps(words).encode(), hashlib.sha256).hexdigest()
 
 
 async def _form(request: Request) -> Fields:
@@ -296,9 +297,7 @@ def _json(name: str, text: str) -> Any:
 
 def _seal(request: Request, done: str) -> str:
     """Return what only this browser and the board can write below what was done."""
-    cookie = _cookie(request)
-    said = json.dumps(["done", request.path_params["line"], done])
-    return hmac.new(cookie.encode(), said.encode(), hashlib.sha256).hexdigest() if cookie else secrets.token_hex()
+    return _sign("done", _cookie(request) or secrets.token_hex(), request.path_params["line"], done)
 
 
 def _status(error: OnceError) -> int:

@@ -4,24 +4,27 @@
 - Where a server on this machine may be asked without a token, it answers only if the Host header names this machine, or
   one of ``hosts``: a page of another site whose name points here (DNS rebinding) gets nothing.
 - Pages of other sites, of other ports too, may link to it and no more: no fetch, no event stream, no image, no form.
-- With a token: as ``Authorization: Bearer``, or once as ``?token=``, which sets a cookie and leads to the same address
-  without it. The cookie is made from the token, and isn't it.
+- With a token: as ``Authorization: Bearer``, or once by a form, which sets a cookie. The board's own server, which logs
+  no addresses, takes ``?token=`` too, and leads to the same address without it. The cookie isn't the token.
+- Wrong tokens are answered the later the more of them there are.
 - Whom the application around the board has authenticated, the scope's ``user``, needs no token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutine
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.errors import SettingError
@@ -32,9 +35,21 @@ from . import words
 
 _COOKIE = "once_board"
 _VISITOR = "once_board.visitor"
+_UNAUTHORIZED = 401
 
 #: Shorter ones could be guessed.
 LEAST_TOKEN = 16
+#: Most bytes of the form that has it.
+_MOST_FORM = 4096
+#: Seconds by which each wrong token is answered later than the one before, the most, and when they are forgotten.
+_DELAY, _MOST_DELAY, _FORGOTTEN = 0.05, 5.0, 60.0
+_ENTRANCE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>The window board</title>
+<form method="post" action="{action}">
+<label>Token of the board <input type="password" name="token" autocomplete="current-password" required></label>
+<button>Open</button>
+</form></html>
+"""
 #: Of every answer: load nothing from elsewhere, run no script but ours, keep nothing.
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -47,6 +62,11 @@ HEADERS: Mapping[str, str] = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
+}
+#: Of a page with a form: it may be sent to the board, and says from where it comes.
+FORM_HEADERS: Mapping[str, str] = {
+    "content-security-policy": HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'"),
+    "referrer-policy": "same-origin",
 }
 
 
@@ -68,6 +88,8 @@ class Access:
     actions: bool | Callable[[Any], object] = False
     #: Host headers that are answered besides those that name this machine.
     hosts: Collection[str] = ()
+    #: Whether ``?token=`` lets in. An application around the board may log addresses.
+    in_address: bool = True
 
     def __post_init__(self) -> None:
         """Raise SettingError for what could let in more than was meant."""
@@ -111,6 +133,8 @@ class Guard:
         self._access = access
         token = access.token
         self._token = token and _digest(token)
+        #: How many wrong tokens came of late, and when the last one did, monotonic.
+        self._wrong, self._wrong_at = 0, 0.0
         self._cookie = token and hmac.new(token.encode(), b"cookie of the board", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,7 +150,10 @@ class Guard:
                 message = {**message, "headers": given}
             await send(message)
 
-        passed = self._check(Request(scope))
+        request = Request(scope, receive)
+        passed = await self._enter(request) if self._is_entrance(request) else self._check(request)
+        if isinstance(passed, Response) and passed.status_code == _UNAUTHORIZED and _offers_token(request):
+            await self._slow_down()
         if isinstance(passed, Visitor):
             await self._app({**scope, _VISITOR: passed}, receive, send_with_headers)
         else:
@@ -175,23 +202,54 @@ class Guard:
 
     def _check_token(self, request: Request) -> Response | None:
         given = request.query_params.get("token")
-        if given is not None and request.method != "POST" and self._is_token(given):
+        if given is not None and self._access.in_address and request.method != "POST" and self._is_token(given):
             return self._let_in(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
             return None
         if self._is_cookie(request.cookies.get(_COOKIE, "")):
             return None
+        return self._ask_for_token(request)
+
+    def _ask_for_token(self, request: Request) -> Response:
+        headers = {"www-authenticate": "Bearer"}
+        if "text/html" in request.headers.get("accept", ""):
+            path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+            action = "../" * max(path.count("/") - 1, 0) + "token"
+            return HTMLResponse(_ENTRANCE.format(action=action), _UNAUTHORIZED, {**headers, **FORM_HEADERS})
         return PlainTextResponse(
-            "The board wants its token: open it once with ?token=…, or send 'Authorization: Bearer …'.\n",
-            401,
-            {"www-authenticate": "Bearer"},
+            "The board wants its token: open it in a browser, or send 'Authorization: Bearer …'.\n",
+            _UNAUTHORIZED,
+            headers,
         )
+
+    def _is_entrance(self, request: Request) -> bool:
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        return self._token is not None and request.method == "POST" and path == "/token"
+
+    async def _enter(self, request: Request) -> Response:
+        """Take the token from the form that asks for it."""
+        if not _is_same_origin(request):
+            return PlainTextResponse("Only the board's own form takes the token.\n", 403)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MOST_FORM:
+                return PlainTextResponse("Expected a token.\n", 413)
+        (token,) = parse_qs(body.decode(errors="replace")).get("token", [""])[:1]
+        return self._let_in(request) if self._is_token(token) else self._ask_for_token(request)
+
+    async def _slow_down(self) -> None:
+        now = time.monotonic()
+        self._wrong = self._wrong + 1 if now < self._wrong_at + _FORGOTTEN else 0
+        self._wrong_at = now
+        await asyncio.sleep(min(_DELAY * self._wrong, _MOST_DELAY))
 
     def _let_in(self, request: Request) -> Response:
         """Set the cookie, and lead to the same address without the token; relative, for a proxy with a path before."""
         rest = [(name, value) for name, value in parse_qsl(request.url.query) if name != "token"]
-        address = "./" + quote(request.url.path.rpartition("/")[2], safe=":") + (f"?{urlencode(rest)}" if rest else "")
+        page = "" if request.method == "POST" else request.url.path.rpartition("/")[2]
+        address = "./" + quote(page, safe=":") + (f"?{urlencode(rest)}" if rest else "")
         if _is_foreign(request):
             # A browser doesn't send the cookie along a redirect that another site began. It does after this refresh.
             answer: Response = PlainTextResponse("", headers={"refresh": f"0; url={address}"})
@@ -218,6 +276,12 @@ def _may_be_loopback(request: Request) -> bool:
         return is_loopback(host) or ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return True
+
+
+def _offers_token(request: Request) -> bool:
+    """Whether a request that was refused tried a token or a cookie."""
+    tried = "authorization" in request.headers or _COOKIE in request.cookies or "token" in request.query_params
+    return tried or request.method == "POST"
 
 
 def _header(request: Request, name: str) -> str:

@@ -72,6 +72,7 @@ def make_site(
         ],
         exception_handlers={HTTPException: site.error, 500: site.error},
     )
+    answers.router.redirect_slashes = False  # to an absolute address, with a host that the request names
     return Guard(answers, access)
 
 
