@@ -345,4 +345,4 @@ def orders(ctx: click.Context, json_: bool) -> None:  # noqa: FBT001
         ]
         print_table(["AT", *_LOG], lines)
     else:
-        click.echo("Nobody has ordered anything in the last 30 days.")
+        click.echo("Nobody has ordered anything in the last 90 days.")

@@ -8,15 +8,21 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import NamedTuple
 
+from celery.utils.log import get_logger
+
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
+from celery_once_beat.logs import about as extra
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import each_window, newest_start
 from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
+from celery_once_beat.wording import printable
 
 __all__ = ("Abandoned", "OrderedWindow", "Orders", "Said")
+
+logger = get_logger(__name__)
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100
@@ -62,7 +68,12 @@ class Orders:
         It is of the windows that start at ``starts``, which are in order, or of what ``about`` says.
         """
         words = check_words(said.by, said.note)
-        self._store.note(Order(what, name, said.by, said.note, about or _about(starts)))
+        order = Order(what, name, said.by, said.note, about or _about(starts))
+        self._store.note(order)
+        by, entry, why, of = map(printable, (order.by, name, order.note or "-", order.about or "-"))
+        logger.info(
+            "once: ordered %s of %s by %s: %s (%s)", what, entry, by, why, of, extra=extra("ordered", entry=name)
+        )
         return words
 
     def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:

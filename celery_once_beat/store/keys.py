@@ -30,7 +30,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
                                 is longer
-    orders                      who ordered what of late → when, server ms, for people: the last 200, 30 days
+    orders                      who ordered what of late → when, server ms, for people: 90 days, 2 MB
     beats                       live beats → last seen, server ms; BEAT_TTL
     {once:beats}:reports        live beats → what each says of itself, for people; BEAT_TTL
     {once:beats}:apps           live beats → the same and of which app each is, JSON, for people; BEAT_TTL

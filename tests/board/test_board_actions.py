@@ -419,6 +419,7 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     assert system.account("hourly").paused
     assert form.send("resume", {"origin": "", "sec-fetch-site": "same-origin"}).status == 303
     assert not system.account("hourly").paused
+    assert acting.proc.log.count("once: ordered resume of hourly by anna (by token): ") == 1
     assert TOKEN not in acting.proc.log
     assert "Traceback" not in acting.proc.log
 

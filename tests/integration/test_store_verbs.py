@@ -1631,15 +1631,29 @@ def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules
 # ------------------------------------------------------------------------------------------------ who ordered what
 
 
-def test_the_log_of_orders_keeps_the_last_ones(stage: Stage) -> None:
-    """Newest first, by the server's clock; older ones make room, and it expires."""
+def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
+    """Newest first, by the server's clock: that of 90 days, however many others came, and of that so many bytes."""
+    orders, day = stage.store.keys.orders, 86_400_000
+    for days in (91, 89):
+        stage.raw.zadd(
+            orders,
+            {
+                f'{days} {{"what": "run", "entry": "{days}", "by": "", "note": "", "about": ""}}': stage.now()
+                - days * day
+            },
+        )
     for number in range(205):
         stage.store.note(Order("run", f"entry-{number}", "anna", "why", "about"))
     found = stage.store.orders()
-    assert [record.order.entry for record in found] == [f"entry-{number}" for number in range(204, 4, -1)]
+    assert [record.order.entry for record in found] == [*(f"entry-{number}" for number in range(204, -1, -1)), "89"]
     assert found[0].order == Order("run", "entry-204", "anna", "why", "about")
     assert abs(in_ms(found[0].at) - stage.now()) < 60_000
-    assert stage.raw.pttl(stage.store.keys.orders) > 0
+    assert stage.raw.pttl(orders) > 89 * day
+    stage.raw.zadd(orders, {"x" * 1_999_000: stage.now() + 1})
+    stage.store.note(Order("run", "newest", "anna"))
+    assert 2 < stage.raw.zcard(orders) < 20
+    stage.raw.zrem(orders, "x" * 1_999_000)
+    assert stage.store.orders()[0].order.entry == "newest"
 
 
 def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:

@@ -1,18 +1,23 @@
--- note: somebody orders something. The log of orders is for people; it keeps the last MOST for LASTS. A record is the id of
--- the call and what was ordered, JSON, with a blank between them; its score is the server's time, ms, and grows.
+-- note: somebody orders something. The log of orders is for people; it keeps what happened within LASTS, and of that the
+-- newest MOST bytes. A record is the id of the call and what was ordered, JSON, with a blank between them; its score is
+-- the server's time, ms, and grows.
 --
 -- returns {'noted'}   also if this call was sent before
 
-local MOST = 200
-local LASTS = 30 * DAY
+local MOST = 2000000
+local LASTS = 90 * DAY
 
 local NOW = server_time()
 local known = redis.call('ZRANGEBYSCORE', ORDERS, '-inf', '+inf', 'WITHSCORES')
 redis.call('PEXPIRE', ORDERS, LASTS) -- needs no memory, for a full server: people pause entries there, too
-for place = 1, #known - 2 * (MOST - 1), 2 do
-  redis.call('ZREM', ORDERS, known[place])
+local bytes = #WORDS
+for place = #known - 1, 1, -2 do
+  bytes = bytes + #known[place]
+  if bytes > MOST or tonumber(known[place + 1]) < NOW - LASTS then
+    redis.call('ZREM', ORDERS, known[place])
+  end
 end
 local last = tonumber(known[#known] or 0)
-redis.call('ZADD', ORDERS, int(math.max(NOW, last + 1)), CALL .. ' ' .. WORDS)
+redis.call('ZADD', ORDERS, int(last < NOW + LASTS and math.max(NOW, last + 1) or NOW), CALL .. ' ' .. WORDS)
 redis.call('PEXPIRE', ORDERS, LASTS)
 return {'noted'}

@@ -43,6 +43,8 @@ _MOST_FORM = 256 * 1024
 _MOST_FIELDS = 10_000
 #: So many starts of a backfill are named before it is confirmed.
 _NAMED = 20
+#: Most records of the log of orders on a page, newest first.
+_MOST_RECORDS = 200
 #: Most entries that a search names.
 _MOST_FOUND = 100
 
@@ -99,7 +101,7 @@ class Actions:
             request,
             visitor,
             root="",
-            log=records,
+            log=records[:_MOST_RECORDS],
             trouble=trouble,
             wanted=wanted,
             found=found[:_MOST_FOUND],
@@ -129,7 +131,7 @@ class Actions:
             root="../" if request.method == "GET" else "../../",
             line=line,
             facts=facts,
-            log=facts.orders,
+            log=facts.orders[:_MOST_RECORDS],
             **values,
         )
 

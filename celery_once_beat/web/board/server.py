@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -59,7 +60,8 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
 
 
 def serve(view: View, listener: socket.socket, access: Access, desk: Desk | None) -> None:
-    """Serve the board until SIGINT or SIGTERM; ``desk`` takes orders."""
+    """Serve the board until SIGINT or SIGTERM; ``desk`` takes orders, of which each is a line in the log."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     site = make_site(view, access, desk, lambda: server.should_exit)
     config = uvicorn.Config(
         site,
