@@ -10,6 +10,7 @@ Django).
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import re
@@ -146,6 +147,14 @@ def check_limit(name: str, value: Any, known: Mapping[str, int]) -> str:
         have = ", ".join(map(repr, sorted(known))) or "none"
         raise _wrong(name, value, f"a name in once_beat_limits, which has {have}{did_you_mean(limit, known, repr)}")
     return limit
+
+
+def _check_patterns(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) and each for each in value):
+        raise _wrong(name, value, "a list of patterns of task names like ['proj.*'], or None")
+    return tuple(value)
 
 
 def _check_prefix(name: str, value: Any) -> str:
@@ -298,6 +307,9 @@ class Settings:
     pause_after_failures: int | None = _setting(None, check_count(1, optional=True))
     #: The task that is sent once for each window that ends in anything but done; None: none.
     on_failure: str | None = _setting(None, check_task_name)
+    #: What schedules that are set at run time may send, and their ``on_failure``: patterns of task names, as fnmatch
+    #: has them. None: every task.
+    runtime_tasks: tuple[str, ...] | None = _setting(None, _check_patterns)
     #: How many windows may run at once of all entries that name a limit: name → number.
     limits: Mapping[str, int] = field(default_factory=dict, metadata={"check": _check_limits})
     #: How long the NX markers live after a claim or a finish.
@@ -358,6 +370,12 @@ class Settings:
                 values["redis_url"], found = "", {}
             values["redis_options"] = {**found, **values.get("redis_options", {})}
         return cls(**values)
+
+    def check_runtime_task(self, what: str, task: str) -> None:
+        """Raise SettingError, which begins with ``what``, if a schedule of run time may not send ``task``."""
+        allowed = self.runtime_tasks
+        if allowed is not None and not any(fnmatch.fnmatchcase(task, pattern) for pattern in allowed):
+            raise _wrong(what, task, f"one that once_beat_runtime_tasks allows, which has {list(allowed)!r}")
 
     def of_task(self, name: str, task: object) -> Any:
         """Return what the task's attribute ``once_<name>`` says, else the setting of that name."""

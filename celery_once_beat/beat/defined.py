@@ -59,6 +59,7 @@ def make_defined(
 
     def make(text: str) -> BeatEntry:
         definition = Definition.read(known.name, text)
+        definition.check_tasks(entries.settings)
         options = {**definition.options, **({"once": dict(definition.once)} if definition.once else {})}
         source: Any = ScheduleEntry(
             name=known.name,

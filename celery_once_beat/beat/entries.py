@@ -627,6 +627,11 @@ class Entries:
         self._told: dict[tuple[object, ...], str] = {}
 
     @property
+    def settings(self) -> Settings:
+        """The app's."""
+        return self._settings
+
+    @property
     def wrong(self) -> dict[str, str]:
         """Entries that are left out, and why."""
         stored = {name: why for name, why in self.wrong_stored.items() if name not in self._entries}

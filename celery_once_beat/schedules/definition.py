@@ -27,6 +27,11 @@ _VERSION = 1
 _MOST_NAME = 1024
 #: Most characters of who changed something, and of why.
 _MOST_BY, _MOST_NOTE = 200, 1000
+#: What a definition may say of its message. An exchange, a connection, a callback or a task's id are the app's to say.
+_OPTIONS = frozenset({
+    "compression", "countdown", "delivery_mode", "eta", "expires", "headers", "ignore_result", "priority", "queue",
+    "retry", "retry_policy", "routing_key", "serializer", "shadow", "soft_time_limit", "time_limit",
+})  # fmt: skip
 _FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
 
 
@@ -110,12 +115,20 @@ class Definition:
         found: dict[str, Any] = json.loads(self.text())
         return found
 
+    def check_tasks(self, settings: Settings) -> None:
+        """Raise SettingError if ``once_beat_runtime_tasks`` doesn't allow what it sends."""
+        settings.check_runtime_task("task", self.task)
+        on_failure = self.once.get("on_failure")
+        if isinstance(on_failure, str):
+            settings.check_runtime_task("once['on_failure']", on_failure)
+
     def check(self, name: str, settings: Settings, task: object = None, zone: tzinfo | None = None) -> None:
         """Check the options as a beat does that loads the entry ``name``; raises SettingError.
 
         ``task`` is the task that it sends, or None if this process doesn't know it; ``zone`` is that of naive
         datetimes, None: they are refused.
         """
+        self.check_tasks(settings)
         EntryPolicy.of(name, dict(self.once), task, settings)
         Timing.of(name, dict(self.options), task, zone)
 
@@ -207,6 +220,10 @@ def _read(text: str) -> Definition:
     options = restored("options", found, dict)
     if "once" in options:
         raise ValueError("options: found 'once', expected it beside options, as once=")
+    for name in options.keys() - _OPTIONS:
+        raise ValueError(f"options: found {shown(name)}, expected {', '.join(sorted(_OPTIONS))}")
+    if not isinstance(options.get("queue", ""), str):
+        raise ValueError(f"options['queue']: found {shown(options['queue'])}, expected the name of a queue")  # noqa: TRY004
     return Definition(
         task=task,
         schedule=read_schedule(found.get("schedule")),

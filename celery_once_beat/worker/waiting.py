@@ -179,6 +179,8 @@ def _publish(app: Celery, window: WindowKey, text: str) -> None:
     # As Celery does: an exchange of kombu's own (over Redis, say) may lead nowhere until this process has declared it.
     queues = app.amqp.queues.values()
     declare = [queue for queue in queues if found["exchange"] and queue.exchange.name == found["exchange"]]
+    if found["exchange"] and not declare:
+        raise ValueError("found an exchange that no queue of this app has")
     with app.producer_pool.acquire(block=True) as producer:
         publish_kept(
             producer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -16,6 +17,7 @@ from celery_once_beat import Schedules
 from celery_once_beat.beat import defined as module
 from celery_once_beat.beat.defined import Defined, make_defined
 from celery_once_beat.beat.entries import Entries
+from celery_once_beat.errors import SettingError
 from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
@@ -241,3 +243,26 @@ def test_windows_since_another_scheduler_stopped_belong_to_the_definition_that_s
     starts = list(entry.starts(stopped, stopped + timedelta(seconds=100)))
     assert len(starts) == 20
     assert {entry.by(start) for start in starts} == {entry}
+
+
+def test_a_beat_leaves_out_what_it_may_not_send(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever wrote it: what ``once_beat_runtime_tasks`` doesn't allow isn't loaded, nor its on_failure."""
+    interval = {"v": 1, "task": "proj.a", "schedule": {"type": "interval", "seconds": 60}, "once": {"tracked": True}}
+    wrong: dict[str, dict[str, Any]] = {
+        "task": {"task": "other.a"},
+        "case": {"task": "Proj.a"},
+        "on_failure": {"once": {"tracked": True, "on_failure": "other.a"}},
+        "exchange": {"options": {"exchange": "other"}},
+        "link": {"options": {"link": [{"task": "other.a"}]}},
+    }
+    settings = Settings(redis_url=reader.url, runtime_tasks=("proj.*",))
+    entries = Entries("beat-1", settings, {})
+    for name, fields in ({"right": {}} | wrong).items():
+        reader.store.set_definition(name, json.dumps({**interval, **fields}))
+    Defined(reader.store, entries, APP).look()
+    assert [entry.name for entry in entries] == ["right"]
+    assert entries.wrong_stored.keys() == wrong.keys()
+    assert "which has ['proj.*']" in entries.wrong_stored["on_failure"]
+    Definition.of("proj.a", 60).check("right", settings)
+    with pytest.raises(SettingError, match="once_beat_runtime_tasks"):
+        Definition.of("other.a", 60).check("wrong", settings)

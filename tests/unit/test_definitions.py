@@ -199,6 +199,21 @@ def test_args_come_back_as_a_task_gets_them() -> None:
         ({"args": json.loads("[" * 64 + "]" * 64)}, "nested too deeply"),
         ({"kwargs": [1]}, "kwargs"),
         ({"options": {"once": {}}}, "beside options"),
+        *(
+            ({"options": {name: "x"}}, f"options: found '{name}', expected compression, ")
+            for name in (
+                "exchange",
+                "exchange_type",
+                "producer",
+                "connection",
+                "link",
+                "link_error",
+                "chain",
+                "task_id",
+                "args",
+            )
+        ),
+        ({"options": {"queue": {"exchange": "x"}}}, "expected the name of a queue"),
         ({"once": 5}, "once"),
     ],
 )

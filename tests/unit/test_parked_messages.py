@@ -108,6 +108,9 @@ def test_the_message_of_another_window_isnt_published() -> None:
             text = packed(kept_of(message(headers=headers, delivery_info=to)))
             with pytest.raises((ValueError, OnceError)):
                 waiting._publish(app, WindowKey("e", T0), text)
+        elsewhere = {"exchange": "foreign", "routing_key": "nightly"}
+        with pytest.raises(ValueError, match="an exchange that no queue of this app has"):
+            waiting._publish(app, WindowKey("e", T0), packed(kept_of(message(delivery_info=elsewhere))))
         assert channel._size("nightly") == 0
         waiting._publish(app, WindowKey("e", T0), packed(kept_of(message(delivery_info=to))))
         assert channel._size("nightly") == 1

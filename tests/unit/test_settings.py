@@ -50,6 +50,7 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
         ["https://board.example", "http://127.0.0.1:5566/once/?a=b", None],
         ["", "board.example", "javascript:alert(1)", "ftp://board", "http://", "https:///x", "http://a b", 1],
     ),
+    ("runtime_tasks", None, [None, (), ("proj.*", "a")], ["proj.*", [1], [""], True, {"a": 1}]),
     ("effects_schema", None, ["jobs", "Jobs_2", None], ["", "a b", "a.b", 'a"', "a;", 1, "x" * 64]),
     ("heartbeat_file", None, ["/run/beat/heartbeat", None], ["", "heartbeat", "./a", "/run/", "/", "/a\0b", 1, b"/a"]),
 ]
