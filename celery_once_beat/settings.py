@@ -395,7 +395,10 @@ _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in _o
 _SHOWN[PREFIX + "board_links"] = {}
 _SHOWN[PREFIX + "limits"] = {}
 # What ``celery report`` and ``celery inspect conf`` don't show: both ask this pattern of each setting's name.
-utils.HIDDEN_SETTINGS = re.compile(f"{utils.HIDDEN_SETTINGS.pattern}|{PREFIX}(redis|effects)_url", re.IGNORECASE)
+_HIDDEN: re.Pattern[str] = utils.HIDDEN_SETTINGS  # type: ignore[attr-defined]  # celery-types lacks it
+utils.HIDDEN_SETTINGS = re.compile(  # type: ignore[attr-defined]
+    f"{_HIDDEN.pattern}|{PREFIX}(redis|effects)_url", re.IGNORECASE
+)
 DEFAULTS.update(_SHOWN)  # type: ignore[arg-type]  # no namespace of options, as celery-types has it
 _OLD_DEFAULTS.update(_SHOWN)
 

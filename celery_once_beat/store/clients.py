@@ -91,7 +91,8 @@ def _connect(url: str, given: dict[str, Any]) -> Any:
 
 def _read(url: str) -> tuple[list[tuple[str, int | None]], dict[str, Any]]:
     """Return the servers of a URL and the options of connections to them; of several URLs the first one's go before."""
-    servers, options = [], {}
+    servers: list[tuple[str, int | None]] = []
+    options: dict[str, Any] = {}
     try:
         for one in filter(None, url.split(";")):
             found = dict(parse_url(_redis_py_url(one)))  # type: ignore[no-untyped-call]
