@@ -68,6 +68,8 @@ def _connect(url: str, given: dict[str, Any]) -> Any:
         **of_url,
         **given,
     }
+    if redis.VERSION < (5,) and "path" in of_url:
+        del options["socket_connect_timeout"]  # those releases have none for a Unix socket
     _set_credentials(options)
     if scheme == "sentinel":
         client = _sentinel(servers, options)

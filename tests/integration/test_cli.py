@@ -418,7 +418,7 @@ def test_abandon(system: System, once: Once) -> None:
 
 def test_the_log_of_orders(system: System, once: Once) -> None:
     """Each command that orders something says who and why; what isn't carried out for want of a broker isn't in it."""
-    assert once("orders").log == "Nobody has ordered anything in the last 30 days.\n"
+    assert once("orders").log == "Nobody has ordered anything in the last 90 days.\n"
     system.worker(pool="solo").wait_ready()
     beat = system.beat()
     system.wait_done(1)
