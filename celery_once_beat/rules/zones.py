@@ -34,10 +34,10 @@ def zone_name(zone: tzinfo | None) -> str:
     try:
         return read_zone(name).key
     except ValueError:
-        wrong = _NOT_EVERYWHERE if isinstance(name, str) and _is_of_one_machine(name) else "which has no name"
+        wrong = f", {_NOT_EVERYWHERE};" if isinstance(name, str) and _is_of_one_machine(name) else ","
         raise SettingError(
-            f"schedule: found the time zone {shown(zone)}, {wrong}; expected one like "
-            "ZoneInfo('Europe/Berlin'): give timezone=, or set the app's timezone"
+            f"schedule: found {shown(zone)}{wrong} expected a time zone with a name like ZoneInfo('Europe/Berlin'): give "
+            "timezone=, or set the app's timezone"
         ) from None
 
 
