@@ -189,7 +189,7 @@ def test_args_come_back_as_a_task_gets_them() -> None:
         ({"schedule": True}, "register_schedule_codec"),
         ({"schedule": NOW.replace(tzinfo=None)}, "time zone"),
         ({"schedule": crontab(nowfun=lambda: NOW)}, "nowfun"),
-        ({"zone": timezone(timedelta(hours=1)), "schedule": crontab()}, "no name"),
+        ({"zone": timezone(timedelta(hours=1)), "schedule": crontab()}, "time zone with a name"),
         ({"args": "abc"}, "args"),
         ({"args": {"a": 1}}, "args"),
         ({"args": [object()]}, "can't be written as JSON"),
