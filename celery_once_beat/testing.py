@@ -29,7 +29,7 @@ from .settings import Settings
 from .store import Store, stores_made_by
 from .windows import Window, starts_after
 from .wording import shown
-from .worker import OnceTask, Running
+from .worker import OnceTask, Running, notes_of
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -133,7 +133,7 @@ class _Requests:
         self._execution = execution
 
     def push(self, request: Any) -> None:
-        request._once_execution = self._execution
+        notes_of(request).execution = self._execution
         self.behind.push(request)
 
     def __len__(self) -> int:

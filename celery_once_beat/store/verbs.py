@@ -505,28 +505,33 @@ class Store:
         tracked: bool = True,
         overlap: str = "allow",
         no_place: str = "",
+        ends: Iterable[Ending] = (),
+        ended: Callable[[list[Any]], object] = list,
     ) -> model.Begun | model.Busy | model.Closed | model.Buffered:
         """Take the right to execute ``window`` for ``lease`` seconds.
 
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
         has one of its own. ``no_place`` is the name of its limit if that has none: so it can only wait, or end.
+        ``ends`` of other executions are recorded before it, in the same pipeline; ``ended`` gets what
+        :meth:`finish_many` returns for them, also where the begin itself fails.
         """
         marks = self._marks_worker(window)
-        return self._trip.one(
-            self._of_window(
-                scripts.BEGIN,
-                window,
-                [self.keys.of_shard("workers", shard_of(window.entry))] if marks else (),
-                marks=marks,
-                owner=owner,
-                lease=lease,
-                retry=retry,
-                tracked=tracked and not isinstance(window, KeyedWindow),
-                overlap=overlap,
-                no_place=no_place,
-                now_only=False,
-            )
+        begin: Call[Any] = self._of_window(
+            scripts.BEGIN,
+            window,
+            [self.keys.of_shard("workers", shard_of(window.entry))] if marks else (),
+            marks=marks,
+            owner=owner,
+            lease=lease,
+            retry=retry,
+            tracked=tracked and not isinstance(window, KeyedWindow),
+            overlap=overlap,
+            no_place=no_place,
+            now_only=False,
         )
+        *finished, begun = self._trip.run([*(self._finish(ending) for ending in ends), begin])
+        ended(finished)
+        return raised(begun)
 
     def _marks_worker(self, window: WindowKey) -> bool:
         """Whether a begin says that this worker begins windows: one does every few seconds."""

@@ -50,12 +50,14 @@ from celery_once_beat.windows import Window, WindowKey, check_retry, find_among,
 
 from .errands import errands_of
 from .leases import End, leases_of
+from .notes import notes_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .turn import Turn, WindowTask, is_death, reason_of, wait_for
 from .waiting import RAW, call, kept, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
+_OURS = frozenset((DELIVERY, RAW))
 #: Most begins of a copy whose window is called again and again while it is parked; then its deadline sees to it.
 _MOST_CALLS = 3
 #: Times that a message with an unknown limit is put back, within about a minute.
@@ -73,7 +75,7 @@ class Execution(Turn):
     logger = logger
 
     def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
-        owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))
+        owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))
         super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
         self.key = key_of(window, request.id)
         self.task = task
@@ -84,7 +86,7 @@ class Execution(Turn):
         #: What it failed with.
         self._error: BaseException | None = None
         self._decided = False
-        #: Its end is recorded soon, together with others.
+        #: Its end is recorded with the next begin of this process, or soon.
         self._end_waits = False
         #: Its limit has no place now: it can only wait, or end.
         self._no_place = False
@@ -116,7 +118,7 @@ class Execution(Turn):
             self.run_without_store(exc)
         assert _tracing.executions is not None
         _tracing.executions.append(self)
-        request._once_execution = self
+        notes_of(request).execution = self
         if self.lease is not None:
             self.leases.hold(self.lease)
         signals.window_started.send(sender=self.task, window=self.window)
@@ -188,7 +190,7 @@ class Execution(Turn):
 
     def _send_begin(self) -> Any:
         overlap = self.store.settings.of_task("overlap", self.task)
-        return self.store.begin(
+        return self.leases.begin(
             self.key,
             self.owner,
             self.length,
@@ -508,6 +510,8 @@ class _Tracing(threading.local):
 
     #: The execution of its task, once it has begun; None outside of any tracer.
     executions: list[Execution] | None = None
+    #: The name of its delivery.
+    delivery: str | None = None
 
 
 _tracing = _Tracing()
@@ -527,8 +531,10 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
     if not request or find_among(request, request.get("headers")) is None:
         return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
-    # Out of the request: Celery gives a retry what it doesn't know there, as headers.
-    outer, kept.message = kept.message, request.pop(RAW, None)
+    outer = _tracing.delivery, kept.message
+    _tracing.delivery, kept.message = request.get(DELIVERY), request.get(RAW)
+    # Celery gives a retry what it doesn't know there, as headers. The worker's main process may have the same object.
+    request = {name: value for name, value in request.items() if name not in _OURS}
 
     def run() -> Any:
         ended.append(trace(uuid, args, kwargs, request))
@@ -541,7 +547,7 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
             raise
         return ended[0]
     finally:
-        kept.message = outer
+        _tracing.delivery, kept.message = outer
 
 
 def _failure(traced: Any, raised: BaseException | None) -> BaseException | None:

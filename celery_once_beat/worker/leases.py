@@ -4,9 +4,11 @@ A lease is trusted for its length counted from *before* the request that took or
 can't have begun to count earlier. So ``held`` turns False here before the window can be another's, even if the reply
 was slow, the process was frozen or the machine suspended.
 
-An end that needn't be recorded at once waits for up to ``WITHIN`` seconds, so that the thread records many together and
-the task's own thread goes on. Its lease is renewed until it is recorded. Whatever ends the process in order records all
-that waits: ``record_all``.
+An end that needn't be recorded at once travels with this process's next begin, before it, in one round trip. No body
+runs while such an end is unsent, since a body may hold the GIL past that lease, or kill the process: an end is sent
+before a body without a window, and at once where another thread runs a body. If nothing follows within ``WITHIN``
+seconds, the thread sends it. Its lease is renewed until it is recorded. Whatever ends the process in order records all
+that waits: ``record_all``. If the store doesn't answer, the thread tries again, and the next body doesn't wait for it.
 
 A soft time limit is raised in the main thread at any instruction, within this module's functions too. So no lock that
 is written in Python guards what the thread needs: an exception raised inside it would leave it locked. An end stays
@@ -22,22 +24,25 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from celery.signals import worker_process_shutdown, worker_shutdown
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import task_postrun, task_prerun, worker_process_shutdown, worker_shutdown
 from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
 from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import WindowKey, format_instant
 
 logger = get_logger(__name__)
 
-#: Seconds that an end waits at most, while Redis answers. Killed meanwhile, the window runs again. Much less would wake
-#: the thread for each end of a busy worker, and a wake costs more than recording it.
+#: Seconds that an end waits for the next begin. Killed meanwhile, the window runs again. Much less would wake the thread
+#: for each end of a busy worker, and a wake costs more than recording it.
 WITHIN = 0.01
 #: Seconds after which an end is sent again that the store couldn't record; a tenth of its lease, if that is less.
 _AGAIN = 1.0
@@ -84,7 +89,7 @@ class End:
         self.ending = ending
         self.answered = answered
         now = steady()
-        #: When the thread sends it, and until when it is tried, by ``clock.steady``.
+        #: When the thread sends it unless a begin has, and until when it is tried, by ``clock.steady``.
         self.due = now + WITHIN
         self.give_up = now + lease.renewal.lease
 
@@ -121,12 +126,36 @@ class Leases:
         lease.over = True
         self._held.discard(lease)
 
+    def begin(self, window: WindowKey, owner: str, lease: float, retry: int, **options: Any) -> Any:
+        """As the store's; the ends that wait go before it, in the same round trip."""
+        ends = self._fresh()
+        answer = partial(self._answer, ends)
+        try:
+            return self._store.begin(
+                window, owner, lease, retry, **options, ends=[end.ending for end in ends], ended=answer
+            )
+        except StoreUnavailableError as exc:
+            answer([exc] * len(ends))
+            raise
+
     def end_soon(self, end: End) -> None:
-        """Record ``end`` within ``WITHIN`` seconds."""
+        """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
         end.lease.ending = True
         self._ends.add(end)
-        if end.due < self._wakes_at:
+        if _running():  # not asked before: whoever begins now either sees the end, or is seen here
+            self.send_waiting()
+        if self._ends and end.due < self._wakes_at:
             self._wake.put(None)
+
+    def send_waiting(self) -> bool:
+        """Record the ends that wait in one round trip; returns False if the store didn't answer for one."""
+        ends = self._fresh()
+        return not ends or self._record(ends)
+
+    def _fresh(self) -> list[End]:
+        """Return the ends that wait. One that was sent in vain isn't due before the thread sends it: no body waits."""
+        latest = steady() + WITHIN
+        return [end for end in self._ends.copy() if end.due <= latest]
 
     def _answer(self, ends: Iterable[End], replies: Iterable[Recorded]) -> None:
         """Take note of what the store says. An end that it couldn't record is tried again for as long as a lease."""
@@ -156,7 +185,9 @@ class Leases:
             replies = self._store.finish_many(end.ending for end in ends)
         except StoreUnavailableError as exc:
             replies = [exc] * len(ends)
-        except Exception as exc:  # noqa: BLE001  # this thread must not end while bodies run
+        except SoftTimeLimitExceeded:
+            raise  # a task's: the ends are sent once more
+        except Exception as exc:  # noqa: BLE001  # the thread must not end while bodies run
             replies = [OnceError(repr(exc))] * len(ends)
         self._answer(ends, replies)
         return not any(isinstance(reply, StoreUnavailableError) for reply in replies)
@@ -175,7 +206,7 @@ class Leases:
                     self._wake.get(timeout=None if self._wakes_at == math.inf else self._wakes_at - now)
                 continue
             if any(end.due <= now for end in ends):
-                self._record([end for end in ends if end.due <= now + WITHIN])
+                self.send_waiting()
             if renew_at <= now and not self._renew(leases):
                 time.sleep(min(1.0, *(lease.renewal.lease / 10 for lease in leases)))
 
@@ -239,12 +270,46 @@ def leases_of(store: Store) -> Leases:
     return by_process.get(pid) or by_process.setdefault(pid, Leases(store))
 
 
+#: By process id, since a forked child has its own: ids of the tasks that run in it, or are about to.
+_tasks: dict[int, list[str]] = {}
+
+
+def _running() -> list[str]:
+    return _tasks.setdefault(os.getpid(), [])
+
+
+@task_prerun.connect(weak=False)
+def _before_body(task: Any, task_id: str, **_: object) -> None:
+    """Any task of a worker is about to run; what isn't an OnceTask sends the ends that wait here.
+
+    An OnceTask does so itself: only there an exception that is raised from outside reaches the task.
+    """
+    _running().append(task_id)
+    if not getattr(task, "once_closes_windows", False):
+        send_waiting()
+
+
+@task_postrun.connect(weak=False)
+def _after_body(task_id: str, **_: object) -> None:
+    with contextlib.suppress(ValueError):
+        _running().remove(task_id)
+
+
+def send_waiting() -> None:
+    """Send the ends that wait in this process."""
+    for leases in _of_this_process():
+        leases.send_waiting()
+
+
+def _of_this_process() -> Iterator[Leases]:
+    pid = os.getpid()
+    return (by_process[pid] for by_process in list(_leases.values()) if pid in by_process)
+
+
 @worker_process_shutdown.connect(weak=False)
 @worker_shutdown.connect(weak=False)
 @atexit.register
 def _record_all(**_: object) -> None:
     """At an orderly end of a pool's child, of a worker, of any other process; a cold shutdown sends no signal."""
-    for by_process in list(_leases.values()):
-        leases = by_process.get(os.getpid())
-        if leases is not None:
-            leases.record_all()
+    for leases in _of_this_process():
+        leases.record_all()

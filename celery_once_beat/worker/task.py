@@ -52,11 +52,12 @@ from celery_once_beat.windows import (
 from celery_once_beat.wording import did_you_mean
 
 from .current import Running, carried_call, current_call, may_be_called
-from .execution import DELIVERY, Execution, is_traced, traced
+from .execution import Execution, is_traced, traced
 from .keyed import Child, Every, Key, window_of_block
+from .leases import send_waiting
+from .notes import notes_of
 from .put_back import put_back
 from .turn import close_unrun
-from .waiting import RAW
 
 logger = get_logger(__name__)
 
@@ -166,42 +167,49 @@ class OnceTask(_Task):
 
     def _window_in(self, request: Any) -> Window:
         """Return the window of a call, the same at each look."""
-        execution: Execution | None = getattr(request, "_once_execution", None)
-        if execution is not None:
-            return execution.window
-        window: Window | None = getattr(request, "_once_window", None)
-        if window is None:
-            window = _window_of(request, self._effects_of(request))
-            if request is not None:
-                request._once_window = window
-        return window
+        notes = notes_of(request)
+        if notes.execution is not None:
+            return notes.execution.window  # type: ignore[no-any-return]
+        if notes.window is None:
+            notes.window = _window_of(request, self._effects_of(request))
+        return notes.window
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
+        return self._begin_and_call(self.request_stack.top, self._run_in_request, args, kwargs)
+
+    def _run_in_request(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body in the request that Celery's tracer made, as that runs a plain task's.
+
+        The base would push a second one, unless the worker has set up "stack protection": Celery's test worker and
+        eager calls have none.
+        """
         request: Any = self.request_stack.top
-        if request is not None and request.is_eager and not request._protected:
-            # Celery 5.4 would push an empty request, as on a direct call, and lose the retry.
-            request._protected = 1
-            if hasattr(request, "_once_began"):
-                return self.run(*args, **kwargs)
-            request._once_began = time.time()
-            return self._call(request, partial(self._until_recorded, self.run), args, kwargs)
-        return self._begin_and_call(request, super().__call__, args, kwargs)
+        if request is None or request.called_directly or request._protected:
+            return super().__call__(*args, **kwargs)
+        request._protected = 1
+        return self.run(*args, **kwargs)
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
-        """As Celery's. A direct call begins now."""
+        """As Celery's. A direct call begins now; one within a message's execution is part of that."""
+        outer: Any = self.request_stack.top
         super().push_request(*args, **kwargs)
         request: Any = self.request_stack.top
         if request.called_directly:
-            request._once_began = time.time()
-            request._once_running = Running(self, request)
+            notes = notes_of(request)
+            notes.began = time.time()
+            notes.running = Running(self, request)
+        else:
+            notes_of(request, within=outer)
 
     def pop_request(self) -> None:
         """As Celery's."""
         request: Any = self.request_stack.top
         super().pop_request()
-        if hasattr(request, "_once_running"):
-            request._once_running.end()
+        if request is not None and request.called_directly:
+            running = notes_of(request).running
+            if running is not None:
+                running.end()
 
     def _call(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
@@ -220,15 +228,17 @@ class OnceTask(_Task):
     ) -> Any:
         """Execute the request's window around ``call``; without one, or within it already, just call."""
         call = partial(self._until_recorded, call)
-        begun: Execution | None = None if request is None else vars(request).pop("_once_before", None)
-        execution = begun
+        notes = notes_of(request)
+        begun: Execution | None = notes.before
+        execution, notes.before = begun, None
         if execution is None:
-            if request is None or request.called_directly or request._protected or hasattr(request, "_once_began"):
+            if request is None or request.called_directly or notes.began is not None:
                 return call(*args, **kwargs)
-            request._once_began = time.time()
+            notes.began = time.time()
             execution = None if request.is_eager else self._execution_of(request)
             if execution is None:
                 if not request.is_eager:
+                    send_waiting()
                     self._store_started(request)
                 return self._call(request, call, args, kwargs)
 
@@ -264,12 +274,14 @@ class OnceTask(_Task):
         if request is not None and not request.is_eager and not request.called_directly and is_traced():
             execution = self._execution_of(request)
         if execution is None:
+            send_waiting()
             hook()
             return
-        request._once_began = time.time()
+        notes = notes_of(request)
+        notes.began = time.time()
         execution.start(request)
         execution.run_hook(hook)
-        request._once_before = execution
+        notes.before = execution
 
     def _until_recorded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the body. If its window is recorded already, what was recorded is its result."""
@@ -280,15 +292,14 @@ class OnceTask(_Task):
 
     def _effects_of(self, request: Any) -> Effects:
         """Return what the execution, or the call, of ``request`` records. Made before its window: most never look."""
-        execution: Any = getattr(request, "_once_execution", None)
-        effects: Effects | None = execution.window._effects if execution else getattr(request, "_once_effects", None)
+        notes = notes_of(request)
+        effects: Effects | None = notes.execution.window._effects if notes.execution else notes.effects
         if effects is None:
             # A direct call has no hooks, and task.run() no request: where one looks, the body runs.
             running = request is None or request.called_directly
             replaced = getattr(request, "replaced_task_nesting", 0)
             effects = Effects(partial(Settings.from_app, self.app, connects=False), running=running, replaced=replaced)
-            if request is not None:
-                request._once_effects = effects
+            notes.effects = effects
         return effects
 
     def _store_started(self, request: Any) -> None:
@@ -338,12 +349,12 @@ class OnceTask(_Task):
     ) -> Any:
         """As Celery's; a retry of this execution is given its window first. Whatever else it sends has none."""
         request = self.request_stack.top if self.request_stack is not None else None
-        execution: Execution | None = getattr(request, "_once_execution", None)
+        execution: Execution | None = notes_of(request).execution
         publish = partial(super().apply_async, args, kwargs, task_id, *more)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
             return execution.hand_over(options, partial(publish, **options))
         headers, call = options.get("headers"), current_call()
-        begun = call is not None and hasattr(call.request, "_once_execution")
+        begun = call is not None and notes_of(call.request).execution is not None
         if headers and begun and headers.get("once_id") == call.request.id:  # type: ignore[union-attr]  # it is begun
             options["headers"] = without_window(headers)
         return publish(**options)
@@ -403,9 +414,8 @@ class OnceTask(_Task):
             headers = without_window(headers)
             if options.get("retries") == (request.retries or 0) + 1:
                 headers.update(window_headers)
-            for of_this_message in (DELIVERY, PUT_BACK, RAW):
-                headers.pop(of_this_message, None)
-        elif hasattr(request, "_once_began"):
+            headers.pop(PUT_BACK, None)  # of this message alone
+        elif notes_of(request).began is not None:
             headers.update(encode_call(request.id, _first_begun(request)))
         else:
             return signature
@@ -504,10 +514,10 @@ def _window_of(request: Any, effects: Effects) -> Window:
 def _first_begun(request: Any) -> datetime:
     """Return when this call, or the first one that it retries, began; a hook may have looked before."""
     first = None if request is None else find_call(request.id, vars(request), request.headers)
-    seen: Window | None = getattr(request, "_once_window", None)
-    if first is None and seen is not None and not seen.scheduled:
-        first = seen.start
-    return first or datetime.fromtimestamp(getattr(request, "_once_began", None) or time.time(), timezone.utc)
+    notes = notes_of(request)
+    if first is None and notes.window is not None and not notes.window.scheduled:
+        first = notes.window.start
+    return first or datetime.fromtimestamp(notes.began or time.time(), timezone.utc)
 
 
 def _always() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -30,6 +32,16 @@ def sleeps(self: Any, seconds: float) -> None:
     """Keep a child busy, without a window."""
     ledger.write("sleeps", of=self.request.id)
     time.sleep(seconds)
+
+
+def dies() -> None:
+    """End the process as a segfault does."""
+    ledger.write("dies")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+app.task(dies, name="drain.once")
+app.task(dies, base=Task, name="drain.next")
 
 
 class Follows(app.Task):

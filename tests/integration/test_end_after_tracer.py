@@ -20,6 +20,7 @@ from servers import RedisServer
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
 from celery_once_beat.store.model import Begun, Busy
+from celery_once_beat.store.roundtrip import RoundTrip
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.worker import leases as leases_module
@@ -204,35 +205,65 @@ def test_a_store_that_is_away_as_the_body_ends(
 # ----------------------------------------------------------------------------------------------- ends that are put off
 
 
-def test_ends_that_wait_are_recorded_together(worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
-    """One round trip for all; an orderly end of the process is the latest."""
-    trips: list[int] = []
-    together = Store.finish_many
-
-    def counted(self: Store, endings: Any) -> Any:
-        endings = list(endings)
-        trips.append(len(endings))
-        return together(self, endings)
-
-    monkeypatch.setattr(Store, "finish_many", counted)
+def test_an_end_travels_with_the_next_begin(worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
+    """One round trip, and the end is recorded before the next body runs; nothing else sends it."""
+    monkeypatch.setattr(Store, "finish", None)
+    monkeypatch.setattr(Store, "finish_many", None)
     second = worker.next_window()
     worker.trace(lambda: "worked")
-    worker.trace(lambda: "worked", second)
-    assert worker.account.counts == {}, "their ends wait"
+    assert worker.account.counts == {}, "its end waits"
+    seen: list[Any] = []
+    worker.trace(lambda: seen.append(worker.account.counts), second)
+    assert seen == [{"done": 1}]
+    monkeypatch.undo()
     leases_module._record_all()
-    assert trips == [2]
     assert worker.account.counts == {"done": 2}
     assert not leases(worker)._held
     assert not leases(worker)._ends
 
 
-def test_the_thread_records_them(worker: Worker) -> None:
-    """Many wait together, of threads for example: one round trip records them."""
-    windows = [WINDOW, *(worker.next_window() for _ in range(1))]
-    for window in windows:
-        worker.trace(lambda: "worked", window)
-    wait_until(lambda: worker.account.counts == {"done": 2}, "the thread records both", 60)
-    wait_until(lambda: not leases(worker)._held, "no lease is renewed any more", 60)
+@pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
+def test_a_begin_whose_reply_is_lost(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
+) -> None:
+    """The end that travelled with it is sent again, by the thread: the next body doesn't wait for it."""
+    send = RoundTrip.run
+    second = worker.next_window()
+    worker.trace(lambda: "worked")
+    with monkeypatch.context() as patched:
+        patched.setattr(RoundTrip, "run", lambda *arguments: send(*arguments) and _raise(lost))
+        worker.trace(lambda: pytest.fail("its begin wasn't answered"), second)
+    (end,) = leases(worker)._ends
+    assert worker.account.counts == {"done": 1}
+    end.due = steady()
+    leases(worker).send_waiting()
+    assert not leases(worker)._ends
+    assert not leases(worker)._held
+    assert worker.account.counts == {"done": 1}
+
+
+def _raise(exc: BaseException) -> Any:
+    raise exc
+
+
+def test_an_end_that_was_sent_in_vain_delays_no_body(
+    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], patient: None
+) -> None:
+    """The next begin, and a body without a window, leave it to the thread."""
+    server = start_redis()
+    worker = new_worker(server.url())
+    worker.trace(server.kill)
+    leases_module.send_waiting()
+    (end,) = leases(worker)._ends
+    end.due = math.inf
+    assert not leases(worker)._fresh()
+
+
+def test_the_thread_records_what_no_begin_takes_along(worker: Worker) -> None:
+    """A process that idles."""
+    worker.trace(lambda: "worked")
+    wait_until(lambda: worker.account.counts == {"done": 1}, "the thread records it", 60)
+    wait_until(lambda: not leases(worker)._held, "its lease isn't renewed any more", 60)
 
 
 def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:

@@ -15,6 +15,7 @@ from celery.app.trace import build_tracer
 from celery_once_beat import OnceTask
 from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, encode_headers
+from celery_once_beat.worker.notes import notes_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
@@ -38,7 +39,7 @@ def test_what_an_execution_made_goes_with_its_request(redis_url: str) -> None:
 
         def after_return(self, *_: object) -> None:
             assert self.window.entry == "tick"
-            execution = self.request._once_execution
+            execution = notes_of(self.request).execution
             seen.extend(map(weakref.ref, (execution, execution.lease, execution.window, self.request)))
 
     def work() -> None:

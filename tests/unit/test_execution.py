@@ -20,6 +20,7 @@ from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.execution import DELIVERY, _delay
+from celery_once_beat.worker.notes import notes_of
 from celery_once_beat.worker.put_back import RATE, _seconds, put_back
 from celery_once_beat.worker.request import OnceRequest, request_class
 from celery_once_beat.worker.turn import is_death
@@ -170,7 +171,7 @@ def test_a_hook_that_looks_first_sees_what_the_retries_see(app: Celery) -> None:
     request = Context(id="1", called_directly=False, args=(), kwargs={}, headers=None)
     task.request_stack.push(request)
     seen = task.window
-    request._once_began = seen.start.timestamp() + 3
+    notes_of(request).began = seen.start.timestamp() + 3
     headers = task.signature_from_request(request).options["headers"]
     task.request_stack.pop()
     assert headers == encode_call("1", seen.start)
@@ -190,7 +191,7 @@ def test_another_calls_header_isnt_believed(app: Celery) -> None:
     ):
         for fields in ({**(headers or {}), "headers": None}, {"headers": headers}):
             request = Context(id=call, called_directly=False, **fields)
-            request._once_began = NOW.timestamp()
+            notes_of(request).began = NOW.timestamp()
             task.request_stack.push(request)
             assert (task.window.entry, task.window.start) == (call, start)
             task.request_stack.pop()

@@ -1,0 +1,52 @@
+"""What is known of one call of a task, beside Celery's request of it.
+
+Celery makes a second request of the first one's attributes where a task calls itself, and takes those that it doesn't
+know for headers of a retry. So nothing is written into a request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from celery_once_beat.effects import Effects
+    from celery_once_beat.windows import Window
+
+    from .current import Running
+
+
+class Notes:
+    """Of one call. Nothing in it may hold the request: it would never be freed."""
+
+    __slots__ = ("before", "began", "effects", "execution", "running", "window")
+
+    def __init__(self) -> None:
+        #: When the body began, in seconds since the epoch; None before.
+        self.began: float | None = None
+        #: Its execution, if its message is a window's and has begun.
+        self.execution: Any = None
+        #: Without an execution: its window, and what it records.
+        self.window: Window | None = None
+        self.effects: Effects | None = None
+        #: The same between ``before_start``, for which it has begun, and the body.
+        self.before: Any = None
+        #: Of a direct call: it runs.
+        self.running: Running | None = None
+
+
+_notes: WeakKeyDictionary[Any, Notes] = WeakKeyDictionary()
+
+
+def notes_of(request: Any, within: Any = None) -> Notes:
+    """Return the notes of a request, new ones at first; those of ``within``, if it is made of that one's attributes.
+
+    Where there is no request, they are kept nowhere.
+    """
+    if request is None:
+        return Notes()
+    found = _notes.get(request)
+    if found is None:
+        # One atomic step: threads of a body may ask at once.
+        found = _notes.setdefault(request, Notes() if within is None else notes_of(within))
+    return found
