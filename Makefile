@@ -54,10 +54,10 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test long bare whens whencost model matrix figures chaos edits simulate mutants effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot boardcost unit test long bare whens whencost model matrix figures chaos edits simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 demo: $(VENV)/.demo  ## two beats and two workers, one of each killed
 	$(PY) -m examples.ha_pair
@@ -116,6 +116,9 @@ simulate: $(VENV)/.test  ## the whole system in one process under virtual time: 
 
 mutants: $(VENV)/.mutants  ## whether a test fails of each small change of the pure core and of the Lua: SAMPLE=300 SEED=7 ONLY=lua
 	cd tests && $(abspath $(VENV))/bin/python -m mutation $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at $(AT))
+
+celery-suite: $(VENV)/.test  ## Celery's own integration suite, with plain tasks and with OnceTask
+	cd tests && $(abspath $(VENV))/bin/python celery_suite.py
 
 effects: $(VENV)/.test  ## bodies that write on PostgreSQL, killed and frozen FAULTS=1000 times; writes docs/effects.md's tables
 	$(PY) -m pytest -s -m long tests/effects/test_proof.py --faults $(FAULTS) --report docs

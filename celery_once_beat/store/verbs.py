@@ -495,7 +495,7 @@ class Store:
             [self._of_window(scripts.RECEIVE, window, retry=retry, length=length) for window, retry, length in received]
         )
 
-    def begin(
+    def begin(  # noqa: PLR0913  # what a begin asks, and the ends that travel with it
         self,
         window: WindowKey,
         owner: str,
@@ -531,7 +531,7 @@ class Store:
         )
         *finished, begun = self._trip.run([*(self._finish(ending) for ending in ends), begin])
         ended(finished)
-        return raised(begun)
+        return raised(begun)  # type: ignore[no-any-return]
 
     def _marks_worker(self, window: WindowKey) -> bool:
         """Whether a begin says that this worker begins windows: one does every few seconds."""

@@ -41,8 +41,8 @@ from celery_once_beat.windows import WindowKey, format_instant
 
 logger = get_logger(__name__)
 
-#: Seconds that an end waits for the next begin. Killed meanwhile, the window runs again. Much less would wake the thread
-#: for each end of a busy worker, and a wake costs more than recording it.
+#: Seconds that an end waits for the next begin. Killed meanwhile, the window runs again. Much less would wake the
+#: thread for each end of a busy worker, and a wake costs more than recording it.
 WITHIN = 0.01
 #: Seconds after which an end is sent again that the store couldn't record; a tenth of its lease, if that is less.
 _AGAIN = 1.0

@@ -117,7 +117,7 @@ _reserved: list[Reserved] = []
 
 @worker_ready.connect(weak=False)
 def _on_ready(sender: Any, **_: Any) -> None:
-    _reserved.append(Reserved(sender.app, _read_waiting))
+    _reserved.append(Reserved(sender.app, _read_waiting, sender))
     _reserved[-1].start()
 
 
@@ -125,6 +125,14 @@ def _on_ready(sender: Any, **_: Any) -> None:
 def _on_shutdown(**_: Any) -> None:
     while _reserved:
         _reserved.pop().stop()
+
+
+def name_of_copies(request: Any) -> object:
+    """Return what all copies of a window's message have in common, and its next attempt hasn't; None without one."""
+    if not isinstance(request, OnceRequest) or DELIVERY not in request.request_dict:
+        return None
+    found = find_among(request.request_dict, request.request_dict.get("headers")) or {}
+    return str((request.id, request.request_dict.get("retries"), found.get("once_attempt")))
 
 
 def _read_waiting(request: Any, settings: Settings) -> Waiting | None:

@@ -2,7 +2,11 @@
 
 A reserved message is in no queue any more. A worker that is killed takes it along: over Redis the broker delivers it
 again after an hour (its visibility timeout), and a beat would publish the window again after ``start_timeout``. So a
-thread of the worker's main process keeps the window's deadline a lease away, for as long as the message waits.
+thread of the worker's main process keeps the window's deadline a lease away, for as long as the message waits. The same
+of messages that a task's ``rate_limit`` holds back, which Celery hasn't reserved yet.
+
+A copy takes no token of a rate limit, since it doesn't run: one that this worker has received before, or of which the
+store says that it would be refused. Else copies would hold up what they are copies of, and more would be published.
 
 What begins within a moment is never told. What leaves unexecuted (revoked, a connection that is lost) is told no
 longer, nor is anything once the worker shuts down: others may have those windows after a lease.
@@ -12,7 +16,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -33,6 +38,8 @@ logger = get_logger(__name__)
 
 #: Seconds from one look at what is reserved to the next. What is there at two of them is told.
 _LOOK = 0.5
+#: Most messages of which it is remembered that they have taken a token.
+_MOST_SEEN = 10_000
 #: Most windows that are told of, and most that travel in one pipeline. The others are overdue after ``start_timeout``.
 _MOST, _PIPELINE = 1000, 200
 
@@ -52,10 +59,12 @@ class Waiting:
 class Reserved:
     """The reserved messages of one worker.
 
-    ``read`` makes a Waiting of a request, or None where the store isn't told of it.
+    ``read`` makes a Waiting of a request, or None where the store isn't told of it. ``consumer`` is Celery's, which
+    has the buckets of rate limits.
     """
 
-    def __init__(self, app: Celery, read: Callable[[Any, Settings], Waiting | None]) -> None:
+    def __init__(self, app: Celery, read: Callable[[Any, Settings], Waiting | None], consumer: Any = None) -> None:
+        self._consumer = consumer
         self._settings = Settings.from_app(app)
         self._read = read
         #: Of its own: see ``errands``.
@@ -89,8 +98,9 @@ class Reserved:
         """Look at what is reserved, and tell what is to be told now; raises StoreUnavailableError."""
         known, new = self._waiting, self._new
         self._waiting, self._new = {}, set()
+        limited = dict(self._limited())
         # In one step: the main thread changes the set meanwhile.
-        for reference in list(state.reserved_requests.data):  # type: ignore[attr-defined]  # a WeakSet
+        for reference in [*state.reserved_requests.data, *limited]:  # type: ignore[attr-defined]  # a WeakSet
             request = reference()
             if request is None or request.time_start is not None:
                 continue
@@ -101,6 +111,17 @@ class Reserved:
             else:
                 self._new.add(reference)
         self._tell_all(steady())
+        for reference, held in limited.items():
+            each = self._waiting.get(reference)
+            if each is not None and each.tell_at == math.inf and isinstance(held, list):
+                held[1] = 0
+
+    def _limited(self) -> Iterator[tuple[ref[Any], Any]]:
+        """Yield what rate limits hold back: requests, and what their buckets have of each."""
+        buckets = {} if self._consumer is None else self._consumer.task_buckets
+        for bucket in list(buckets.values()):
+            for held in list(bucket.contents) if bucket else ():
+                yield ref(held[0]), held
 
     def _tell_all(self, now: float) -> None:
         waiting = [each for each in self._waiting.values() if each is not None and each.tell_at < math.inf]
@@ -118,3 +139,28 @@ class Reserved:
             if isinstance(reply, OnceError):
                 logger.debug("once: %s", reply)
             each.tell_at = now + each.length / 3 if each.told else math.inf
+
+
+def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
+    """Let copies of windows' messages take no token of a rate limit, in the worker of this consumer of Celery's.
+
+    ``name_of`` says of a request what all copies of its message have in common; None: it has no window. What a bucket
+    holds is a list then, whose second item is the number of tokens; the head may be a tuple of Celery's again.
+    """
+    limit = consumer._limit_task  # noqa: SLF001  # strategies take it from there
+    if getattr(limit, "of_windows", False):
+        return
+    seen: OrderedDict[object, None] = OrderedDict()
+
+    def limit_window(request: Any, bucket: Any, tokens: int) -> Any:
+        name = name_of(request)
+        if name is None:
+            return limit(request, bucket, tokens)
+        bucket.add([request, 0 if name in seen else tokens])
+        seen[name] = None
+        if len(seen) > _MOST_SEEN:
+            seen.popitem(last=False)
+        return consumer._schedule_bucket_request(bucket)  # noqa: SLF001  # as the original does
+
+    limit_window.of_windows = True  # type: ignore[attr-defined]
+    consumer._limit_task = limit_window  # noqa: SLF001

@@ -57,6 +57,7 @@ from .keyed import Child, Every, Key, window_of_block
 from .leases import send_waiting
 from .notes import notes_of
 from .put_back import put_back
+from .reserved import limit_windows
 from .turn import close_unrun
 
 logger = get_logger(__name__)
@@ -323,8 +324,9 @@ class OnceTask(_Task):
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
-        from .request import fail_unread, request_class  # noqa: PLC0415  # only a worker needs it
+        from .request import fail_unread, name_of_copies, request_class  # noqa: PLC0415  # only a worker needs it
 
+        limit_windows(consumer, name_of_copies)
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
         receive = super().start_strategy(app, consumer, **options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -86,6 +87,28 @@ def test_a_worker_that_is_busy_keeps_what_it_has_reserved(system: System) -> Non
     assert left(system, "later") > START_TIMEOUT
     assert "is overdue" not in beat.log
     assert not system.ledger.read("refused")
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+def test_what_a_rate_limit_holds_back(system: System, pool: str) -> None:
+    """The store knows that it waits. A copy of what ran takes no token: there is one an hour, and it is refused."""
+    system.settings = {"worker_prefetch_multiplier": 16, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 3}
+    system.task, system.entries = {"rate_limit": "1/h"}, entries(0.05)
+    system.beat()
+    wait_until(lambda: system.waiting() == 4, "all are published", 60)
+    first, *others = system.queued()
+    system.purge()
+    for message in (first, first, *others):
+        system.put(message)
+    system.worker(pool=pool).wait_ready()
+    wait_until(lambda: len(system.ledger.read("refused")) == 1, "the copy is refused", 60)
+    (ran,) = [event["entry"] for event in system.ledger.read("start")]
+    waiting = {"long", *RESERVED} - {ran}
+    wait_until(lambda: all(left(system, name) <= 4 for name in waiting), "the store knows of the others", 60)
+    until = time.monotonic() + 9
+    wait_until(lambda: time.monotonic() > until, "they wait for longer than a lease", 60)
+    assert all(0 < left(system, name) <= 4 for name in waiting)
+    system.procs.end()
 
 
 # -------------------------------------------------------------------------------------------- what is told, and when

@@ -534,16 +534,16 @@ ABLATIONS: dict[str, Ablation] = {
         ),
         (
             "worker/execution.py",
-            "owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))",
-            "owner = getattr(request, DELIVERY, None) or delivery_name(request.hostname)",
+            "owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))",
+            "owner = _tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname)",
         ),
     ),
     "owner-of-execution": _py(
         "an owner is one execution: a pool may give a delivery to a second child",
         (
             "worker/execution.py",
-            "owner = execution_name(getattr(request, DELIVERY, None) or delivery_name(request.hostname))",
-            "owner = getattr(request, DELIVERY, None) or delivery_name(request.hostname)",
+            "owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))",
+            "owner = _tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname)",
         ),
     ),
     "begin-asked": _py(

@@ -330,7 +330,7 @@ def install() -> None:
     outgoing.before_task_publish = _SignalOfProcess(outgoing.before_task_publish)
     for module, name, local in _of_package(threading.local):
         setattr(module, name, _OfGreenlets(local))
-    identity.os = SimpleNamespace(getpid=lambda: _process().pid)
+    identity.os = leases.os = SimpleNamespace(getpid=lambda: _process().pid)
     identity.socket = SimpleNamespace(gethostname=lambda: _process().name)
     identity.secrets = SimpleNamespace(token_hex=lambda number: _random_hex(number * 2))
     put_back.random = SimpleNamespace(uniform=_uniform)
