@@ -394,16 +394,39 @@ class Store:
         Returns Confirmed where the entry has none that can be read. With ``only_still`` nothing changes where the entry
         isn't paused, and the answer is Unknown: somebody has resumed it since.
         """
-        reply = self._change(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
+        reply = self._trip.one(self._pause(entry, words, paused=paused, only_still=only_still))
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
+
+    def _pause(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Call[Any]:
+        return self._changing(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
+
+    def pause_many(
+        self, orders: Iterable[tuple[model.Order, str]], *, paused: bool
+    ) -> list[model.StoredDefinition | model.Confirmed | model.Unknown | OnceError]:
+        """Pause or resume the entries of ``orders``, each with its words, in one pipeline that notes each order first.
+
+        Returns for each entry what :meth:`set_paused` returns.
+        """
+        calls: list[Call[Any]] = []
+        for order, words in orders:
+            calls += [self._note(order), self._pause(order.entry, words, paused=paused)]
+        return self._trip.run(calls)[1::2]
+
+    def note_many(self, orders: Iterable[model.Order]) -> None:
+        """Write orders down in one pipeline; else as :meth:`note`."""
+        for reply in self._trip.run([self._note(order) for order in orders]):
+            raised(reply)
 
     def note(self, order: model.Order, call: str | None = None) -> None:
         """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down.
 
         With the same ``call`` it is written once.
         """
+        self._trip.one(self._note(order, call))
+
+    def _note(self, order: model.Order, call: str | None = None) -> Call[Any]:
         keys = {"orders": self.keys.orders}
-        self._trip.one(scripts.NOTE.call(keys, call=call or self._new_call(), words=codec.write_order(order)))
+        return scripts.NOTE.call(keys, call=call or self._new_call(), words=codec.write_order(order))
 
     def orders(self) -> list[model.OrderRecord]:
         """Return who ordered what of late, newest first."""
@@ -444,8 +467,10 @@ class Store:
         return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
 
     def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:
-        call = verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
-        return self._trip.one(call)
+        return self._trip.one(self._changing(verb, name, words, **arguments))
+
+    def _changing(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Call[T]:
+        return verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
 
     def _new_call(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""

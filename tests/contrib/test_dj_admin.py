@@ -270,6 +270,37 @@ def test_redis_is_away(new_admin: Callable[..., Shop]) -> None:
     assert shop.orm.value("LogEntry.objects.count()") == 0
 
 
+@pytest.mark.parametrize("action", ["once_run", "once_pause"])
+def test_redis_is_frozen(new_admin: Callable[..., Shop], start_redis: Callable[..., Any], action: str) -> None:
+    """An action has one limit on time for all its rows, and one answer; the list has the same."""
+    server = start_redis()
+    shop = new_admin(CELERY_ONCE_BEAT_REDIS_URL=server.url())
+    names = [f"row{number}" for number in range(10)]
+    shop.orm(f"for name in {names!r}:\n    row(name, interval=every(3600))")
+    server.pause()
+    try:
+        said = act(shop, action, *names)[1]
+        assert said.count("Redis: no answer within 2 s") == 1
+        assert all(f'"{name}"' in said for name in names)
+        assert cells(see(shop), "once_look") == dict.fromkeys(names, "Redis: no answer within 2 s")
+    finally:
+        server.resume()
+
+
+def test_many_rows_have_one_message(admin: Shop) -> None:
+    """Ten of them are named; each row's history and the log of orders have the order all the same."""
+    names = [f"row{number:03}" for number in range(300)]
+    admin.orm(f"for name in {names!r}:\n    row(name, interval=every(3600))")
+    admin.beat().wait_ready()
+    admin.wait_loaded(*names, beats=1)
+    said = act(admin, "once_pause", *names)[1]
+    assert said.count("paused by anna") == 1
+    assert "and 290 more rows" in said
+    assert all(account.paused for account in admin.store.accounts(names))
+    assert admin.orm.value("LogEntry.objects.count()") == 300
+    assert admin.store.orders()[0].order.what == "pause"
+
+
 def test_a_link_to_the_board(new_admin: Callable[..., Shop]) -> None:
     """When a setting gives its address; else there is none."""
     shop = new_admin(CELERY_ONCE_BEAT_BOARD_URL="https://board.example/?a=1&b=2")

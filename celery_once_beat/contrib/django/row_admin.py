@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 from celery import current_app
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
+from django.db import router, transaction
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.timezone import localtime
@@ -32,6 +34,8 @@ _LINES = mark_safe("<br>")
 _MOST_BY = 200
 #: As the field of the change list's form is called; the note is of what is done to all selected rows.
 _NOTE = "once_note"
+#: Most messages after an action, and rows that one of them names.
+_MOST_MESSAGES, _MOST_NAMED = 10, 10
 
 
 class _NotedActionForm(ActionForm):  # type: ignore[misc]  # Django has no types
@@ -139,54 +143,65 @@ class OnceAdminMixin:
     @admin.action(description="Run the newest window of selected tasks")
     def once_run(self, request: Any, rows: Any) -> None:
         """Run the newest window of each row, also one that ran before: a beat publishes it within two seconds."""
-        said = _said(request)
 
-        def order(row: Any) -> str:
-            window = row_windows.run(row, self._once_app(), said)
-            return f"window {_moment(window.start)} is run by order"
+        def order(rows: list[Any], said: Said) -> list[str | OnceError]:
+            starts = row_windows.run(rows, self._once_app(), said)
+            return [f"window {_moment(at)} is run by order" if isinstance(at, datetime) else at for at in starts]
 
         self._do(request, rows, order)
 
     @admin.action(description="Pause selected tasks")
     def once_pause(self, request: Any, rows: Any) -> None:
         """Have no further windows claimed, until they are resumed; what is open goes on."""
-        self._change(request, rows, row_windows.pause, "paused")
+        self._set_paused(request, rows, "paused")
 
     @admin.action(description="Resume selected tasks")
     def once_resume(self, request: Any, rows: Any) -> None:
         """Have windows claimed again; those of the pause are caught up on as ``catch_up`` says."""
-        self._change(request, rows, row_windows.resume, "resumed")
+        self._set_paused(request, rows, "resumed")
 
-    def _change(self, request: Any, rows: Any, change: Callable[[Any, Any, Said], None], did: str) -> None:
-        said = _said(request)
-
-        def order(row: Any) -> str:
-            change(row, self._once_app(), said)
-            return f"{did} by {printable(said.by)}" + (f": {printable(said.note)}" if said.note else "")
+    def _set_paused(self, request: Any, rows: Any, done: str) -> None:
+        def order(rows: list[Any], said: Said) -> list[str | OnceError]:
+            wrong = row_windows.set_paused(rows, self._once_app(), said, paused=done == "paused")
+            words = f"{done} by {printable(said.by)}" + (f": {printable(said.note)}" if said.note else "")
+            return [words if why is None else why for why in wrong]
 
         self._do(request, rows, order)
 
-    def _do(self: Any, request: Any, rows: Any, order: Callable[[Any], str]) -> None:
-        """Carry out ``order`` for each row that this user may change; what it says stands in the row's history."""
+    def _do(self: Any, request: Any, rows: Any, order: Callable[[list[Any], Said], list[str | OnceError]]) -> None:
+        """Carry out ``order`` for the rows that this user may change; what it says stands in each row's history."""
+        changed: list[Any] = []
+        others: list[Any] = []
         for row in rows:
-            if not self.has_change_permission(request, row):
-                self.message_user(request, f"{_quoted(row)}: you may not change it", messages.ERROR)
-                continue
-            try:
-                done = order(row)
-            except OnceError as exc:
-                self.message_user(request, f"{_quoted(row)}: {printable(str(exc))}", messages.ERROR)
-            else:
-                self.log_change(request, row, done)
-                self.message_user(request, f"{_quoted(row)}: {done}")
+            (changed if self.has_change_permission(request, row) else others).append(row)
+        try:
+            answers = order(changed, _said(request)) if changed else []
+        except OnceError as exc:
+            answers = [exc] * len(changed)
+        found: dict[tuple[bool, str], list[Any]] = {}
+        if others:
+            found[False, "you may not change it"] = others
+        with transaction.atomic(using=router.db_for_write(self.model)):
+            for row, answer in zip(changed, answers, strict=True):
+                if isinstance(answer, str):
+                    self.log_change(request, row, answer)
+                    found.setdefault((True, answer), []).append(row)
+                else:
+                    found.setdefault((False, printable(str(answer))), []).append(row)
+        for (done, text), those in islice(found.items(), _MOST_MESSAGES):
+            self.message_user(request, f"{_named(those)}: {text}", messages.SUCCESS if done else messages.ERROR)
+        left = sum(map(len, [*found.values()][_MOST_MESSAGES:]))
+        if left:
+            self.message_user(request, f"and {left} more rows, which aren't named here", messages.WARNING)
 
 
 def _said(request: Any) -> Said:
     return Said(request.user.get_username()[:_MOST_BY], " ".join(request.POST.get(_NOTE, "").split()))
 
 
-def _quoted(row: Any) -> str:
-    return f'"{printable(row.name)}"'  # a message's first letter becomes a capital one
+def _named(rows: list[Any]) -> str:
+    names = ", ".join(f'"{printable(row.name)}"' for row in rows[:_MOST_NAMED])  # a first letter would become a capital
+    return f"{names} and {len(rows) - _MOST_NAMED} more rows" if len(rows) > _MOST_NAMED else names
 
 
 def _link(board: str) -> str:

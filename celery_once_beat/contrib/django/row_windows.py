@@ -1,26 +1,40 @@
-"""How rows stand, by one look at the store; and what people order for one of them. Reads no row, and writes none."""
+"""How rows stand, by one look at the store; and what people order for them. Reads no row, and writes none.
+
+A web server waits for each of these functions. So all that one of them asks of the store is over in two seconds, for
+however many rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LimitError  # another than the builtin before Python 3.11
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 from celery_once_beat.beat import BeatEntry, as_loaded
-from celery_once_beat.client import Orders, Said
-from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.client import Said
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UnknownScheduleError
+from celery_once_beat.identity import order_name
+from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import EntryStatus, WindowStatus, each_window, make_report
-from celery_once_beat.store import Lookup, store_of
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.status import EntryStatus, WindowStatus, each_window, make_report, newest_start
+from celery_once_beat.store import Lookup, Open, Order, Unknown, store_of
+from celery_once_beat.windows import WindowKey, format_instant
 
 from .entry import as_entries
 from .scheduler import OnceDatabaseScheduler
 
-__all__ = ("RowWindows", "look_at", "pause", "resume", "run")
+__all__ = ("RowWindows", "look_at", "run", "set_paused")
+
+T = TypeVar("T")
 
 #: Windows of a row that are shown.
 _SHOWN = 10
+#: Seconds within which the store has answered.
+_PATIENCE = 2.0
+_UNKNOWN = UnknownScheduleError("no beat has loaded it yet")
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,8 @@ def look_at(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
         return {row.name: RowWindows(trouble=trouble) for row in rows}
     try:
         schedule = _schedule(rows, app)
-        overview = Lookup(store_of(app)).overview([row.name for row in rows], _SHOWN)
+        store = store_of(app)
+        overview = _in_time(lambda: Lookup(store).overview([row.name for row in rows], _SHOWN))
         known = {status.entry: status for status in make_report(overview, schedule).entries}
     except OnceError as exc:
         return {row.name: RowWindows(trouble=str(exc)) for row in rows}
@@ -53,44 +68,78 @@ def look_at(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
         windows = each_window(overview.entries[row.name])[:_SHOWN]
         trouble = "" if row.name in known else "no beat that lives has it"
         shown = tuple(map(WindowStatus.of, windows))
-        found[row.name] = RowWindows(known.get(row.name), shown, trouble, store_of(app).settings.board_url or "")
+        found[row.name] = RowWindows(known.get(row.name), shown, trouble, store.settings.board_url or "")
     return found
 
 
-def run(row: Any, app: Any, said: Said) -> WindowKey:
-    """Order the row's newest window that has started, to be published by a beat within one look.
+def run(rows: Sequence[Any], app: Any, said: Said) -> list[datetime | OnceError]:
+    """Order the newest window of each row that has started, to be published by a beat within one look.
 
-    Raises SettingError where it has none to be run, and StoreUnavailableError.
+    Returns for each row the start of its window, or why none runs. Raises SettingError, and StoreUnavailableError where
+    the store doesn't answer in time: the orders may have been carried out all the same.
     """
-    if not row.enabled:
-        raise SettingError("it is disabled: no beat would publish it")
-    entry = _entry(row, app)
-    if not entry.tracked:
-        raise SettingError(f"its task {entry.source.task!r} is no OnceTask: nobody would record its end")
-    orders = Orders(store_of(app))
-    start = orders.start_to_run(entry)
-    orders.note("run", row.name, said, [start])
+    check_words(said.by, said.note)
+    store, entries = store_of(app), _schedule(rows, app).entries
+
+    now = _in_time(store.look).now
+    found = [_to_run(row, entries, now) for row in rows]
+    keys = [WindowKey(row.name, at) for row, at in zip(rows, found, strict=True) if isinstance(at, datetime)]
+    orders = [Order("run", key.entry, said.by, said.note, format_instant(key.start)) for key in keys]
+
+    def order() -> Iterator[Any]:
+        store.note_many(orders)
+        return iter(store.backfill_many([(key, order_name()) for key in keys], overdue_in=0.0))
+
+    replies = _in_time(order)
+    return [_ordered(at, next(replies)) if isinstance(at, datetime) else at for at in found]
+
+
+def set_paused(rows: Sequence[Any], app: Any, said: Said, *, paused: bool) -> list[OnceError | None]:
+    """Pause or resume all these rows in one round trip; returns for each row why it can't be, or None.
+
+    Raises as :func:`run` does.
+    """
+    store, words = store_of(app), check_words(said.by, said.note)
+    what = "pause" if paused else "resume"
+    orders = [(Order(what, row.name, said.by, said.note), words) for row in rows]
+    replies = _in_time(lambda: store.pause_many(orders, paused=paused))
+    return [
+        _UNKNOWN if isinstance(reply, Unknown) else reply if isinstance(reply, OnceError) else None for reply in replies
+    ]
+
+
+def _in_time(ask: Callable[[], T]) -> T:
+    """Ask the store; raises StoreUnavailableError where it hasn't answered in time, whatever it waits for."""
+    asking = ThreadPoolExecutor(1, "once-admin")
     try:
-        (ordered,) = orders.run(row.name, [start])
-    except UnknownScheduleError:
-        raise UnknownScheduleError("no beat has loaded it yet") from None
-    if ordered.task_id is None:
-        raise SettingError("its newest window still owes its outcome")
-    return WindowKey(row.name, start)
+        return asking.submit(ask).result(_PATIENCE)
+    except LimitError:
+        raise StoreUnavailableError(f"Redis: no answer within {_PATIENCE:g} s") from None
+    finally:
+        asking.shutdown(wait=False)
 
 
-def pause(row: Any, app: Any, said: Said) -> None:
-    """Have no further windows of the row claimed; raises UnknownScheduleError where no beat has loaded it."""
-    store = store_of(app)
-    if not store.pause(row.name, Orders(store).note("pause", row.name, said)):
-        raise UnknownScheduleError("no beat has loaded it yet: disable it instead")
+def _to_run(row: Any, entries: Any, now: datetime) -> datetime | OnceError:
+    """Return the start of the row's window that is to run, or why there is none."""
+    entry: BeatEntry | None = entries.get(row.name)
+    if not row.enabled:
+        return SettingError("it is disabled: no beat would publish it")
+    if entry is None:
+        return SettingError(f"it is left out: {entries.wrong[row.name]}")
+    if not entry.tracked:
+        return SettingError(f"its task {entry.source.task!r} is no OnceTask: nobody would record its end")
+    try:
+        return newest_start(entry, now) or SettingError("no window of it has started yet")
+    except OnceError as exc:
+        return exc
 
 
-def resume(row: Any, app: Any, said: Said) -> None:
-    """Have the row's windows claimed again; else as :func:`pause`."""
-    store = store_of(app)
-    if not store.resume(row.name, Orders(store).note("resume", row.name, said)):
-        raise UnknownScheduleError("no beat has loaded it yet")
+def _ordered(start: datetime, reply: Any) -> datetime | OnceError:
+    if isinstance(reply, OnceError):
+        return reply
+    if isinstance(reply, Unknown):
+        return _UNKNOWN
+    return SettingError("its newest window still owes its outcome") if isinstance(reply, Open) else start
 
 
 def _schedule(rows: Iterable[Any], app: Any) -> Any:
@@ -99,11 +148,3 @@ def _schedule(rows: Iterable[Any], app: Any) -> Any:
     found = as_entries((row for row in rows if row.enabled), OnceDatabaseScheduler.Entry, app)
     disabled = frozenset(row.name for row in rows if not row.enabled)
     return as_loaded(app, Settings.from_app(app), OnceDatabaseScheduler, found, disabled)
-
-
-def _entry(row: Any, app: Any) -> BeatEntry:
-    entries = _schedule([row], app).entries
-    entry: BeatEntry | None = entries.get(row.name)
-    if entry is None:
-        raise SettingError(f"it is left out: {entries.wrong[row.name]}")
-    return entry
