@@ -112,7 +112,11 @@ class Claiming:
 
     def left(self, entries: Iterable[BeatEntry]) -> None:
         """Note that entries have left the schedule: :meth:`load` says so."""
-        self._left.update((entry.name, entry.fingerprint) for entry in entries if entry.loaded_at and not entry.stored)
+        self.gone({entry.name: entry.fingerprint for entry in entries if entry.loaded_at and not entry.stored})
+
+    def gone(self, entries: Mapping[str, str]) -> None:
+        """Note that entries, each with its fingerprint, are in no schedule: :meth:`load` says so."""
+        self._left.update(entries)
 
     def load(self, beats: Iterable[str], asked_at: datetime | None = None) -> None:
         """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.

@@ -193,6 +193,8 @@ class BeatEntry:
     #: When it came into the schedule, as exactly as the scheduler knows: it counts from there unless another beat had
     #: it earlier. None: ``absent_at``.
     came_at: datetime | None = None
+    #: Its row was renamed: how its pause is, for the next load; see :class:`LoadRequest`.
+    pause: str = ""
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
     #: The cursor and the step of a claim that was sent and not answered: it may have been carried out.
@@ -258,7 +260,7 @@ class BeatEntry:
 
     def load_request(self, beat: str, now: datetime, told: str = "") -> LoadRequest:
         """Return the request by which ``beat`` loads it; ``told`` is what people are told of it."""
-        limits, delay = self.policy, self.timing.delay(now)
+        limits, delay, source = self.policy, self.timing.delay(now), self.source
         if limits.grace is not None and delay:  # it counts from when a message may run
             limits = replace(limits, grace=limits.grace + delay)
         return LoadRequest(
@@ -271,10 +273,18 @@ class BeatEntry:
             known=self.known,
             counted_from=self.counted_from,
             counts_from=self.counts_from or self.came_at or self.absent_at,
-            absent_at=self.absent_at,
+            absent_at=max(filter(None, (self.absent_at, self._ran_elsewhere())), default=None),
             stored=self.stored,
             defined=told,
+            row=getattr(source, "row", ""),
+            row_at=getattr(source, "edited_at", None),
+            pause=self.pause,
         )
+
+    def _ran_elsewhere(self) -> datetime | None:
+        """Up to where another scheduler has run it, by the source."""
+        ran: datetime | None = getattr(self.source, "ran_elsewhere", None)
+        return ran and ran + self.offset
 
     # -- what happens to it -----------------------------------------------------------------------------------
 
@@ -284,7 +294,7 @@ class BeatEntry:
 
     def loaded(self, reply: Loaded) -> None:
         """The store has its definition, and says from where that counts."""
-        self.loaded_at, self.absent_at, self.came_at = reply.loaded_at, None, None
+        self.loaded_at, self.absent_at, self.came_at, self.pause = reply.loaded_at, None, None, ""
         if reply.news != "new" or self.since is None:  # else the store lost its data; what this beat knows counts
             self.since = reply.since
         self.counted_from = self.since

@@ -404,6 +404,15 @@ class Lookup:
                     left[shard] = cursor
         return found
 
+    def rows(self, known: Container[str]) -> dict[str, tuple[str, str]]:
+        """Return the loaded entries that are made of rows, but for those ``known``: each one's row and fingerprint."""
+        names = [name for name in self._scan_loaded() if name not in known]
+        replies = self._trip.read(
+            [("HMGET", self._keys.of_entry("entry", name), "row", "fingerprint") for name in names]
+        )
+        found = zip(names, replies, strict=True)
+        return {name: tuple(reply) for name, reply in found if not isinstance(reply, OnceError) and all(reply)}
+
     def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
         return [
             ("HGETALL", self._keys.of_entry("entry", name)),

@@ -52,6 +52,11 @@ class LoadRequest(NamedTuple):
     stored: bool = False
     #: What people are told of it: JSON, see ``schedules.loaded``; '' for nothing.
     defined: str = ""
+    #: The key of the database's row that it is made of; '' for none. ``row_at``: when that was edited last, aware UTC.
+    row: str = ""
+    row_at: datetime | None = None
+    #: The row was renamed: the words of its pause, '-' where it isn't paused; '' leaves the pause as it is.
+    pause: str = ""
 
 
 @dataclass(frozen=True)

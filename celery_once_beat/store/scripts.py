@@ -258,7 +258,8 @@ LOAD = Verb(
     "entry entries",
     "beat fingerprint defined loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
     f"retry_failed_after:span overlap deadline:span pause_after_failures:number on_failure "
-    f"known:instant counted_from:instant counts_from:instant absent_at:instant {_WHO_LIVES}",
+    "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause "
+    f"{_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
     waits=True,
     more_keys="definition",

@@ -106,6 +106,9 @@ class Store:
             "counted_from": q.counted_from,
             "counts_from": q.counts_from,
             "absent_at": q.absent_at,
+            "row": q.row,
+            "row_at": q.row_at,
+            "pause": q.pause,
             **who.arguments,
         }
         said = tuple(arguments.values())

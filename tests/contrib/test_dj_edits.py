@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -15,11 +16,12 @@ from servers import without_shard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
+from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Finished
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.windows import Window, WindowKey, format_instant
 
 HOUR = timedelta(hours=1)
 
@@ -462,3 +464,139 @@ def test_a_part_of_the_store_that_is_away_stops_only_its_own(
         assert beat.row(here[1]).cursor is not None
         assert beat.row(away[1]).cursor is None
         assert [r.message for r in caplog.records if getattr(r, "action", "") == "store_away"]
+
+
+# -- while no beat ran
+
+
+def backdate(store: Store, redis_url: str, hours: float, entry: str = "row") -> datetime:
+    """Let the store have claimed no window for so long."""
+    cursor = utcnow() - hours * HOUR
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(store.entry_key(entry), mapping=dict.fromkeys(("born", "since", "cursor"), format_instant(cursor)))
+    return cursor
+
+
+@pytest.fixture
+def beat_that_left(new_beat: Any, store: Store) -> Callable[[], Any]:
+    """``beat_that_left()``: one that looked, and ended."""
+
+    def run() -> Any:
+        beat = new_beat()
+        beat.look()
+        store.leave(beat.beat_id)
+        return beat
+
+    return run
+
+
+@pytest.mark.parametrize("who", ["stock", "ours", "ours, edited since"])
+def test_what_another_scheduler_sent_meanwhile(
+    rows: Any, beat_that_left: Any, store: Store, redis_url: str, who: str
+) -> None:
+    """It isn't sent again. What beats of ours write when they are late loses no window that is owed."""
+    make(rows, ago(600))
+    beat_that_left()
+    cursor = backdate(store, redis_url, 5)
+    if who == "stock":
+        save(rows, last_run_at=ago(2 * 3600))  # as its ModelEntry does
+        assert beat_that_left().row().cursor == rows.objects.get().last_run_at
+        return
+    rows.objects.update(date_changed=cursor)
+    late = beat_that_left()
+    late.on_published(late.row(), Window("row", cursor, None), again=False)
+    late.sync()
+    late._database._round()
+    assert rows.objects.get().last_run_at == cursor
+    if "edited" in who:
+        save(rows, description="x")
+    assert beat_that_left().row().cursor == cursor
+
+
+@pytest.mark.parametrize("way", ["switched off", "deleted"])
+def test_a_beat_that_starts_without_a_row_ends_its_windows(
+    rows: Any, beat_that_left: Any, store: Store, redis_url: str, way: str
+) -> None:
+    """No beat ran when the row left, nor when it came back; one ran between. Windows of that time aren't owed."""
+    made = make(rows, ago(600))
+    beat_that_left()
+    backdate(store, redis_url, 5)
+    if way == "deleted":
+        made.delete()
+    else:
+        rows.objects.update(enabled=False)
+    before = utcnow()
+    beat_that_left()
+    assert store.account("row").fingerprint == "-"
+    if way == "deleted":
+        make(rows, ago(600))
+    else:
+        rows.objects.update(enabled=True)
+    assert beat_that_left().row().cursor > before
+
+
+def test_a_row_that_is_switched_off_and_on_without_a_beat(
+    rows: Any, beat_that_left: Any, store: Store, redis_url: str
+) -> None:
+    """Nobody saw it: what it owes is late."""
+    make(rows, ago(600))
+    beat_that_left()
+    cursor = backdate(store, redis_url, 5)
+    rows.objects.update(enabled=False)
+    rows.objects.update(enabled=True)
+    assert beat_that_left().row().cursor == cursor
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("way", ["save", "update_alone"])
+def test_a_pause_goes_along_with_its_row(
+    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, way: str, lives: bool
+) -> None:
+    """Renamed in whatever way, also while no beat runs, and back again once it is resumed."""
+    make(rows, ago(600), "first")
+    words = check_words("anna", "too many")
+    beat = new_beat() if lives else None
+    (beat.look if beat else beat_that_left)()
+    assert store.pause("first", words)
+
+    def rename(name: str) -> Any:
+        WAYS[way](rows, name=name)
+        seen = beat or new_beat()
+        for _ in range(3):  # it is seen, it waits until all know, it is loaded
+            seen.look()
+            seen.entries.wake(math.inf)
+        if not beat:
+            store.leave(seen.beat_id)
+        return store.account(name)
+
+    account = rename("second")
+    assert (account.paused, account.paused_by, account.paused_for) == (True, "anna", "too many")
+    assert store.resume("second")
+    assert not rename("first").paused
+    assert store.pause("first", words)
+    assert rename("second").paused
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_pause_ends_with_its_row(
+    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, redis_url: str, lives: bool
+) -> None:
+    """One that is made by the same name is another, which isn't paused, and owes nothing from before."""
+    made = make(rows, ago(600))
+    beat = new_beat() if lives else None
+    (beat.look if beat else beat_that_left)()
+    assert store.pause("row")
+    if not lives:
+        backdate(store, redis_url, 5)
+    made.delete()
+    again = make(rows, ago(600))
+    beat = beat or new_beat()
+    beat.look()
+    beat.look()
+    assert not store.account("row").paused
+    assert store.account("row").cursor == again.date_changed
+    assert store.pause("row")
+    beat.look()
+    beat_that_left()
+    assert store.account("row").paused, "it is the same row"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from datetime import datetime
 
 from processes import wait_until
 from shops import STOCK, Shop
+
+from celery_once_beat.windows import parse_instant
 
 
 def sent(shop: Shop, *names: str) -> Counter[str]:
@@ -54,3 +58,23 @@ def test_stock_rows_go_on_where_they_are(shop: Shop) -> None:
     assert not shop.ledger.read(entry="ran")
     hour = shop.account("hourly")
     assert hour.cursor == hour.born or shop.ran("hourly"), "unless its hour has come"
+
+
+def test_the_second_try(shop: Shop) -> None:
+    """Moved here, back to stock, and here again: what stock has sent meanwhile isn't sent once more."""
+    shop.worker().wait_ready()
+    headers = json.dumps({"once": {"catch_up": "all", "grace": 3600}})
+    shop.orm(f"row('tick', interval=every(1), headers={headers!r})")
+    first = shop.beat("first").wait_ready()
+    shop.wait_ran("tick")
+    assert first.stop() == 0
+    stopped = shop.account().cursor
+    shop.wait_even()
+    stock = shop.beat("stock", scheduler=STOCK)
+    wait_until(lambda: [event for event in shop.ledger.read("start") if "entry" not in event], "stock sends", 60)
+    assert stock.stop() == 0
+    last = datetime.fromisoformat(shop.orm.row("tick")[2])
+    assert last > stopped
+    shop.beat("second")
+    wait_until(lambda: any(parse_instant(start) > last for start in shop.ran("tick")), "it goes on", 60)
+    assert not [start for start in shop.ran("tick") if stopped < parse_instant(start) <= last]

@@ -417,7 +417,7 @@ def test_a_one_off_is_disabled_once(make: Any, rows: Any, database: Any, caplog:
 def test_a_spent_rows_count_stays_as_it_was_set_back(make: Any, rows: Any, database: Any) -> None:
     """What a beat has to write of it comes after it was disabled: when it ran, not how often."""
     entry = make(interval=5, one_off=True)
-    database.ran(entry.model.pk)
+    database.ran(entry.model.pk, datetime.now(timezone.utc))
     database.disable(entry, lambda: True)
     database.flush()
     database._round()
@@ -472,7 +472,7 @@ def test_when_rows_ran_is_written_in_time(make: Any, rows: Any, database: Any, m
     rows.objects.filter(name="c").update(last_run_at=datetime(2999, 1, 1, tzinfo=UTC))
     for _ in range(2):
         for key in keys:
-            database.ran(key)
+            database.ran(key, datetime.now(timezone.utc))
     monkeypatch.setattr("celery_once_beat.contrib.django.database._WRITING", 0.0)
     database._round()
     assert set(rows.objects.values_list("total_run_count", flat=True)) == {0}, "nobody has asked for it"

@@ -15,9 +15,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
+from django.conf import settings
 from django.db import close_old_connections, connections, router, transaction
 from django.db.models import Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce, Greatest
+from django.utils.timezone import make_naive
 from django_celery_beat.utils import now
 
 from celery_once_beat.clock import steady
@@ -84,7 +86,7 @@ class Database:
         self.seen: Seen | None = None
         self._to_write: dict[str, Mapping[str, Any]] = {}
         self._to_disable: dict[str, tuple[Any, Callable[[], bool]]] = {}
-        #: Key of a row → how often it ran since this was written, and when last.
+        #: Key of a row → how many windows ran since this was written, and the latest start of one.
         self._ran: dict[Any, tuple[int, datetime]] = {}
         self._lock = threading.Lock()
         self._error = ""
@@ -129,10 +131,14 @@ class Database:
         """Make rows of entries, before the first look if it is possible."""
         self._to_write.update(entries)
 
-    def ran(self, key: Any) -> None:
-        """Note that a row ran; it is written at the next :meth:`flush`."""
+    def ran(self, key: Any, start: datetime) -> None:
+        """Note that a row ran, by its schedule at ``start`` (aware); it is written at the next :meth:`flush`.
+
+        The store has claimed all windows up to there. Up to the moment of the publish it may owe some.
+        """
         with self._lock:
-            self._ran[key] = (self._ran.get(key, (0,))[0] + 1, now())
+            times, latest = self._ran.get(key, (0, start))
+            self._ran[key] = times + 1, max(latest, start)
 
     def flush(self) -> None:
         """Write what has run, soon."""
@@ -240,7 +246,7 @@ class Database:
         try:
             while left and (self._stopping or time.monotonic() < until):
                 times, last = self._ran[left[-1]]
-                at = Value(last, output_field=DateTimeField())
+                at = Value(last if settings.USE_TZ else make_naive(last), output_field=DateTimeField())
                 # Of several beats the latest: each adds what it sent itself. No save(): it would look like an edit.
                 # A one-off's count was set back as it was disabled.
                 is_spent = When(enabled=False, one_off=True, then=F("total_run_count"))

@@ -59,6 +59,13 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         self.edited_at = instant(model.date_changed)
         self.total_run_count = model.total_run_count
         self.last_run_at = make_aware(model.last_run_at) if model.last_run_at else self._default_now()
+        #: Which row it is, whatever its name.
+        self.row = str(model.pk)
+        #: Up to where another scheduler may have run the row (aware UTC): it saves the whole row, which leaves an edit.
+        #: Beats of ours leave none, and write the start of a window that is claimed: it is never beyond the cursor.
+        self.ran_elsewhere: datetime | None = None
+        if model.last_run_at and instant(model.last_run_at) <= self.edited_at:
+            self.ran_elsewhere = instant(model.last_run_at)
         self.schedule = self._schedule(once)
 
     def _schedule(self, once: Any) -> Any:

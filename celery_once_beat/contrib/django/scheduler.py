@@ -1,7 +1,7 @@
 """The beat scheduler over django-celery-beat's tables; any number of beats run it on one database.
 
-``last_run_at`` and ``total_run_count`` are written for people to look at. They decide one thing: a clocked row that
-another scheduler has run isn't run again. A thread reads and writes the rows (``database``); decided here: what a beat
+``last_run_at`` and ``total_run_count`` are written for people to look at. They decide one thing: what another scheduler
+has run isn't run again. A thread reads and writes the rows (``database``); decided here: what a beat
 makes of them. In this file a row is the database's, an entry is beat's.
 """
 
@@ -22,7 +22,8 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about
-from celery_once_beat.store import EntryAccount, Spent, Unknown
+from celery_once_beat.schedules import check_words
+from celery_once_beat.store import EntryAccount, Lookup, Spent, Unknown
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
@@ -58,6 +59,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         #: Name of a row → the one that it had, and when all beats know (time.monotonic()).
         self._renamed: dict[str, tuple[str, float]] = {}
         self._database_away_since: float | None = None
+        #: It is known which rows were switched off, deleted or renamed while no beat ran.
+        self._caught_up = False
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -187,6 +190,24 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             )
             self._database_away_since = None
 
+    def _catch_up(self) -> None:
+        """Find rows that were switched off, deleted or renamed while no beat ran; raises StoreUnavailableError.
+
+        From now on this beat runs without them: windows of that time don't count, whoever switches them on again.
+        """
+        if self._caught_up or self._seen is None:
+            return
+        schedule = self._seen.schedule
+        names = {source.row: name for name, source in schedule.items() if _key(source) is not None}
+        left = Lookup(self.store).rows(schedule)
+        self._claiming.gone({name: fingerprint for name, (_, fingerprint) in left.items()})
+        for old, (row, _) in left.items():
+            entry = self.entries.get(names.get(row, ""))
+            if entry is not None and not entry.stored and entry.cursor is None:
+                entry.came(entry.source.edited_at, None)
+                self._wait_for_all(entry, old)
+        self._caught_up = True
+
     # -- new names --------------------------------------------------------------------------------------------
 
     def _wait_for_all(self, entry: BeatEntry, old: str) -> None:
@@ -212,8 +233,10 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                     self._database.disable(entry.source, lambda: True)
                     self._wait_for_all(entry, old)
                     continue
-                if account is not None and entry.counts_from is None:
-                    entry.came(max(entry.came_at or account.cursor, account.cursor), entry.absent_at)
+                if account is not None:
+                    entry.pause = _pause(account)
+                    if entry.counts_from is None:
+                        entry.came(max(entry.came_at or account.cursor, account.cursor), entry.absent_at)
                 del self._renamed[name]
                 self.entries.wake_up(name)
 
@@ -235,10 +258,14 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def on_look(self) -> None:
         """See to rows with a new name, and to one-offs whose time is past; raises StoreUnavailableError."""
-        try:
-            self._see_to_renamed()
-        finally:
-            self._see_to_one_offs()
+        away = None
+        for step in (self._catch_up, self._see_to_renamed, self._see_to_one_offs):
+            try:
+                step()
+            except StoreUnavailableError as exc:
+                away = exc
+        if away is not None:
+            raise away
 
     def _see_to_one_offs(self) -> None:
         """Disable one-offs whose window has its outcome. Until then their rows are needed to recover it."""
@@ -292,10 +319,10 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """Leave the entry as it is: the database says when a row ran."""
         return entry
 
-    def on_published(self, entry: BeatEntry, _window: Window, *, again: bool) -> None:
-        """Have it written, at the next ``sync``, that the row ran."""
+    def on_published(self, entry: BeatEntry, window: Window, *, again: bool) -> None:
+        """Have it written, at the next ``sync``, which window of the row ran."""
         if not again and self._database is not None:
-            self._database.ran(entry.source.model.pk)
+            self._database.ran(entry.source.model.pk, window.start - entry.offset)
 
     def sync(self) -> None:
         """Have it written which rows ran, and when; doesn't wait for it."""
@@ -328,6 +355,14 @@ def _has_had_its_window(entry: BeatEntry, old: EntryAccount) -> bool:
     if clocked is not None:
         return old.since < instant(clocked.clocked_time) <= old.cursor
     return entry.one_off and old.cursor > old.since
+
+
+def _pause(account: EntryAccount) -> str:
+    """Return the pause of a renamed row, as :class:`LoadRequest` has it."""
+    try:
+        return check_words(account.paused_by, account.paused_for) if account.paused else "-"
+    except OnceError:
+        return "{}"  # it is paused; who did it can't be read
 
 
 def _is_spent(entry: BeatEntry) -> bool:

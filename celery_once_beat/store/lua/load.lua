@@ -16,6 +16,10 @@
 -- definition and other rules, the one that loaded last is right, also where it was set at run time: its mark is put in force
 -- without rules, and the first load adds them.
 --
+-- ROW is the database's row that the entry is made of, '' for none, and ROW_AT when that was edited last. Another row by the
+-- same name is another entry: it counts from its edit, and the pause of the one before has ended. A row that is renamed
+-- brings its pause along: PAUSE is '-' where it isn't paused, else the words; '' leaves the pause as it is.
+--
 -- DEFINED is what the beat says of the entry, for people, '' for nothing; see entries.lua.
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
@@ -25,7 +29,7 @@
 --         {'who', beat...}   see loaders.lua
 
 local NOW, TIME = server_time()
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'buffer', 'untracked')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'buffer', 'untracked', 'row')
 local cursor, since = fields[2], instant_field('since', fields[6])
 
 local others, latest = read_loaders(fields[4])
@@ -86,6 +90,10 @@ if right.fingerprint ~= FINGERPRINT then
   return {'superseded', right.beat, int(loaded_at), right.fingerprint}
 end
 
+local other_row, pause = ROW ~= '' and fields[10] and fields[10] ~= ROW, PAUSE
+if other_row then
+  counts_from, pause = counts_from ~= '' and counts_from or ROW_AT, pause ~= '' and pause or '-'
+end
 local news, of_news = 'same', {}
 local now = instant(NOW, TIME[2] % 1000)
 local function up_to_now(text)
@@ -97,7 +105,7 @@ if not cursor then
   of_news = {'born', cursor, 'since', since}
 else
   local from
-  if fields[3] ~= FINGERPRINT and fields[3] ~= mark then
+  if (fields[3] ~= FINGERPRINT and fields[3] ~= mark) or other_row then
     news = 'changed'
     local go_back = instant(NOW - GO_BACK, 0)
     from = counts_from ~= '' and up_to_now(counts_from) or first and now
@@ -111,6 +119,15 @@ else
     of_news = {'since', since}
     forget_counts()
   end
+end
+if pause ~= '' and (news == 'new' or news == 'changed') then -- else somebody may have changed it since
+  paused = pause ~= '-'
+  write_paused(ENTRY, paused, pause)
+end
+if ROW ~= '' then
+  of_news[#of_news + 1], of_news[#of_news + 2] = 'row', ROW
+elseif fields[10] then
+  redis.call('HDEL', ENTRY, 'row')
 end
 if DEADLINE or PAUSE_AFTER_FAILURES or ON_FAILURE ~= '' then
   of_news[#of_news + 1] = 'tells'
