@@ -152,7 +152,7 @@ def exception(line: str, begin: datetime, tz: ZoneInfo) -> str | None:
 def check(schedules: int, seed: int) -> Counter[str]:
     """Compare so many schedules; returns how many starts agree, and by which rules the others are ours."""
     rng = random.Random(seed)
-    zones = sorted(available_timezones())
+    zones = sorted(available_timezones() - {"localtime", "Factory"})  # each machine has its own
     rng.shuffle(zones)
     counted: Counter[str] = Counter()
     for number in range(schedules):

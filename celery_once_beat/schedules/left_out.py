@@ -17,15 +17,18 @@ from .periods import Period
 
 __all__ = ("plainest", "read_left_out")
 
+#: Of lists within each other.
+_MOST_LEVELS = 16
 
-def read_left_out(given: Any) -> Iterator[Period | CalendarFile | BaseSchedule]:
+
+def read_left_out(given: Any, levels: int = _MOST_LEVELS) -> Iterator[Period | CalendarFile | BaseSchedule]:
     """Yield what is left out, of one thing or of a list; raises SettingError."""
     if isinstance(given, Mapping):
         for day, name in given.items():
             yield Period(day, name=str(name))
-    elif isinstance(given, (list, set, frozenset)):
+    elif levels and isinstance(given, (list, set, frozenset)):
         for each in given if isinstance(given, list) else sorted(given, key=str):
-            yield from read_left_out(each)
+            yield from read_left_out(each, levels - 1)
     elif isinstance(given, (Period, CalendarFile, BaseSchedule)):
         yield given
     elif isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".ics")):

@@ -163,3 +163,11 @@ def test_a_zone_of_one_machine_that_is_an_object_is_refused() -> None:
     when.app = app
     with pytest.raises(ScheduleError, match="isn't the same time zone on every machine"):
         next_start(when, NOW)
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    """As every other value that nothing can be left out by."""
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(SettingError, match="excluding: found"):
+        excluding("1 h", endless)
