@@ -36,8 +36,8 @@ def zone_name(zone: tzinfo | None) -> str:
     except ValueError:
         wrong = f", {_NOT_EVERYWHERE};" if isinstance(name, str) and _is_of_one_machine(name) else ","
         raise SettingError(
-            f"schedule: found {shown(zone)}{wrong} expected a time zone with a name like ZoneInfo('Europe/Berlin'): give "
-            "timezone=, or set the app's timezone"
+            f"schedule: found {shown(zone)}{wrong} expected a time zone with a name like ZoneInfo('Europe/Berlin'): "
+            "give timezone=, or set the app's timezone"
         ) from None
 
 
