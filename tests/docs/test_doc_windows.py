@@ -50,6 +50,7 @@ def test_the_defaults_are_the_settings() -> None:
         "catch_up": f'`"{settings.catch_up}"`',
         "max_catch_up": str(settings.max_catch_up),
         "grace": "none" if settings.grace is None else f"{settings.grace:g} s",
+        "beat_cron_starting_deadline": str(settings.cron_starting_deadline).lower(),
     }
 
 
