@@ -6,13 +6,25 @@ cut it. The last part is random, since process ids are reused.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
 import socket
+import uuid
 from functools import cache
 
-__all__ = ("beat_name", "caller_name", "delivery_name", "execution_name", "host_of", "is_of", "order_name")
+__all__ = (
+    "beat_name",
+    "caller_name",
+    "delivery_name",
+    "digest",
+    "execution_name",
+    "host_of",
+    "is_of",
+    "order_name",
+    "uuid_of",
+)
 
 #: Most characters of a host's name; Linux allows no more.
 _MOST_HOST = 64
@@ -56,6 +68,17 @@ def host_of(name: str) -> str:
 def is_of(name: str, whose: str) -> bool:
     """Whether ``whose`` is ``name``, or the host with which it begins."""
     return name == whose or name.startswith(f"{whose}:")
+
+
+def digest(text: str, size: int = 8) -> bytes:
+    """Return the first ``size`` bytes of the SHA-256 of ``text``: a hash that Python has in FIPS mode, too."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:size]
+
+
+def uuid_of(text: str) -> str:
+    """Return a UUID made of ``text``: of version 8, RFC 9562, since version 5 needs SHA-1."""
+    number = int.from_bytes(digest(text, 16), "big")
+    return str(uuid.UUID(int=number & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0x2 << 62))
 
 
 def _process() -> str:

@@ -1,15 +1,61 @@
-"""The ``extra`` of a log line: a stable name for the event, and the window or entry that it is about.
+"""The package's loggers, and the ``extra`` of a line: a name for the event, and the window or entry that it is about.
 
 ``docs/logs.md`` lists the names. The prose of a line may change, so programs should read ``action``.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("about",)
+__all__ = ("about", "guarded")
+
+
+class _Guarded(logging.Logger):
+    """A logger that never raises, whatever its application's record factory, filters and logger class do.
+
+    Python refuses an ``extra`` whose name is on the record already. Here the record keeps what it has, and the field is
+    ``once_<name>``.
+    """
+
+    def makeRecord(  # noqa: N802, PLR0913  # as the base's
+        self, name: str, level: int, fn: str, lno: int, msg: object, args: Any, exc_info: Any,
+        func: str | None = None, extra: Mapping[str, object] | None = None, sinfo: str | None = None,
+    ) -> logging.LogRecord:  # fmt: skip
+        try:
+            record = super().makeRecord(name, level, fn, lno, msg, args, exc_info, func, None, sinfo)
+        except Exception:  # noqa: BLE001  # a user's factory
+            _print_error()
+            record = logging.LogRecord(name, level, fn, lno, msg, args, exc_info, func, sinfo)
+        fields = record.__dict__
+        for field, value in (extra or {}).items():
+            fields.setdefault(f"once_{field}" if field in fields else field, value)
+        return record
+
+    def handle(self, record: logging.LogRecord) -> None:  # as the base's
+        try:
+            super().handle(record)
+        except Exception:  # noqa: BLE001  # a user's filter or handler
+            _print_error()
+
+
+def guarded(logger: logging.Logger) -> logging.Logger:
+    """Return ``logger``, made one that never raises. What is raised in it is printed to stderr."""
+    if not isinstance(logger, _Guarded):
+        logger.__class__ = type("GuardedLogger", (_Guarded, type(logger)), {})
+    return logger
+
+
+def _print_error() -> None:
+    if logging.raiseExceptions and sys.__stderr__:  # Celery replaces sys.stderr by a logger
+        with suppress(Exception):
+            traceback.print_exc(file=sys.__stderr__)
 
 
 def about(action: str, window: Window | WindowKey | None = None, **more: Any) -> dict[str, Any]:

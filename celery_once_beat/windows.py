@@ -7,7 +7,6 @@ is an execution's: ``effects`` writes it.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from .errors import HeaderError, NewerVersionError, RecordError, SettingError
+from .identity import uuid_of
 from .rules import naive_utc, next_start, starts_after
 from .settings import check_lease, check_limit_name
 from .wording import shown
@@ -72,7 +72,6 @@ PUT_BACK = "once_put_back"
 _VERSION = 1
 #: Of messages with a limit. Versions that know none put them back, for workers that do.
 _WITH_LIMIT = 2
-_NAMESPACE = uuid.UUID("6f1f2f0e-63a5-5d0b-9f5c-0e0b61c7a0ce")
 _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
 _MAX_ATTEMPT = 10**9
@@ -242,15 +241,15 @@ def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None =
     """Return the id of a window's task. Duplicates share it, and anyone can look up a window's result.
 
     ``prefix`` is ``once_beat_key_prefix``. ``ordered`` is when a person ordered the window to run (again), in whole ms.
-    That run has an id of its own, since workers keep discarding a revoked one. A UUID of version 5, RFC 9562.
+    That run has an id of its own, since workers keep discarding a revoked one. A UUID.
     """
-    name = f"{prefix}\x00{entry}\x00{format_instant(start)}"
-    return str(uuid.uuid5(_NAMESPACE, name if ordered is None else f"{name}\x00{format_instant(ordered)}"))
+    name = f"window\x00{prefix}\x00{entry}\x00{format_instant(start)}"
+    return uuid_of(name if ordered is None else f"{name}\x00{format_instant(ordered)}")
 
 
 def told_id(prefix: str, entry: str, start: datetime, what: str) -> str:
     """Return the id of what is said of a window once: the same where it is said again. Else as :func:`task_id`."""
-    return str(uuid.uuid5(_NAMESPACE, f"{prefix}\x00{entry}\x00{format_instant(start)}\x00told\x00{what}"))
+    return uuid_of(f"window\x00{prefix}\x00{entry}\x00{format_instant(start)}\x00told\x00{what}")
 
 
 # -- windows as message headers

@@ -12,7 +12,9 @@ from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-logger = get_logger(__name__)
+from celery_once_beat.logs import guarded
+
+logger = guarded(get_logger(__name__))
 
 #: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.
 BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)

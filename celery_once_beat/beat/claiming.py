@@ -23,7 +23,7 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import Step, same_definition
 from celery_once_beat.store import (
     SET_ANEW,
@@ -44,7 +44,7 @@ from .garbage import uncollected
 from .publishing import SLICE, Job
 from .server_clock import CURSOR_AHEAD, ServerClock
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 _LoadReply = Loaded | Superseded | OnceError
 

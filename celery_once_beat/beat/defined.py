@@ -23,7 +23,7 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import Definition
 from celery_once_beat.store import SHARDS, ChangeRecord, Store, StoredDefinition, raised
 from celery_once_beat.windows import format_instant
@@ -35,7 +35,7 @@ from .garbage import uncollected
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Definitions that are read in one pipeline.
 _CHUNK = 500

@@ -24,7 +24,6 @@ Only the methods of this file write to an entry, all from the beat's own thread;
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import logging
 import time
@@ -42,7 +41,8 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, ScheduleError, SettingError, UndecidedError
-from celery_once_beat.logs import about
+from celery_once_beat.identity import digest
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import (
     TELLS,
     EntryPolicy,
@@ -64,7 +64,7 @@ from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
 from celery_once_beat.wording import shown, why_no_task
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Seconds after which an entry that can't go on is tried again.
 RETRY_AFTER = 30.0
@@ -954,7 +954,7 @@ class Entries:
 
     def order(self, entry: BeatEntry) -> bytes:
         """Where an entry stands among those that are due at once, in an order that differs from beat to beat."""
-        return hashlib.blake2b(f"{self._beat}\x00{entry.name}".encode(), digest_size=8).digest()
+        return digest(f"{self._beat}\x00{entry.name}")
 
     def next_due(self) -> datetime | None:
         """When an entry is due: aware UTC, None if none will be. Those that rest are for the next look."""

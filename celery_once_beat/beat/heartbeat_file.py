@@ -13,10 +13,10 @@ from pathlib import Path
 
 from celery.utils.log import get_logger
 
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import TICKS
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 
 class HeartbeatFile:

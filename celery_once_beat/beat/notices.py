@@ -20,7 +20,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Forgotten, Notice, Order, Published, Store, Tell
 from celery_once_beat.windows import Window, WindowKey, format_instant, told_id
@@ -29,7 +29,7 @@ from .entries import BeatEntry, Entries
 from .reasons import end_words, why_late
 from .server_clock import ServerClock
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Notices that are taken together; each has to be said before ``publish_timeout`` is over.
 _SLICE = 10

@@ -34,7 +34,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
@@ -46,7 +46,7 @@ from .outgoing import OutgoingMessages
 from .results import Results
 from .server_clock import ServerClock
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Windows that are taken, published and confirmed together.
 SLICE = 100

@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
     SHARDS,
@@ -36,7 +36,7 @@ from .entries import BeatEntry, Entries
 from .publishing import Job
 from .server_clock import ServerClock
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Overdue windows read of each shard at a time.
 _MOST = 100

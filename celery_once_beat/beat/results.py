@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from celery.backends.base import DisabledBackend
 from celery.utils.log import get_logger
 
+from celery_once_beat.logs import guarded
 from celery_once_beat.windows import WindowKey
 
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: At most this many windows are asked for, the latest.
 _MOST = 100

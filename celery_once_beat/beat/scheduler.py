@@ -23,7 +23,7 @@ from celery_once_beat import __version__, signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.identity import beat_name
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
 from celery_once_beat.store import BeatReport, Closed, Lookup, Store, check_client
@@ -43,7 +43,7 @@ from .results import Results
 from .server_clock import ServerClock
 from .stopping import held_back
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Bases whose ``schedule`` is known to hold every entry, and whose entries' own ``is_due`` says nothing more.
 _FIT = {

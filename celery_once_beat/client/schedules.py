@@ -26,7 +26,7 @@ from celery_once_beat.errors import (
     UnknownScheduleError,
     VersionConflictError,
 )
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
@@ -52,7 +52,7 @@ from .orders import OrderedWindow, Orders
 
 __all__ = ("Schedules",)
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Schedules that travel in one pipeline.
 _PAGE = 500

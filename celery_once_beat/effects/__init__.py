@@ -26,7 +26,6 @@ What each failure does
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import uuid
@@ -36,7 +35,8 @@ from functools import cached_property
 from typing import Any
 
 from celery_once_beat.errors import EXCEPTION_GROUP, RecordError, WindowRecorded
-from celery_once_beat.logs import about
+from celery_once_beat.identity import digest, uuid_of
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Database, Window, format_instant, task_id
 from celery_once_beat.wording import printable, shown
@@ -45,9 +45,8 @@ from .statements import Recorded, Row, Transaction
 
 __all__ = ("Effects",)
 
-logger = logging.getLogger(__name__)
+logger = guarded(logging.getLogger(__name__))
 
-_NAMESPACE = uuid.UUID("0d1f6d0e-6f4b-5f0a-8a56-6a0f3c1f6c55")
 #: Characters of an entry's name that people read in its row. The key has all of them.
 _MOST_SHOWN = 255
 _MOST_STEP = 100
@@ -83,7 +82,7 @@ class Effects:
         A call that wasn't sent for a window is known by its own task id: when it began differs in each delivery.
         """
         if not window.scheduled:
-            return str(uuid.uuid5(_NAMESPACE, f"call\x00{self._call(window)}"))
+            return uuid_of(f"call\x00{self._call(window)}")
         entry = f"key:{window.entry}" if window.keyed else window.entry
         return task_id(self._settings().key_prefix, entry, window.start)
 
@@ -164,7 +163,7 @@ class Effects:
             named = [self._settings().key_prefix, kind, window.entry, start, step]
         # Collations fold cases and trailing spaces, an index has a limit, names don't: the key is a digest.
         return Row(
-            id=hashlib.sha256(json.dumps(named).encode()).hexdigest(),
+            id=digest(json.dumps(named), 32).hex(),
             entry=printable(window.entry)[:_MOST_SHOWN],
             start=start,
             step=step,

@@ -5,7 +5,6 @@ Times are seconds, instants aware UTC datetimes.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import numbers
 import sys
@@ -21,6 +20,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
+from celery_once_beat.identity import digest
 from celery_once_beat.settings import (
     CATCH_UP,
     OVERLAP,
@@ -265,7 +265,7 @@ def spread_offset(entry: str, spread: float) -> timedelta:
     """Return a fixed delay for ``entry``, of 0 to ``spread`` seconds in whole ms, derived from its name."""
     if not spread:
         return timedelta(0)
-    share = int.from_bytes(hashlib.blake2b(entry.encode(), digest_size=8).digest(), "big") / 2**64
+    share = int.from_bytes(digest(entry), "big") / 2**64
     return timedelta(milliseconds=int(share * spread * 1000))
 
 
@@ -324,7 +324,7 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
 @lru_cache(maxsize=1024, typed=True)  # many entries have the same
 def _fingerprint(task: str, anchor: datetime | None, kind: str, rule: tuple[frozenset[int] | str, ...]) -> str:
     parts = [task, anchor.isoformat() if anchor else "", kind, *map(_as_text, rule)]
-    return sys.intern(hashlib.sha256("\x00".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16])
+    return sys.intern(digest("\x00".join(parts)).hex())
 
 
 def zones_of(when: object) -> Iterable[tzinfo | None]:

@@ -17,14 +17,14 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import COUNTED, OTHER
 from celery_once_beat.store import BOUNDS, Histogram
 from celery_once_beat.wording import short
 
 from .report import KINDS, BeatStatus, EntryStatus, Report
 
-logger = logging.getLogger(__name__)
+logger = guarded(logging.getLogger(__name__))
 
 #: Entries with series of their own, unless another number is given.
 ENTRIES = 200

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from celery_once_beat.beat import Defined, LoadedSchedule, add_defined, load_schedule
 from celery_once_beat.errors import OnceError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import EntrySeen, Lookup, Overview, Remembered, Store, WindowSeen
 
@@ -21,7 +21,7 @@ from .report import Report, Told, make_report
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = logging.getLogger(__name__)
+logger = guarded(logging.getLogger(__name__))
 
 #: Windows of an entry that the board shows, unless another number is given: as many as the store keeps by default.
 WINDOWS = 50

@@ -41,11 +41,11 @@ Every key of coordination expires by itself. What people set at run time stays u
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 
 from celery_once_beat.errors import NewerVersionError
+from celery_once_beat.identity import digest
 from celery_once_beat.windows import KeyedWindow, WindowKey
 
 #: Of the protocol: what the keys hold, and how.
@@ -132,7 +132,7 @@ class Keys:
         """Name the keys that a verb of ``window`` may have; ``start`` is the text of its start."""
         entry = window.entry
         if isinstance(window, KeyedWindow):
-            shard = f"{self._prefix}key:{{{hashlib.blake2b(entry.encode(), digest_size=6).hexdigest()}}}:"
+            shard = f"{self._prefix}key:{{{digest(entry, 6).hex()}}}:"
         else:
             shard = f"{self._prefix}{{{shard_of(entry)}}}:"
         return {

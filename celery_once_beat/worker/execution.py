@@ -28,7 +28,7 @@ from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
     RUNS_ALONE,
@@ -66,7 +66,7 @@ _MOST_UNKNOWN = 12
 _RUNNING = BaseException()
 
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 
 class Execution(Turn):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import hashlib
 import inspect
 import json
 import logging
@@ -37,7 +36,8 @@ from celery.schedules import BaseSchedule, schedule
 from celery_once_beat import signals
 from celery_once_beat.awaited import called, check_asyncio, seen_through, threads_of
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
-from celery_once_beat.identity import caller_name
+from celery_once_beat.identity import caller_name, digest
+from celery_once_beat.logs import guarded
 from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings, check_seconds
 from celery_once_beat.store import Again, Claimed, Elsewhen, Ending, store_of
@@ -51,7 +51,7 @@ from .turn import Turn, WindowTask, close_unrun, is_awaited, is_death, wait_for
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-logger = logging.getLogger(__name__)  # not Celery's: plain code has not set that up
+logger = guarded(logging.getLogger(__name__))  # not Celery's: plain code has not set that up
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -470,7 +470,7 @@ def _short(entry: str) -> str:
     """An entry's name within another: itself, or a digest if it is long or could be mistaken for another."""
     if _PLAIN.fullmatch(entry):
         return entry
-    return "#" + hashlib.blake2b(entry.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return "#" + digest(entry, 16).hex()
 
 
 def _schedule(name: str, every: Every, tz: tzinfo | str | None, app: Celery) -> BaseSchedule:

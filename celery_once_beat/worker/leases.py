@@ -35,11 +35,11 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
 from celery_once_beat.windows import WindowKey, format_instant
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Seconds that an end waits for the next begin. Killed meanwhile, the window runs again. Much less would wake the
 #: thread for each end of a busy worker, and a wake costs more than recording it.

@@ -19,14 +19,14 @@ from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
 
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
 from .turn import WindowTask
 from .waiting import kept, publish_kept
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: A process puts back at most this many messages a second.
 RATE = 50.0

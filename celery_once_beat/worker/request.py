@@ -20,7 +20,7 @@ from celery.worker.request import Request
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
@@ -32,7 +32,7 @@ from .execution import DELIVERY
 from .reserved import Reserved, Waiting
 from .waiting import RAW, call, kept_of
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Seconds to keep trying while Redis doesn't answer. Later, recovery would be as quick.
 _PATIENCE = 30.0

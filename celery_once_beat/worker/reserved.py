@@ -27,6 +27,7 @@ from celery.worker import state
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError
+from celery_once_beat.logs import guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Confirmed, Store
 from celery_once_beat.windows import WindowKey
@@ -34,7 +35,7 @@ from celery_once_beat.windows import WindowKey
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Seconds from one look at what is reserved to the next. What is there at two of them is told.
 _LOOK = 0.5

@@ -28,7 +28,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_once_beat.awaited import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import (
     OVERLAP,
     Settings,
@@ -60,7 +60,7 @@ from .put_back import put_back
 from .reserved import limit_windows
 from .turn import close_unrun
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 if TYPE_CHECKING:
     _Task = Task[Any, Any]

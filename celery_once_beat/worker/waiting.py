@@ -33,7 +33,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.store import Called, Confirmation, Published, Store, Unchanged, raised
 from celery_once_beat.windows import WindowKey, decode_headers, find_among, format_instant
 from celery_once_beat.wording import shown
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ("RAW", "call", "kept", "kept_of", "log_once", "packed", "publish_kept")
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Where the worker's main process notes the message of a window, in the request of its delivery.
 RAW = "_once_raw"

@@ -575,8 +575,8 @@ ABLATIONS: dict[str, Ablation] = {
         "a window's messages share one task id",
         (
             "windows.py",
-            '    return str(uuid.uuid5(_NAMESPACE, name if ordered is None else f"{name}\\x00{format_instant(ordered)}"))',
-            "    return str(uuid.uuid5(_NAMESPACE, name + str(datetime.now())))",
+            '    return uuid_of(name if ordered is None else f"{name}\\x00{format_instant(ordered)}")',
+            "    return uuid_of(name + str(datetime.now()))",
         ),
     ),
     "claims-of-another": _py(

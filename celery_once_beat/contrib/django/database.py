@@ -24,11 +24,11 @@ from django_celery_beat.utils import now
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 
 __all__ = ("INTERVAL", "SILENT", "Database", "Seen", "Tables", "alone", "one_line")
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Seconds between two looks for changes, at most.
 INTERVAL = 2.0

@@ -21,7 +21,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import check_words
 from celery_once_beat.store import EntryAccount, Lookup, Spent, Unknown
 from celery_once_beat.windows import Window
@@ -32,7 +32,7 @@ from .entry import OnceModelEntry, as_entries, instant
 
 __all__ = ("OnceDatabaseScheduler",)
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: The database can't be asked, may only be read (PostgreSQL's InternalError), or has no such tables yet: not this row's
 #: or that one's fault.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
 from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.identity import digest
 from celery_once_beat.schedules import Change, Definition, Schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import each_window, line_up, newest_start, paused_words
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     @property
     def mark(self) -> str:
         """The same for the same windows."""
-        return hashlib.sha256(" ".join(map(format_instant, self.starts)).encode()).hexdigest()
+        return digest(" ".join(map(format_instant, self.starts)), 32).hex()
 
 
 class Desk:

@@ -16,14 +16,14 @@ from datetime import tzinfo
 from typing import Any
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.status import Report, Sight
 
 from . import words
 from .grid import Shown
 from .page import Page, make_page
 
-logger = logging.getLogger(__name__)
+logger = guarded(logging.getLogger(__name__))
 
 #: The share of a core that looking may take; with very many entries the page changes less often.
 _SHARE = 0.2

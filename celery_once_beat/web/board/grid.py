@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from jinja2 import Environment
 from markupsafe import Markup
 
+from celery_once_beat.identity import digest
 from celery_once_beat.status import WindowStatus
 from celery_once_beat.windows import format_instant
 
@@ -56,7 +56,7 @@ class _Group:
 
     @property
     def id(self) -> str:
-        return "g" + hashlib.blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return "g" + digest(self.name).hex()
 
 
 class Grid:

@@ -28,6 +28,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.errors import SettingError
+from celery_once_beat.identity import digest
 from celery_once_beat.web.loopback import is_loopback, names_this_machine
 from celery_once_beat.wording import shown
 
@@ -132,7 +133,7 @@ class Guard:
         self._app = app
         self._access = access
         token = access.token
-        self._token = token and _digest(token)
+        self._token = token and digest(token, 32)
         #: How many wrong tokens came of late, and when the last one did, monotonic.
         self._wrong, self._wrong_at = 0, 0.0
         self._cookie = token and hmac.new(token.encode(), b"cookie of the board", hashlib.sha256).hexdigest()
@@ -262,11 +263,11 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         # Digests: what is compared is of one length whatever was given.
         assert self._token
-        return hmac.compare_digest(_digest(given), self._token)
+        return hmac.compare_digest(digest(given, 32), self._token)
 
     def _is_cookie(self, given: str) -> bool:
         assert self._cookie
-        return hmac.compare_digest(_digest(given), _digest(self._cookie))
+        return hmac.compare_digest(digest(given, 32), digest(self._cookie, 32))
 
 
 def _may_be_loopback(request: Request) -> bool:
@@ -313,7 +314,3 @@ def _is_same_origin(request: Request) -> bool:
         return headers["sec-fetch-site"] == "same-origin"
     origin, host = headers.get("origin", "").lower(), headers.get("host", "").lower()
     return host != "" and origin in (f"http://{host}", f"https://{host}")
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
 
+from celery_once_beat.identity import digest
 from celery_once_beat.status import EntryStatus, Report, Sight
 from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
@@ -123,7 +123,7 @@ def _line(entry: EntryStatus, windows: Sequence[WindowSeen], old: Line | None) -
 
 
 def _line_id(entry: str) -> str:
-    return hashlib.blake2b(entry.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return digest(entry).hex()
 
 
 def _workers(report: Report, zone: tzinfo) -> tuple[tuple[str, str], ...]:

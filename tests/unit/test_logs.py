@@ -1,0 +1,68 @@
+"""No line of a log ends anything: whatever factories, filters and logger classes an application has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from celery_once_beat.logs import about, guarded
+
+TAKEN = ("action", "entry", "owner", "task", "once_entry")
+
+
+def _raises(*_: object, **__: object) -> logging.LogRecord:
+    raise LookupError("not in a request")
+
+
+def _with_fields(*args: object, **kwargs: object) -> logging.LogRecord:
+    record = logging.LogRecord(*args, **kwargs)  # type: ignore[arg-type]
+    record.__dict__.update(dict.fromkeys(TAKEN, "theirs"))
+    return record
+
+
+@pytest.fixture
+def logger(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
+    before = logging.getLogRecordFactory()
+    logger = logging.getLogger("celery_once_beat.tests")
+    yield guarded(logger)
+    logging.setLogRecordFactory(before)
+    logger.filters.clear()
+
+
+def test_names_that_a_record_has_already(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    """The record keeps what its factory put on it; ours is beside it, or left out."""
+    logging.setLogRecordFactory(_with_fields)
+    logger.warning("once: %s", 1, extra=about("a", entry="b", owner="c", name="d", args="e", message="f", asctime="g"))
+    (record,) = caplog.records
+    fields = record.__dict__
+    assert {fields[name] for name in TAKEN} == {"theirs"}
+    assert (fields["once_action"], fields["once_owner"], fields["once_name"]) == ("a", "c", "d")
+    assert (record.name, record.getMessage(), record.funcName) == (logger.name, "once: 1", _test_name())
+
+
+def _test_name() -> str:
+    return test_names_that_a_record_has_already.__name__
+
+
+@pytest.mark.parametrize("where", ["factory", "filter", "handler", "class"])
+def test_hooks_that_raise(where: str, logger: logging.Logger, capfd: pytest.CaptureFixture[str]) -> None:
+    """What they raise is printed, and goes no further."""
+    handler = logging.NullHandler()
+    match where:
+        case "factory":
+            logging.setLogRecordFactory(_raises)
+        case "filter":
+            logger.addFilter(_raises)  # type: ignore[arg-type]
+        case "handler":
+            handler.handle = _raises  # type: ignore[method-assign, assignment]
+        case "class":
+            kind = type("Theirs", (logging.Logger,), {"makeRecord": _raises})
+            logger = guarded(kind("theirs"))
+    logger.addHandler(handler)
+    try:
+        logger.error("once: a line", extra=about("a"))
+    finally:
+        logger.removeHandler(handler)
+    assert "LookupError: not in a request" in capfd.readouterr().err
