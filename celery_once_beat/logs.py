@@ -24,7 +24,7 @@ class _Guarded(logging.Logger):
     ``once_<name>``.
     """
 
-    def makeRecord(  # noqa: N802, PLR0913  # as the base's
+    def makeRecord(  # noqa: N802, PLR0913, PLR0917  # as the base's
         self, name: str, level: int, fn: str, lno: int, msg: object, args: Any, exc_info: Any,
         func: str | None = None, extra: Mapping[str, object] | None = None, sinfo: str | None = None,
     ) -> logging.LogRecord:  # fmt: skip

@@ -156,7 +156,9 @@ def is_to_blame(error: BaseException, producer: Any) -> bool:
     """Whether a publish failed for the broker or the way to it, and not for what was to be published."""
     connection = producer.connection if producer is not None else None
     of_transport = (*connection.connection_errors, *connection.channel_errors) if connection is not None else ()
-    return _is_any(error, (OperationalError, BatchPublishError, OSError, *of_transport))
+    # Transports over Redis count a KeyError: kombu raises it for a compression that it doesn't know.
+    kinds = [kind for kind in of_transport if kind.__module__ != "builtins" or issubclass(kind, OSError)]
+    return _is_any(error, (OperationalError, BatchPublishError, OSError, *kinds))
 
 
 def hangs(error: BaseException) -> bool:
@@ -167,7 +169,8 @@ def hangs(error: BaseException) -> bool:
 def _is_any(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, kinds):
+        wraps = type(cause) is OperationalError and cause.__cause__ is not None  # kombu's: it is what its cause is
+        if isinstance(cause, kinds) and not wraps:
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -148,8 +148,10 @@ class Claiming:
             chunk: list[tuple[BeatEntry, LoadRequest]] = []
             while left and len(chunk) < CHUNK and (not chunk or time.monotonic() < until):
                 entry = left.pop()
-                chunk.append((entry, entry.load_request(self._beat, now, self._entries.told(entry))))
-            yield chunk
+                with self._entries.alone(entry):
+                    chunk.append((entry, entry.load_request(self._beat, now, self._entries.told(entry))))
+            if chunk:
+                yield chunk
             if time.monotonic() > until:
                 return
 
@@ -187,7 +189,8 @@ class Claiming:
             self._silent.add(entry.name)
             return reply
         if isinstance(reply, Loaded):
-            self._loaded(entry, reply)
+            with self._entries.alone(entry):
+                self._loaded(entry, reply)
         elif isinstance(reply, Superseded):
             self._superseded(entry, reply)
         else:

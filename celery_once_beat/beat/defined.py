@@ -31,6 +31,7 @@ from celery_once_beat.wording import shown, some
 
 from .entries import BeatEntry, Earlier, Entries
 from .garbage import uncollected
+from .guard import guard
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -150,7 +151,7 @@ class Defined:
         for shard, names in enumerate(found):
             if isinstance(names, OnceError):
                 if not isinstance(names, StoreUnavailableError):  # the look says that
-                    self._log_wrong(f"shard {shard}", names)
+                    self._log_wrong(f"shard {shard}", str(names))
                 continue
             self._readable(f"shard {shard}")
             readable[shard] = names
@@ -244,18 +245,16 @@ class Defined:
         for name, known in zip(names, found, strict=True):
             del self._to_read[name]
             try:
-                if known is None:
-                    self._entries.take_out(name)
-                    lost.append(name)
-                elif isinstance(known, StoredDefinition) and known.deleted:
-                    self._entries.take_out(name)  # a look will say so
-                else:
-                    made.append(self._make(raised(known), raised(changes.get(name, []))))
+                with guard(partial(self._leave_out, name)):
+                    if known is None:
+                        self._entries.take_out(name)
+                        lost.append(name)
+                    elif isinstance(known, StoredDefinition) and known.deleted:
+                        self._entries.take_out(name)  # a look will say so
+                    else:
+                        made.append(self._make(raised(known), raised(changes.get(name, []))))
             except StoreUnavailableError as exc:
                 self._to_read[name], away = None, exc
-            except Exception as exc:  # noqa: BLE001  # what its text, its options or a user's codec raise
-                self._entries.take_out(name)
-                self._log_wrong(name, exc)
         self._entries.put_in(made)
         self._log_lost(lost)
         return away
@@ -290,10 +289,9 @@ class Defined:
             if not each.deleted:
                 there.add(each.name)
                 continue
-            try:
+            with guard(partial(self._log_wrong, each.name)):
                 deleted[each.name] = make_defined(self._entries, self._app, each, raised(changes))
-            except Exception as exc:  # noqa: BLE001  # as above
-                self._log_wrong(each.name, exc)
+            if each.name not in deleted:
                 there.add(each.name)
         return deleted, there
 
@@ -301,9 +299,12 @@ class Defined:
         if self._wrong.pop(name, None) is not None:
             self._entries.wrong_stored.pop(name, None)
 
-    def _log_wrong(self, name: str, error: Exception) -> None:
+    def _leave_out(self, name: str, why: str) -> None:
+        self._entries.take_out(name)
+        self._log_wrong(name, why)
+
+    def _log_wrong(self, name: str, why: str) -> None:
         """Log a lasting trouble once."""
-        why = str(error) if isinstance(error, OnceError) else shown(error)
         if self._wrong.get(name) != why:
             self._wrong[name] = self._entries.wrong_stored[name] = why
             logger.error("once: schedule %r is left out: %s", name, why, extra=about("schedule_unreadable", entry=name))

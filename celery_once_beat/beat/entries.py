@@ -30,9 +30,10 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,8 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
 from celery_once_beat.wording import shown, why_no_task
+
+from .guard import TookTooLong, guard, within_time
 
 logger = guarded(get_logger(__name__))
 
@@ -514,11 +517,14 @@ class BeatEntry:
                 start = old.until
         asked = self._asked[1] if self._asked is not None and self._asked[0] == start else None
         try:
-            found = next_start(self.when, start - self.offset, anchor=self.policy.anchor, asked=asked)
+            with within_time():
+                found = next_start(self.when, start - self.offset, anchor=self.policy.anchor, asked=asked)
             return None if found is None else found + self.offset
         except UndecidedError as exc:
             self._asked = start, exc.asked
             raise
+        except TookTooLong as exc:
+            raise ScheduleError(f"{describe(self.when)} can't say when it starts next: {exc}") from None
         except OverflowError:  # past the last datetime
             return None
 
@@ -727,9 +733,9 @@ class Entries:
         """Yield who sets a lease, and its seconds: the app, tasks and entries."""
         yield "once_beat_lease", self._settings.lease
         for task in dict.fromkeys(entry.source.task for entry in self):
-            lease = getattr(self._tasks.get(task), "once_lease", None)
-            if lease:
-                yield f"once_lease of {task}", float(lease)
+            with suppress(TypeError, ValueError):  # no number
+                if lease := float(getattr(self._tasks.get(task), "once_lease", None) or 0.0):
+                    yield f"once_lease of {task}", lease
         for entry in self:
             if entry.policy.lease is not None:
                 yield f"lease of {entry.name}", entry.policy.lease
@@ -750,19 +756,18 @@ class Entries:
         known, self._wrong = self._wrong, {}
         self._size = len(schedule)
         for name, source in list(schedule.items()):
-            entry = self._make_or_log(name, source, known)
-            if entry is None:
-                continue
-            old = kept.get(name)
-            if old is not None and old.definition == entry.definition:
-                old.source = source
-                entry = old
-            elif old is not None and old.fingerprint == entry.fingerprint:
-                entry.taken_over(old)
-            elif old is None and entry.counts_from is None:
-                entry.absent_at = absent_at
-            self._entries[name] = entry
-            entry.out = False
+            with guard(partial(self._leave_out, name, known.get(name))):
+                entry = self.make(name, source)
+                old = kept.get(name)
+                if old is not None and old.definition == entry.definition:
+                    old.source = source
+                    entry = old
+                elif old is not None and old.fingerprint == entry.fingerprint:
+                    entry.taken_over(old)
+                elif old is None and entry.counts_from is None:
+                    entry.absent_at = absent_at
+                self._entries[name] = entry
+                entry.out = False
         self._add_stored(schedule, kept)
         self._heap = [(entry.next, entry.name) for entry in self if entry.next]
         heapq.heapify(self._heap)
@@ -872,15 +877,11 @@ class Entries:
             stored=bool(mark),
         )
 
-    def _make_or_log(self, name: str, source: Any, known: Mapping[str, str]) -> BeatEntry | None:
-        """Return the entry; None where it is left out. ``known``: why some were before, which was logged."""
-        try:
-            return self.make(name, source)
-        except Exception as exc:  # noqa: BLE001  # one wrong entry must not stop the others
-            why = self._wrong[name] = str(exc) if isinstance(exc, OnceError) else shown(exc)
-            if known.get(name) != why:
-                logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))
-            return None
+    def _leave_out(self, name: str, known: str | None, why: str) -> None:
+        """Leave an entry of the schedule out; ``known`` is why it was before, which was logged."""
+        self._wrong[name] = why
+        if known != why:
+            logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))
 
     def _warn_of_untracked(self) -> None:
         self.untracked = sum(not entry.tracked for entry in self)
@@ -978,20 +979,17 @@ class Entries:
 
     def advance(self, entry: BeatEntry, cursor: datetime) -> None:
         """Move an entry to ``cursor`` and give it back, or let it rest where its schedule fails."""
-        try:
+        with self.alone(entry):
             entry.move(cursor)
-        except ScheduleError as exc:
-            self.rest(entry, exc)
-            return
-        self._newest = max(self._newest, cursor)
-        self._unloaded.discard(entry)
-        self._paused.pop(entry.name, None)
-        # After a claim met what it can't read, a load that works says nothing.
-        if not entry.claim_failed:
-            if entry.trouble:
-                logger.info("once: entry %r goes on", entry.name, extra=about("entry_goes_on", entry=entry.name))
-            entry.trouble = ""
-        self.put(entry)
+            self._newest = max(self._newest, cursor)
+            self._unloaded.discard(entry)
+            self._paused.pop(entry.name, None)
+            # After a claim met what it can't read, a load that works says nothing.
+            if not entry.claim_failed:
+                if entry.trouble:
+                    logger.info("once: entry %r goes on", entry.name, extra=about("entry_goes_on", entry=entry.name))
+                entry.trouble = ""
+            self.put(entry)
 
     def loaded(self, entry: BeatEntry, cursor: datetime) -> None:
         """Go on from the store's ``cursor``.
@@ -1099,13 +1097,9 @@ class Entries:
         self._unloaded.discard(entry)
         self._paused.pop(entry.name, None)
 
-    @contextmanager
-    def alone(self, entry: BeatEntry) -> Iterator[None]:
-        """Guard what asks an entry's source: whatever that raises, only this entry rests for it."""
-        try:
-            yield
-        except Exception as exc:  # noqa: BLE001  # a user's options, schedule or zone
-            self.rest(entry, exc if isinstance(exc, OnceError) else shown(exc))
+    def alone(self, entry: BeatEntry) -> AbstractContextManager[None]:
+        """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""
+        return guard(partial(self.rest, entry))
 
     def wake(self, now: float) -> None:
         """End the rests that are over at ``now``, by ``clock.steady``."""

@@ -26,6 +26,7 @@ from celery_once_beat.store import Forgotten, Notice, Order, Published, Store, T
 from celery_once_beat.windows import Window, WindowKey, format_instant, told_id
 
 from .entries import BeatEntry, Entries
+from .guard import guard
 from .reasons import end_words, why_late
 from .server_clock import ServerClock
 
@@ -94,13 +95,10 @@ class Notices:
         return task is not None and steady() < self._refused.get(task, 0.0)
 
     def _try(self, window: WindowKey, step: Callable[[], object]) -> None:
-        """Do a step. What can't be read or written is logged, and stops no other. Raises StoreUnavailableError."""
-        try:
+        """Do a step. What it raises is logged, and stops no other. Raises StoreUnavailableError."""
+        extra = about("window_unreadable", window, owner=self._beat)
+        with guard(lambda why: self._log_once(why, extra), timed=False):
             step()
-        except StoreUnavailableError:
-            raise
-        except OnceError as exc:
-            self._log_once(str(exc), about("window_unreadable", window, owner=self._beat))
 
     def _say_and_tell(self, notice: Notice, entry: BeatEntry, tell: Tell) -> None:
         if self._say(notice, entry, tell):

@@ -42,6 +42,7 @@ from celery_once_beat.wording import shown
 
 from . import broker
 from .entries import BeatEntry
+from .guard import guard
 from .outgoing import OutgoingMessages
 from .results import Results
 from .server_clock import ServerClock
@@ -196,25 +197,24 @@ class Publishing(Scheduler):
     def _publish_one(self, job: Job) -> Sent:
         """Publish one window. Whatever its entry's options raise is that entry's trouble alone."""
         entry = job.entry
-        window = entry.window(job.start, job.attempt, tracked=job.tracked)
-        if job.again or job.tried:
-            source = entry.source
-        else:
-            signals.window_claimed.send(sender=self, window=window)
-            source = self._advance_source(entry)
-        try:
+        window, published = Window(entry.name, job.start, None), Published.IMPOSSIBLE
+        with guard(partial(self._log_unsendable, job, "its message can't be made"), timed=False):
+            window = entry.window(job.start, job.attempt, tracked=job.tracked)
+            if job.again or job.tried:
+                source = entry.source
+            else:
+                signals.window_claimed.send(sender=self, window=window)
+                source = self._advance_source(entry)
             published = self._send(source, window, job)
-        except Exception as exc:  # noqa: BLE001  # what a user's options, entry or scheduler raise
-            published, why = Published.IMPOSSIBLE, shown(exc)
-            if self._unsendable.get(entry.name) != why:
-                self._unsendable[entry.name] = why
-                logger.error(
-                    "once: entry %r: its message can't be made: %s",
-                    entry.name,
-                    why,
-                    extra=about("entry_unsendable", window),
-                )
         return Sent(job, window, published)
+
+    def _log_unsendable(self, job: Job, what: str, why: str) -> None:
+        """Say what of an entry's messages fails, each reason once."""
+        name = job.entry.name
+        if self._unsendable.get(name) != why:
+            self._unsendable[name] = why
+            key = WindowKey(name, job.start)
+            logger.error("once: entry %r: %s: %s", name, what, why, extra=about("entry_unsendable", key))
 
     def on_published(self, entry: BeatEntry, window: Window, *, again: bool) -> None:
         """Called when a window's message is out; ``again``: it was recovered, or ordered. Does nothing. Must not raise.
@@ -259,7 +259,8 @@ class Publishing(Scheduler):
             if published == Published.SENT:
                 signals.window_published.send(sender=self, window=window, again=job.again)
                 if not job.entry.stored:
-                    self.on_published(job.entry, window, again=job.again)
+                    with guard(partial(self._log_unsendable, job, "on_published raised"), timed=False):
+                        self.on_published(job.entry, window, again=job.again)
             if job.tracked:
                 confirmations.append(self._confirmation(job, published))
         self._confirm(confirmations)
@@ -435,6 +436,7 @@ class Publishing(Scheduler):
             return source
         try:
             self.reserve(source)
+            entry.advanced(self.schedule.get(entry.name, source))
         except Exception:
             if not self._reserve_failed:
                 logger.exception(
@@ -445,7 +447,6 @@ class Publishing(Scheduler):
             self._reserve_failed = True
         else:
             self._reserve_failed = False
-        entry.advanced(self.schedule.get(entry.name, source))
         return source
 
     # -- the broker -------------------------------------------------------------------------------------------

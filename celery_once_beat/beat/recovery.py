@@ -233,7 +233,8 @@ class Recovery:
                 continue
             self._logged.pop(str(window), None)
             if isinstance(reply, Taken):
-                jobs.append(self._overdue(entry, window, reply))
+                with self._entries.alone(entry):
+                    jobs.append(self._overdue(entry, window, reply))
             elif reply in (Unchanged("put off"), Unchanged("waits")):
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -28,13 +29,14 @@ from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
 from celery_once_beat.store import BeatReport, Closed, Lookup, Store, check_client
 from celery_once_beat.windows import Window, WindowKey, format_instant
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import failure_words, shown
 
 from . import broker
 from .claiming import CHUNK, Claiming
 from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
+from .guard import TookTooLong, guard
 from .heartbeat_file import HeartbeatFile
 from .notices import Notices
 from .publishing import SLICE, Job, Publishing, Sent
@@ -99,7 +101,8 @@ class OnceSchedulerMixin(Publishing):
         self._uncertain = False
         self._checked = self._names_checked = False
         self._backoff = _BACKOFF[0]
-        self._broken = ""
+        #: Why ticks fail, and since when (``clock.steady``); '' while they don't.
+        self._failing, self._failing_since = "", 0.0
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -211,24 +214,33 @@ class OnceSchedulerMixin(Publishing):
             delay = self._tick()
         except OnceError as exc:
             delay = self._store_away(exc)
-        except Exception as exc:  # noqa: BLE001  # the base's, or a bug
+        except (Exception, TookTooLong) as exc:  # noqa: BLE001  # the base's, or a bug
             delay = self._tick_failed(exc)
         finally:
             self._ticking = False
         return 0.0 if self._closed else delay
 
-    def _tick_failed(self, error: Exception) -> float:
-        """Go on at the next tick, from what the store knows: a beat that ended would run nothing."""
-        why = shown(error)
-        if why != self._broken:
-            self._broken = why
+    def _tick_failed(self, error: BaseException) -> float:
+        """Go on at the next tick, from what the store knows: a beat that ended would run nothing.
+
+        The beat lives: it says that its ticks fail, which ``ping``, ``status``, ``doctor`` and the metrics show.
+        """
+        why = failure_words(error, self.store.settings.failure_text) or "an error"
+        if not self._failing:
+            self._failing_since = steady()
+        if why != self._failing:
+            self._failing = why
             logger.error(
                 "once: a tick failed: %s. If that isn't the base scheduler's, please report it",
-                why,
+                shown(error),
                 exc_info=error,
                 extra=about("tick_failed", owner=self.beat_id),
             )
+        self._heartbeat_file.remove()
         self.entries.restart()
+        with suppress(Exception):  # an outage of Redis is the next look's to say
+            self._recovery.look(self._report())
+        self._recovery.hurry()
         return self._again_in()
 
     def _again_in(self) -> float:
@@ -260,22 +272,32 @@ class OnceSchedulerMixin(Publishing):
             raise away
         if not self._uncertain:
             self._backoff = _BACKOFF[0]
-            self._broken = ""
             if looks:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
                 self._store_back()
+                self._ticks_work()
         if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
             self._recovery.hurry()
             return 0.0
         return delay
+
+    def _ticks_work(self) -> None:
+        if self._failing:
+            logger.warning(
+                "once: ticks work again, after %.1f s",
+                steady() - self._failing_since,
+                extra=about("ticks_work", owner=self.beat_id),
+            )
+            self._failing = ""
+            self._recovery.hurry()  # to say so
 
     def _look(self) -> StoreUnavailableError | None:
         """Say that this beat lives and which definitions it has; see to what is overdue.
 
         Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
         """
-        looked_at = self._heartbeat_file.looks()
+        looked_at = 0.0 if self._failing else self._heartbeat_file.looks()
         overdue = self._recovery.look(self._report())
-        if self._recovery.heard:
+        if self._recovery.heard and not self._failing:
             self._heartbeat_file.heard(looked_at)
         # A beat that wins nothing has no other write that says whether replicas are back.
         self._uncertain &= not self._recovery.certain
@@ -331,9 +353,13 @@ class OnceSchedulerMixin(Publishing):
         """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
         if self._checked:
             return
-        settings, conf = self.store.settings, self.app.conf
         info, trouble = Lookup(self.store).server()
         self._checked = True
+        with guard(lambda why: logger.debug("once: not checked: %s", why), timed=False):
+            self._warn_of_setup(info, trouble)
+
+    def _warn_of_setup(self, info: dict[str, Any], trouble: str) -> None:
+        settings, conf = self.store.settings, self.app.conf
         findings = [] if trouble else list(checks.server_findings(info, settings))
         named = ((entry.name, entry.source.task) for entry in self.entries)
         findings += checks.moment_findings(named, self.clock.now(), socket.gethostname())
@@ -377,7 +403,14 @@ class OnceSchedulerMixin(Publishing):
         lag = max((now - due).total_seconds() if due else 0.0, self._claiming.behind, 0.0)
         entries = self.entries
         return BeatReport(
-            self.clock.offset, lag, len(entries), entries.untracked, __version__, unloaded=entries.still_unloaded
+            self.clock.offset,
+            lag,
+            len(entries),
+            entries.untracked,
+            __version__,
+            unloaded=entries.still_unloaded,
+            failing=self._failing,
+            failing_for=steady() - self._failing_since if self._failing else 0.0,
         )
 
     def _claim_due(self) -> float:
@@ -419,7 +452,8 @@ class OnceSchedulerMixin(Publishing):
         claims = self._claiming.claim(self.schedule, now)
         self._changed |= claims.replaced
         for entry in claims.lost:
-            self._advance_source(entry)
+            with self.entries.alone(entry):
+                self._advance_source(entry)
         for window, count in claims.missed:
             signals.window_missed.send(sender=self, window=window, count=count)
             signals.window_closed.send(sender=self, window=window, outcome="missed", count=count)
@@ -586,11 +620,11 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         # The base would ask for the time at each entry, which takes it longer than all the rest.
         now = self.app.now()
         for name, entry in entries.items():
-            try:
+            with guard(partial(_log_left_out, name)):
                 known = entry if isinstance(entry, ScheduleEntry) else {"last_run_at": now, **entry}
                 made[name] = self._maybe_entry(name, known)  # type: ignore[attr-defined]  # celery-types lacks it
-            except Exception as exc:  # noqa: BLE001  # whatever a user's entry raises
-                logger.error(
-                    "once: entry %s is left out: %s", shown(name), shown(exc), extra=about("entry_wrong", entry=name)
-                )
         return made
+
+
+def _log_left_out(name: object, why: str) -> None:
+    logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))

@@ -89,6 +89,10 @@ def _findings(project: Project) -> Iterator[Finding]:
         and (account := overview.entries[entry.entry].account) is not None
     )
     yield from checks.alias_findings(made)
+    for beat in report.beats:
+        if beat.trouble:
+            advice = "its log says where; if that isn't the base scheduler's, please report it"
+            yield Finding("ticks", "warn", f"beat {beat.beat}: {beat.trouble}", advice)
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
     yield from _workers(report)
     yield from _entries(project, report)

@@ -39,7 +39,8 @@ def ping(
 ) -> None:
     """Exit with 0 where a beat lives, else with 1.
 
-    For probes. A beat lives if Redis has heard of it in the last 15 seconds. A beat's container asks for its own beat:
+    For probes. A beat lives if Redis has heard of it in the last 15 seconds. One whose ticks fail counts as none. A
+    beat's container asks for its own beat:
     --beat $HOSTNAME, or --file, which needs no app (-A) and costs less. Exits with 69 where Redis doesn't answer; with
     --file, where it doesn't answer the beat.
 
@@ -74,7 +75,7 @@ def _look_at(ctx: click.Context, file: str, *, json_: bool) -> None:
         click.echo(f"Redis has heard of this beat {span(heard)} ago")
     else:
         last = "" if heard is None else f", the last time {span(heard)} ago"
-        click.echo(f"Redis doesn't hear of a beat, by {printable(file)}{last}", err=True)
+        click.echo(f"Redis doesn't hear of a beat, or its ticks fail, by {printable(file)}{last}", err=True)
     if not alive:
         ctx.exit(os.EX_UNAVAILABLE if looks is not None and looks <= _HANGS else 1)
 
@@ -90,20 +91,26 @@ def _age(file: str) -> float | None:
 
 def _ask_redis(ctx: click.Context, beat: str | None, *, json_: bool) -> None:
     from celery_once_beat.identity import is_of
+    from celery_once_beat.status import BeatStatus
 
     from .context import open_project
     from .output import plain, print_json
 
     with open_project(ctx) as project:
-        alive = project.store.beats()
-    found = [name for name in alive if beat is None or is_of(name, beat)]
+        alive = [BeatStatus.of(seen) for seen in project.lookup.beats()[2]]
+    asked = [each for each in alive if beat is None or is_of(each.beat, beat)]
+    found = [each.beat for each in asked if not each.failing]
+    failing = {each.beat: each.trouble for each in asked if each.failing}
     if json_:
-        print_json({"alive": bool(found), "beats": found})
-    elif found:
-        click.echo("\n".join(map(plain, found)))
+        print_json({"alive": bool(found), "beats": found, "failing": failing})
     else:
-        whose = "no beat lives" if beat is None else f"no beat {beat} lives"
-        click.echo(f"{whose}; alive: {', '.join(map(plain, alive)) or 'none'}", err=True)
+        for name in found:
+            click.echo(plain(name))
+        for name, trouble in failing.items():
+            click.echo(f"{plain(name)}: {plain(trouble)}", err=True)
+        if not asked:
+            whose = "no beat lives" if beat is None else f"no beat {beat} lives"
+            click.echo(f"{whose}; alive: {', '.join(plain(each.beat) for each in alive) or 'none'}", err=True)
     if not found:
         ctx.exit(1)
 

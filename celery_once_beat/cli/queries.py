@@ -43,7 +43,8 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
 
     Entries that need attention come first.
 
-    Exits with 1 where no beat lives, or entries stand still, since the Redis server's clock went back.
+    Exits with 1 where no beat lives, the ticks of one fail, or entries stand still, since the Redis server's clock went
+    back.
     """
     with open_project(ctx, scheduler) as project:
         report = _look(project)
@@ -51,7 +52,7 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
             print_json(as_json(report))
         else:
             _print_status(report, project.zone)
-    if report.behind or not report.beats:
+    if report.behind or not report.beats or any(beat.failing for beat in report.beats):
         ctx.exit(1)
 
 
@@ -105,6 +106,9 @@ def _print_beats(beats: Sequence[BeatStatus]) -> None:
         ["BEAT", "HEARD", *(name.upper() for name in beats[0].says)],
         [[plain(beat.beat), f"{span(beat.heard)} ago", *map(plain, beat.says.values())] for beat in beats],
     )
+    for beat in beats:
+        if beat.trouble:
+            click.secho(f"{plain(beat.beat)}: {plain(beat.trouble)}", fg="red")
     apps = sorted({beat.app for beat in beats if beat.app is not None})
     if len(apps) > 1:
         click.secho(f"Beats of {len(apps)} apps use the same keys: {plain(', '.join(apps))}; see doctor.", fg="yellow")

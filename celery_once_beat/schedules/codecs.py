@@ -259,7 +259,7 @@ def _read_field(name: str, value: Any) -> Any:
 
 
 def _write_solar(sun: Any, _zone: tzinfo | None) -> Fields:
-    return {"event": sun.event, "lat": sun.lat, "lon": sun.lon}
+    return {"event": sun.event, "lat": float(sun.lat), "lon": float(sun.lon)}  # of a database they are decimals
 
 
 def _read_solar(fields: Fields) -> BaseSchedule:

@@ -18,6 +18,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown, why_no_task
 
 from .codecs import check_known, read_schedule, write_schedule
+from .options import check_options
 from .strict_json import MOST_TEXT, read_object
 
 __all__ = ("Change", "Definition", "Schedule", "check_name", "check_words")
@@ -131,6 +132,7 @@ class Definition:
         self.check_tasks(settings)
         EntryPolicy.of(name, dict(self.once), task, settings)
         Timing.of(name, dict(self.options), task, zone)
+        check_options(self.options, task)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,16 +58,17 @@ class LoadedDefinition:
         said: dict[str, Any] = {"task": self.task[:_MOST]}
         try:
             schedule = write_schedule(self.schedule, any_nowfun=True)
-        except SettingError:
-            schedule = {}
-        if schedule and len(json.dumps(schedule)) <= _MOST_SCHEDULE:
+            readable = len(json.dumps(schedule, allow_nan=False)) <= _MOST_SCHEDULE
+        except Exception:  # noqa: BLE001  # it can't be written, or a user's codec can't; what it writes isn't JSON
+            readable = False
+        if readable:
             said["schedule"] = schedule
         else:
             said["says"] = self.says[:_MOST]
         said |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
         if self.anchor is not None:
             said["anchor"] = self.anchor.isoformat()
-        return json.dumps(said, separators=(",", ":"))
+        return json.dumps(said, separators=(",", ":"), default=str)
 
     @classmethod
     @lru_cache(maxsize=4096)  # many entries have the same

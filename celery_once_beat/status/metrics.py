@@ -246,6 +246,8 @@ class OnceCollector(Collector):
 
 def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
     yield _gauge("beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats))
+    failing = sum(bool(beat.failing) for beat in beats)
+    yield _gauge("beats_failing", "Beats that live and whose ticks fail: they claim and publish nothing.", failing)
     lags = [beat.lag for beat in beats if beat.lag is not None]
     if lags:
         yield _gauge("lag_seconds", "How late the latest beat is with what is due.", max(lags))

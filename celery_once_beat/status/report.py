@@ -56,6 +56,9 @@ class BeatStatus:
     unloaded: int | None = None
     #: Of which app it is.
     app: str | None = None
+    #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
+    failing: str = ""
+    failing_for: float = 0.0
 
     @classmethod
     def of(cls, seen: BeatSeen) -> BeatStatus:
@@ -72,6 +75,11 @@ class BeatStatus:
             "entries": None if self.entries is None else str(self.entries),
             "version": self.version,
         }
+
+    @property
+    def trouble(self) -> str:
+        """That its ticks fail, and why, on one line; '' where they don't."""
+        return self.failing and f"its ticks fail, for {span(self.failing_for)}: {printable(self.failing)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ _MS = timedelta(milliseconds=1)
 #: The fields of a definition's hash that are read; see ``lua/pieces/definition.lua``.
 DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
 _LONGEST_WORDS = 1000
+#: Most characters of why a beat's ticks fail.
+_MOST_FAILURE = 200
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
 
@@ -529,7 +531,7 @@ def read_report(words: str | None, text: str | None) -> model.BeatReport | None:
 def _checked(value: object, kind: object) -> Any:
     """Return a value of a report's JSON; raises ValueError if it isn't of its field's type, ``kind``."""
     if kind == "str" and isinstance(value, str):
-        return value[:64]
+        return value[:_MOST_FAILURE]
     if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
         return int(value) if kind == "int" else float(value)
     raise ValueError(f"found {value!r:.40}, expected {kind}")

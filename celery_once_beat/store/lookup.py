@@ -183,7 +183,7 @@ class Lookup:
         With ``and_loaded`` at all entries that beats have loaded, too, and at the workers. ``before`` is what the last
         look of this kind found: only what has changed since is read again.
         """
-        now, latency, beats = self._beats()
+        now, latency, beats = self.beats()
         loaded = self._loaded(before) if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
@@ -279,7 +279,8 @@ class Lookup:
 
     # -- beats ------------------------------------------------------------------------------------------------
 
-    def _beats(self) -> tuple[datetime, float, list[BeatSeen]]:
+    def beats(self) -> tuple[datetime, float, list[BeatSeen]]:
+        """Return the server's time, the seconds of a round trip, and the beats that live."""
         keys = self._keys.of_beats
         scores, words, reports = self._trip.read(
             [

@@ -504,6 +504,9 @@ class BeatReport:
     version: str
     #: How many of its entries it has yet to load.
     unloaded: int = 0
+    #: Why its ticks fail, so that it does nothing; '' where they don't. And for how long they have.
+    failing: str = ""
+    failing_for: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
 
 from apps.once_app import app
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 NAN = float("nan")
 
@@ -41,6 +43,17 @@ class Mute(Remaining):
 
     def __repr__(self):
         raise RuntimeError("no name")
+
+
+class Hangs(BaseSchedule):
+    """Never answers; what it calls raises nothing that it doesn't catch."""
+
+    def remaining_estimate(self, last_run_at):
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:  # noqa: BLE001
+                continue
 
 
 class Nowhere(tzinfo):
@@ -99,6 +112,7 @@ ODD = {
     "each microsecond": lambda: schedule(timedelta(microseconds=1)),
     "each microsecond of its own": lambda: Remaining(timedelta(microseconds=1)),
     "zero interval": lambda: schedule(timedelta(0)),
+    "hangs": Hangs,
     "mute": lambda: Mute(timedelta(seconds=1)),
     "no schedule": lambda: {"schedule": "whenever"},
     "no such field": lambda: {"schedule": 1.0, "shedule": 1.0},
@@ -121,6 +135,7 @@ ODD = {
     "headers words": lambda: with_options(headers="a: 1"),
     "unreadable": lambda: {"schedule": timedelta(seconds=1), "options": Unreadable(queue="nobody")},
     # They never start, and nothing is wrong with that.
+    "solar": lambda: solar("sunrise", Decimal("52.520000"), Decimal("-150.400000")),  # as a database has it
     "never": february_31,
     "in ten thousand years": lambda: schedule(timedelta(days=3_650_000)),
     "far": lambda: Remaining(timedelta.max),

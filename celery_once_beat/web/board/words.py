@@ -103,6 +103,8 @@ def next_start(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
 def beat_words(beat: BeatStatus) -> str:
     """What a beat that lives says of itself."""
     parts = [f"{name} {plain(value)}" for name, value in beat.says.items() if value is not None]
+    if beat.trouble:
+        parts.insert(0, plain(beat.trouble))
     if beat.heard >= _SILENT:
         parts.append(f"silent for {beat.heard:.0f} s")
     return ", ".join(parts)

@@ -1,0 +1,91 @@
+"""The guard around whatever belongs to one entry: its definition, schedule, options, task, hooks.
+
+What it raises, or that it takes too long, is that entry's trouble alone. A limit on time needs a signal, which Python
+takes between two steps of Python code, or while a call waits. So it holds in the main thread, where ``celery beat``
+runs, not in a beat within a worker's thread, and not in C code that never returns. An application that uses SIGALRM
+itself keeps it, and has no limit. What is published isn't limited: a connection mustn't be cut off in the middle.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.wording import shown
+
+__all__ = ("TookTooLong", "guard", "within_time")
+
+#: Seconds between two ticks of the clock, and how many are too many. Ticks of a time in which the process stood still
+#: come as one, so that it may be frozen for an hour anywhere.
+_TICK = 0.2
+_MOST_TICKS = 5
+
+
+class TookTooLong(BaseException):  # no Exception, so that what a user's code catches doesn't swallow it
+    """What belongs to one entry took too long."""
+
+
+class _Clock:
+    """Counts while a block runs, in the main thread."""
+
+    def __init__(self) -> None:
+        self.running = False
+        self._ticks = 0
+
+    def start(self) -> bool:
+        """Begin to count; False where it can't, or counts already."""
+        if self.running or threading.current_thread() is not threading.main_thread():
+            return False
+        if signal.getsignal(signal.SIGALRM) != self._tick:
+            if signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
+                return False
+            signal.signal(signal.SIGALRM, self._tick)
+        self.running, self._ticks = True, 0
+        signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+        return True
+
+    def stop(self) -> None:
+        self.running = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _tick(self, *_: object) -> None:
+        self._ticks += 1
+        if self.running and self._ticks >= _MOST_TICKS:
+            raise TookTooLong(f"it took longer than {_TICK * _MOST_TICKS:g} s")
+
+
+_clock = _Clock()
+
+
+@contextmanager
+def within_time() -> Iterator[None]:
+    """Raise TookTooLong where the block takes longer than a second; again and again, until the block ends."""
+    started = _clock.start()
+    try:
+        yield
+    finally:
+        if started:
+            _clock.stop()
+
+
+@contextmanager
+def guard(failed: Callable[[str], object], *, timed: bool = True) -> Iterator[None]:
+    """Call ``failed`` with why the block raised, or took longer than a second where it is ``timed``.
+
+    StoreUnavailableError goes through: it concerns all entries.
+    """
+    try:
+        if timed:
+            with within_time():
+                yield
+        else:
+            yield
+    except StoreUnavailableError:
+        raise
+    except TookTooLong as exc:
+        failed(str(exc))
+    except Exception as exc:  # noqa: BLE001  # whatever a user's code raises
+        failed(str(exc) if isinstance(exc, OnceError) else shown(exc))

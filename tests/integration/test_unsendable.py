@@ -1,0 +1,69 @@
+"""Options by which no message can be made: refused when they are set, else their windows fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from processes import wait_until
+from system import System
+
+from celery_once_beat import OnceTask, Schedules
+from celery_once_beat.errors import SettingError
+from celery_once_beat.schedules import every
+
+#: What a schedule of the code may set, and a stored one may not.
+REFUSED: dict[str, dict[str, Any]] = {
+    "compression": {"compression": "nope"},
+    "serializer": {"serializer": "nope"},
+    "serializer of another type": {"serializer": ["json"]},
+    "args": {"args": [1]},
+    "kwargs": {"kwargs": {}},
+    "producer": {"producer": "x"},
+    "task_id": {"task_id": "x"},
+    "misspelt": {"prioritty": 1},
+}
+
+
+def test_a_message_that_can_not_be_made_fails(system: System) -> None:
+    """Each try counts as an attempt: after max_attempts the window has failed, and the next one is claimed."""
+    bad = {name: options for name, options in REFUSED.items() if name in ("compression", "serializer", "args")}
+    system.entries = {
+        name: {"task": "apps.once_app.work", "every": 5.0, "options": {**options, "once": {"max_attempts": 2}}}
+        for name, options in bad.items()
+    }
+    beat = system.beat().wait_ready()
+    wait_until(lambda: all(system.outcomes(name).get("failed") for name in bad), "a window of each has failed", 60)
+    beat.stop()
+    assert system.ledger.read("start") == []
+
+
+@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_when_it_is_set(options: dict[str, Any], redis_url: str) -> None:
+    """By name, before anything is written."""
+    with Celery("tests", broker=redis_url, set_as_current=False, task_cls=OnceTask) as app:
+        schedules = Schedules(app)
+        with pytest.raises(SettingError, match=next(iter(options))):
+            schedules.set("bad", task="proj.work", schedule=every("1h"), options=options)
+        assert schedules.get("bad") is None
+
+
+def test_what_a_task_of_ones_own_takes(redis_url: str) -> None:
+    """An apply_async of one's own may take any option, but none that beat gives itself."""
+
+    class Tenants(OnceTask):
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            return super().apply_async(*args, headers={"tenant": options.pop("tenant", None)}, **options)
+
+    with Celery("tests", broker=redis_url, set_as_current=False) as app:
+
+        @app.task(name="proj.work", base=Tenants)
+        def work() -> None:
+            """Nothing."""
+
+        schedules = Schedules(app)
+        set_ = schedules.set("good", task="proj.work", schedule=every("1h"), options={"tenant": "a", "priority": 1})
+        assert set_.options["tenant"] == "a"
+        with pytest.raises(SettingError, match="producer"):
+            schedules.set("bad", task="proj.work", schedule=every("1h"), options={"producer": "x"})
