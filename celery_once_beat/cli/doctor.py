@@ -95,6 +95,8 @@ def _findings(project: Project) -> Iterator[Finding]:
             yield Finding("ticks", "warn", f"beat {beat.beat}: {beat.trouble}", advice)
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
     yield from _workers(report)
+    for trouble in report.unreadable:
+        yield Finding("keys", "warn", f"unreadable: {trouble}", "delete it, or change once_beat_key_prefix")
     yield from _entries(project, report)
 
 

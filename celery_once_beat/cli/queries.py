@@ -88,6 +88,8 @@ def _print_status(report: Report, zone: tzinfo) -> None:
     click.echo()
     _print_beats(report.beats)
     _print_workers(report)
+    for trouble in report.unreadable:
+        click.secho(f"Unreadable: {plain(trouble)}", fg="yellow")
     if report.code:
         click.secho(plain(f"{report.code}."), fg="yellow")
     click.echo()

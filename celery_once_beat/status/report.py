@@ -241,6 +241,8 @@ class Report:
     idle_queues: tuple[IdleQueue, ...] = ()
     #: By what this process's code differs from what the beats run, in one line; '' where it doesn't.
     code: str = ""
+    #: What can't be read in Redis and belongs to no entry of these; not escaped.
+    unreadable: tuple[str, ...] = ()
 
 
 def as_json(value: Any) -> Any:
@@ -316,6 +318,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, told: Told | None 
         _workers(overview, looks),
         tuple(idle.values()),
         str(differs),
+        overview.unreadable,
     )
 
 

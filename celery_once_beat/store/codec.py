@@ -28,6 +28,8 @@ _MS = timedelta(milliseconds=1)
 #: The fields of a definition's hash that are read; see ``lua/pieces/definition.lua``.
 DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
 _LONGEST_WORDS = 1000
+_MOST_NUMBER = 10**15
+_WHOLE = re.compile(r"-?\d{1,15}", re.ASCII)
 #: Most characters of why a beat's ticks fail.
 _MOST_FAILURE = 200
 #: Seconds, some 3000 years.
@@ -68,18 +70,18 @@ def read_or_who(read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T | mod
 
 def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     if reply[0] == "superseded":
-        return model.Superseded(reply[1], int(reply[2]), *reply[3:])
+        return model.Superseded(reply[1], whole(reply[2]), *reply[3:])
     cursor = parse_instant(reply[1])
     # Mostly the same, and beats keep both.
     since = cursor if reply[5] == reply[1] else parse_instant(reply[5])
-    return model.Loaded(cursor, int(reply[2]), reply[3], bool(reply[4]), since)
+    return model.Loaded(cursor, whole(reply[2]), reply[3], bool(reply[4]), since)
 
 
 def read_change(reply: list[Any]) -> model.ChangeReply:
     match reply[0]:
         case "done" | "same":
-            paused = len(reply) > 3 and bool(int(reply[3]))  # noqa: PLR2004  # a deletion says nothing of it
-            return model.Changed(int(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
+            paused = len(reply) > 3 and bool(whole(reply[3]))  # noqa: PLR2004  # a deletion says nothing of it
+            return model.Changed(whole(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
         case "conflict":
             return model.Conflict(_definition("", as_mapping(reply[1:])) if reply[1:] else None)
     return model.Unknown()
@@ -118,7 +120,7 @@ def _definition(name: str, values: dict[str, str]) -> model.StoredDefinition:
     return model.StoredDefinition(
         name,
         values["text"],
-        int(values["version"]),
+        whole(values["version"]),
         _mark(values["mark"]),
         parse_instant(values["since"]),
         parse_instant(values["at"]),
@@ -154,7 +156,7 @@ def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
         try:
             version, at, _, what, words, replaced = text.split("\n")
             by, note = _read_words(words)
-            records.append(model.ChangeRecord(int(version), parse_instant(at), _word(what), by, note, replaced))
+            records.append(model.ChangeRecord(whole(version), parse_instant(at), _word(what), by, note, replaced))
         except ValueError as exc:
             return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
     return records
@@ -166,7 +168,7 @@ def write_order(order: model.Order) -> str:
 
 
 def read_orders(key: str, reply: Any) -> list[model.OrderRecord] | OnceError:
-    """Read the log of orders, ``key``, newest first."""
+    """Read the log of orders, ``key``, newest first. What is no order is named in the place of one."""
     if isinstance(reply, OnceError):
         return reply
     records = []
@@ -174,9 +176,10 @@ def read_orders(key: str, reply: Any) -> list[model.OrderRecord] | OnceError:
         try:
             said = json.loads(text.partition(" ")[2])
             known = {field.name: _text(said[field.name]) for field in fields(model.Order)}
-            records.append(model.OrderRecord(instant(int(at)), model.Order(**known)))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as exc:
-            return StoreDataError(f"the key {key!r} holds what is no order: {shown(exc)}; delete it")
+            records.append(model.OrderRecord(instant(at), model.Order(**known)))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            note = f"the key {key!r} holds what is no order: {shown(text)}; delete it (ZREM)"
+            records.append(model.OrderRecord(EPOCH, model.Order("unreadable", "", "", note, "")))
     return records
 
 
@@ -186,22 +189,26 @@ def _text(value: object) -> str:
     return value[:_LONGEST_WORDS]
 
 
-def read_numbers(key: str, reply: Any) -> dict[str, int] | OnceError:
-    """Read names with the numbers of their last changes, of the zset ``key``."""
+def read_numbers(reply: Any) -> dict[str, int] | OnceError:
+    """Read names with the numbers of their last changes."""
     if isinstance(reply, OnceError):
         return reply
+    return {name: _whole_or_0(score) for name, score in as_pairs(reply)}  # 0: it is read as if it had changed
+
+
+def _whole_or_0(score: float) -> int:
     try:
-        return {name: int(number) for name, number in as_pairs(reply)}
-    except (ValueError, OverflowError) as exc:
-        return StoreDataError(f"the key {key!r} has no numbers of changes: {exc}")
+        return whole(score)
+    except ValueError:
+        return 0
 
 
 def read_claim(reply: list[Any]) -> model.ClaimReply:
     match reply[0]:
         case "claimed":
-            return model.Claimed(int(reply[1]), _instant_or_none(reply[2]), int(reply[3]))
+            return model.Claimed(whole(reply[1]), _instant_or_none(reply[2]), whole(reply[3]))
         case "moved":
-            return model.Moved(parse_instant(reply[1]), int(reply[2]))
+            return model.Moved(parse_instant(reply[1]), whole(reply[2]))
         case "paused":
             return model.Paused()
         case "superseded":
@@ -221,7 +228,7 @@ def read_confirm(reply: list[Any]) -> model.ConfirmReply:
 def read_take(reply: list[Any]) -> model.TakeReply:
     match reply[0]:
         case "taken":
-            turn, retry, attempts, expires, publishes, ordered = map(int, reply[1:7])
+            turn, retry, attempts, expires, publishes, ordered = map(whole, reply[1:7])
             return model.Taken(turn, retry, attempts, _instant_or_none(expires), publishes, _instant_or_none(ordered))
         case "closed":
             return model.Closed(reply[1])
@@ -231,7 +238,7 @@ def read_take(reply: list[Any]) -> model.TakeReply:
 def read_backfill(reply: list[Any]) -> model.Claimed | model.Open | model.Unknown:
     match reply[0]:
         case "claimed":
-            return model.Claimed(int(reply[1]), _instant_or_none(reply[2]), ordered=_instant_or_none(reply[3]))
+            return model.Claimed(whole(reply[1]), _instant_or_none(reply[2]), ordered=_instant_or_none(reply[3]))
         case "open":
             return model.Open()
     return model.Unknown()
@@ -256,7 +263,7 @@ def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed 
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Buffered:
     if isinstance(reply, str):
         _begun, fence, attempt, last_done, overlap = reply.split(" ", 4)
-        return model.Begun(int(fence), int(attempt), parse_instant(last_done) if last_done else None, overlap)
+        return model.Begun(whole(fence), whole(attempt), parse_instant(last_done) if last_done else None, overlap)
     if reply[0] == "closed":
         return model.Closed(reply[1], _called(reply), "".join(reply[3:4]))
     if reply[0] == "buffered":
@@ -276,7 +283,7 @@ def read_park(reply: list[Any]) -> model.Parked | model.Unchanged:
 
 def read_call(reply: list[Any]) -> model.Called | model.Unchanged:
     if reply[0] == "call":
-        return model.Called(int(reply[1]), reply[2])
+        return model.Called(whole(reply[1]), reply[2])
     return model.Unchanged("out" if reply[0] == "out" else "")
 
 
@@ -311,7 +318,7 @@ def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.
     if isinstance(reply, list) and reply[0] == "finished":
         return model.Finished(parse_instant(reply[1]))
     if isinstance(reply, list):
-        return model.Again(int(reply[1]) / 1000, _called(reply))
+        return model.Again(whole(reply[1]) / 1000, _called(reply))
     return model.Finished() if reply == "finished" else model.Stale()
 
 
@@ -326,8 +333,8 @@ def read_receive(reply: list[Any]) -> model.Confirmed | model.Unchanged:
 
 
 def read_heartbeat(reply: list[Any]) -> model.Heartbeat:
-    now = EPOCH + timedelta(seconds=int(reply[0]), microseconds=int(reply[1]))
-    return model.Heartbeat(now, tuple(reply[3:]), bool(int(reply[2])))
+    now = EPOCH + timedelta(seconds=whole(reply[0]), microseconds=whole(reply[1]))
+    return model.Heartbeat(now, tuple(reply[3:]), bool(whole(reply[2])))
 
 
 def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
@@ -352,11 +359,11 @@ def read_tell(reply: list[Any]) -> model.TellReply:
     window = _read_open(account) if account else None
     of_turn = window is not None and window.waits == "turn"
     return model.Tell(
-        turn=int(turn),
+        turn=whole(turn),
         ended=_read_ended(ended) if ended else None,
         open=window,
         run={"run": "running", "wait": "waiting"}.get(kind, ""),
-        retry=int(number) if kind == "wait" else None,
+        retry=whole(number) if kind == "wait" else None,
         deadline=instant(float(deadline)) if deadline else None,
         unconsumed=trying == "1",
         failure=failure,
@@ -371,7 +378,7 @@ def read_tell(reply: list[Any]) -> model.TellReply:
 def _read_ended(text: str) -> model.Ended:
     """Read how a window ended; see ``e:<start>`` in ``lua/pieces/notices.lua``."""
     outcome, at, attempts, failure = text.split(" ", 3)
-    return model.Ended(_word(outcome), instant(at), int(attempts), failure)
+    return model.Ended(_word(outcome), instant(at), whole(attempts), failure)
 
 
 def read_word(reply: list[Any]) -> str:
@@ -403,7 +410,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
     loaders = values.get("loaders", "").split(" ")
 
     def counted(prefix: str) -> dict[str, int]:
-        return {_word(name[2:]): int(value) for name, value in values.items() if name.startswith(prefix)}
+        return {_word(name[2:]): whole(value) for name, value in values.items() if name.startswith(prefix)}
 
     return model.EntryAccount(
         cursor=parse_instant(values["cursor"]),
@@ -412,7 +419,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         last_done=parse_instant(values["last_done"]) if values.get("last_done") else None,
         paused=values.get("paused") == "1",
         last_begun=_instant_or_none(values.get("fence", 0)),
-        refused=int(values.get("refused", 0)),
+        refused=whole(values.get("refused", 0)),
         counts=counted("c:"),
         apart=counted("x:"),
         open={parse_instant(name[2:]): _read_open(text) for name, text in values.items() if name.startswith("w:")},
@@ -422,8 +429,8 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         loaders=dict(zip(loaders[::3], loaders[1::3], strict=False)),
         discarded=_read_discarded(values.get("discarded", "")),
         times=_read_times(key, values.get("times", "0 0 0")),
-        late=int(values.get("late", 0)),
-        deadline=int(values.get("tells", "0").partition(" ")[0]) / 1000 or None,
+        late=whole(values.get("late", 0)),
+        deadline=whole(values.get("tells", "0").partition(" ")[0]) / 1000 or None,
         unconsumed="trying" in values,
         turn=parse_instant(values["running"]) if values.get("running") else None,
         called=parse_instant(values["waiting"].partition(" ")[0]) if values.get("waiting") else None,
@@ -446,7 +453,7 @@ def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataEr
     times = {}
     for letter, name, sum_ in zip("lqr", ("late", "queued", "ran"), text.split(" "), strict=False):
         found = re.findall(rf" {letter}(\w+):(\d+)", text)
-        times[name] = model.Histogram({float(bound): int(number) for bound, number in found}, int(sum_))
+        times[name] = model.Histogram({float(bound): whole(number) for bound, number in found}, whole(sum_))
     return times
 
 
@@ -456,8 +463,8 @@ def _read_open(text: str) -> model.OpenWindow:
     return model.OpenWindow(
         claimed=instant(claimed),
         begun=_instant_or_none(fence),
-        attempts=int(attempts),
-        retry=int(retry),
+        attempts=whole(attempts),
+        retry=whole(retry),
         backfill=backfill == "1",
         given_back=released in ("1", "2", "3") or (fence != "0" and taken != "0"),
         beat=beat,
@@ -469,17 +476,17 @@ def _read_open(text: str) -> model.OpenWindow:
 def read_past(text: str) -> model.Past:
     """Read one record of a history; see ``remember`` in ``lua/pieces/ends.lua``."""
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
-    whole, _, fraction = start.partition(".")
+    to_seconds, _, fraction = start.partition(".")
     claimed = instant(claimed_ms)
-    ran = outcome != "missed" and int(number) > 0
+    ran = outcome != "missed" and whole(number) > 0
     return model.Past(
-        start=parse_instant(f"{whole}.{fraction:0<6}Z"),
+        start=parse_instant(f"{to_seconds}.{fraction:0<6}Z"),
         outcome=_word(outcome),
         claimed=claimed,
-        begun=claimed + timedelta(milliseconds=int(begun_after)) if ran else None,
-        closed=claimed + timedelta(milliseconds=int(closed_after)),
-        attempts=int(number) if outcome != "missed" else 0,
-        missed=max(int(number), 1) if outcome == "missed" else 0,
+        begun=claimed + timedelta(milliseconds=whole(begun_after)) if ran else None,
+        closed=claimed + timedelta(milliseconds=whole(closed_after)),
+        attempts=whole(number) if outcome != "missed" else 0,
+        missed=max(whole(number), 1) if outcome == "missed" else 0,
         beat=beat,
         # Where nothing ran, it is who ended the window: a beat, or the worker that discarded its message.
         worker="" if worker == "-" or not ran else f"celery{worker}" if worker.startswith("@") else worker,
@@ -523,7 +530,7 @@ def read_report(words: str | None, text: str | None) -> model.BeatReport | None:
         pass
     try:
         offset, lag, entries, untracked, version = (words or "").split(" ")
-        return model.BeatReport(int(offset) / 1000, int(lag) / 1000, int(entries), int(untracked), version)
+        return model.BeatReport(whole(offset) / 1000, whole(lag) / 1000, whole(entries), whole(untracked), version)
     except ValueError:
         return None
 
@@ -579,9 +586,24 @@ def _word(text: str) -> str:
     return text
 
 
+def whole(value: str | float) -> int:
+    """Read a whole number of up to 15 digits, as scripts do; raises ValueError. Nothing else reads one."""
+    if isinstance(value, str):
+        if not _WHOLE.fullmatch(value):
+            raise ValueError(f"found {value!r:.40}, expected a whole number of up to 15 digits")
+        return int(value)
+    if not abs(value) < _MOST_NUMBER:  # NaN neither
+        raise ValueError(f"found {value!r:.40}, expected a number of up to 15 digits")
+    return int(value)
+
+
 def instant(ms: str | float) -> datetime:
-    return EPOCH + timedelta(milliseconds=int(ms))
+    """Read milliseconds since 1970; raises ValueError."""
+    try:
+        return EPOCH + timedelta(milliseconds=whole(ms))
+    except OverflowError:
+        raise ValueError(f"found {ms!r:.40}, expected milliseconds since 1970") from None
 
 
 def _instant_or_none(ms: str | int) -> datetime | None:
-    return instant(ms) if int(ms) else None
+    return instant(ms) if whole(ms) else None

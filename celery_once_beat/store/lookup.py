@@ -109,6 +109,8 @@ class Overview:
     loaded: dict[str, str] = field(default_factory=dict)
     #: Workers that begin windows → when one was heard of last, aware UTC; of the last day.
     workers: dict[str, datetime] = field(default_factory=dict)
+    #: What can't be read and belongs to no entry that is shown.
+    unreadable: tuple[str, ...] = ()
 
 
 class Remembered:
@@ -137,9 +139,9 @@ class Remembered:
         names: Sequence[str],
         marks: dict[str, str],
         overdue: Mapping[str, dict[datetime, datetime]],
-        trouble: Mapping[int, str],
+        trouble: Mapping[int | str, str],
     ) -> list[str]:
-        """Return which entries to read again; ``trouble`` has the shards whose overdue windows can't be read."""
+        """Return which entries to read again; ``trouble`` is as ``_overdue`` returns it."""
         if self.is_old() or trouble:
             self._seen, self._read_at = {}, time.monotonic()
         return [
@@ -188,7 +190,8 @@ class Lookup:
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
         strangers = {name: len(overdue[name]) for name in overdue.keys() - set(names)}
-        workers = self._workers(now) if and_loaded else {}
+        workers, unreadable = self._workers(now) if and_loaded else ({}, [])
+        unreadable += [why for of, why in trouble.items() if isinstance(of, str) and of not in names]
         if before is None:
             seen = self._read(names, history, overdue, trouble)
         else:
@@ -198,7 +201,7 @@ class Lookup:
             if and_loaded and before.has_new_definitions(read):
                 loaded = before.loaded = self._scan_loaded()
             seen = before.keep(names, marks, read)
-        return Overview(now, latency, beats, seen, strangers, loaded, workers)
+        return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable))
 
     def _marks(self, names: Sequence[str], before: Remembered) -> dict[str, str]:
         """Return by name what is the same as long as the entry's hash is; '' where that can't be told."""
@@ -225,14 +228,16 @@ class Lookup:
         names: Sequence[str],
         history: int,
         overdue: Mapping[str, dict[datetime, datetime]],
-        trouble: Mapping[int, str],
+        trouble: Mapping[int | str, str],
     ) -> dict[str, EntrySeen]:
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
             replies = self._trip.read([command for name in chunk for command in self._commands(name, history)])
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
-                seen[name] = self._entry(name, reply, overdue.get(name, {}), trouble.get(shard_of(name), ""))
+                seen[name] = self._entry(
+                    name, reply, overdue.get(name, {}), trouble.get(name) or trouble.get(shard_of(name), "")
+                )
             self._add_failures(seen, chunk)
         return seen
 
@@ -254,7 +259,8 @@ class Lookup:
         for (name, position, window), score in zip(running, replies, strict=False):
             if score is not None and not isinstance(score, OnceError):
                 windows = list(entries[name].windows)
-                windows[position] = replace(window, deadline=codec.instant(float(score)))
+                with suppress(ValueError):  # the look has said so
+                    windows[position] = replace(window, deadline=codec.instant(float(score)))
                 entries[name] = replace(entries[name], windows=windows)
         for name, texts in zip(records_of, replies, strict=True):
             if not isinstance(texts, OnceError):
@@ -312,7 +318,8 @@ class Lookup:
             ],
         )
 
-    def _workers(self, now: datetime) -> dict[str, datetime]:
+    def _workers(self, now: datetime) -> tuple[dict[str, datetime], list[str]]:
+        """Return when each worker was heard of last, and what can't be read of them."""
         since = codec.epoch_ms(now - _WORKERS_OF)
         replies = self._trip.read(
             [
@@ -320,16 +327,20 @@ class Lookup:
                 for shard in range(SHARDS)
             ]
         )
-        heard: dict[str, float] = {}
-        for reply in replies:
+        heard: dict[str, datetime] = {}
+        unreadable = []
+        for shard, reply in enumerate(replies):
             for worker, at in () if isinstance(reply, OnceError) else codec.as_pairs(reply):
-                heard[worker] = max(heard.get(worker, 0.0), at)
-        return {worker: codec.instant(at) for worker, at in heard.items()}
+                try:
+                    heard[worker] = max(heard.get(worker, codec.EPOCH), codec.instant(at))
+                except ValueError as exc:
+                    unreadable.append(f"{self._keys.of_shard('workers', shard)!r}, worker {worker!r}: {exc}")
+        return heard, unreadable
 
     # -- entries ----------------------------------------------------------------------------------------------
 
-    def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int, str]]:
-        """Return overdue windows by entry, and by shard why it can't be read."""
+    def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int | str, str]]:
+        """Return overdue windows by entry, and by shard, or entry, why they can't be read."""
         until = codec.epoch_ms(now)
         replies = self._trip.read(
             [
@@ -338,7 +349,7 @@ class Lookup:
             ]
         )
         found: dict[str, dict[datetime, datetime]] = {}
-        trouble = {}
+        trouble: dict[int | str, str] = {}
         for shard, reply in enumerate(replies):
             if isinstance(reply, OnceError):
                 trouble[shard] = str(reply)
@@ -346,10 +357,14 @@ class Lookup:
             pairs = codec.as_pairs(reply)
             windows = codec.read_members([member for member, _ in pairs])
             assert not isinstance(windows, OnceError)
-            for window, (_, deadline) in zip(windows, pairs, strict=True):
+            for window, (member, deadline) in zip(windows, pairs, strict=True):
                 if isinstance(window, WindowKey):
-                    late = found.setdefault(window.entry, {})
-                    late[window.start] = codec.instant(deadline)
+                    try:
+                        instant = codec.instant(deadline)
+                    except ValueError as exc:
+                        trouble[window.entry] = f"the key {self._keys.open(shard)!r}, {member!r}: {exc}"
+                    else:
+                        found.setdefault(window.entry, {})[window.start] = instant
         return found, trouble
 
     def _add_failures(self, seen: dict[str, EntrySeen], names: Iterable[str]) -> None:
@@ -432,8 +447,8 @@ class Lookup:
         else:
             account = read if isinstance(read, EntryAccount) else None
             try:
-                refused = {start: int(count) for start, count in codec.as_mapping(refused_reply).items()}
-            except (ValueError, OverflowError) as exc:
+                refused = {start: codec.whole(count) for start, count in codec.as_mapping(refused_reply).items()}
+            except ValueError as exc:
                 trouble = f"the refused copies of {name!r} can't be read: {exc}"
         for text in history:
             try:

@@ -314,7 +314,7 @@ class Store:
         ]
 
     def _read_changed(self, replies: Sequence[Any]) -> list[dict[str, int] | OnceError]:
-        return [codec.read_numbers(self.keys.of_shard("defs", shard), reply) for shard, reply in enumerate(replies)]
+        return [codec.read_numbers(reply) for reply in replies]
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
@@ -501,7 +501,7 @@ class Store:
         asked = [(self.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
         commands: list[Words] = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
         replies = self._trip.run_with([], commands)[1]
-        return [codec.read_numbers(key, reply) for (key, _), reply in zip(asked, replies, strict=True)]
+        return [codec.read_numbers(reply) for reply in replies]
 
     def changes(self, names: Sequence[str]) -> list[list[model.ChangeRecord] | OnceError]:
         """Return the last changes of each of ``names``, newest first; else as :meth:`definitions`."""
