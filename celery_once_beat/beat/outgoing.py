@@ -7,7 +7,6 @@ message's number, so that workers execute each of them once, however often the e
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from celery.signals import after_task_publish, before_task_publish
 
+from celery_once_beat.identity import uuid_of
 from celery_once_beat.windows import HEADERS, Window, encode_headers
 
 #: Who watches for a task id. Two beats of one process may publish a window at once: each counts its own messages.
@@ -74,7 +74,7 @@ class OutgoingMessages:
             self.queue = str(getattr(declare[0], "name", routing_key) if declare else routing_key)
             return
         # An id of its own: its result isn't the first one's, and a revoke of one leaves the others.
-        sent_as = str(uuid.uuid5(uuid.UUID(self.task_id), str(self._count)))
+        sent_as = uuid_of(f"{self.task_id}\x00{self._count}")
         self._left.add(sent_as)
         for part in (headers, body):  # protocol 1 has its ids in the body
             if isinstance(part, dict):

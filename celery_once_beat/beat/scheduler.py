@@ -376,19 +376,20 @@ class OnceSchedulerMixin(Publishing):
         """
         if self._names_checked or not self.entries.all_loaded:
             return
-        mine = [entry for entry in self.entries if checks.made_by_celery(entry.name, entry.source.task)]
-        me = frozenset({self.beat_id})
-        named = [(entry.name, entry.fingerprint, me) for entry in mine]
-        if mine:
-            tasks = {entry.fingerprint: entry.source.task for entry in mine}
-            others = Lookup(self.store).loaded_as(tasks, without={entry.name for entry in self.entries})
-            alive = frozenset(self._recovery.alive)
-            for name, fingerprint in others:
-                account = self.store.account(name) if checks.made_by_celery(name, tasks[fingerprint]) else None
-                if account is not None:
-                    named.append((name, fingerprint, alive.intersection(account.loaders)))
+        with guard(lambda why: logger.debug("once: not checked: %s", why), timed=False):
+            mine = [entry for entry in self.entries if checks.made_by_celery(entry.name, entry.source.task)]
+            me = frozenset({self.beat_id})
+            named = [(entry.name, entry.fingerprint, me) for entry in mine]
+            if mine:
+                tasks = {entry.fingerprint: entry.source.task for entry in mine}
+                others = Lookup(self.store).loaded_as(tasks, without={entry.name for entry in self.entries})
+                alive = frozenset(self._recovery.alive)
+                for name, fingerprint in others:
+                    account = self.store.account(name) if checks.made_by_celery(name, tasks[fingerprint]) else None
+                    if account is not None:
+                        named.append((name, fingerprint, alive.intersection(account.loaders)))
+            self._warn(checks.alias_findings(named))
         self._names_checked = True
-        self._warn(checks.alias_findings(named))
 
     def _warn(self, findings: Iterable[checks.Finding]) -> None:
         wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]

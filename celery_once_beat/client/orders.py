@@ -14,6 +14,7 @@ from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about as extra
+from celery_once_beat.logs import guarded
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import each_window, newest_start
 from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order, Store, Unknown, raised
@@ -22,7 +23,7 @@ from celery_once_beat.wording import printable
 
 __all__ = ("Abandoned", "OrderedWindow", "Orders", "Said")
 
-logger = get_logger(__name__)
+logger = guarded(get_logger(__name__))
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100

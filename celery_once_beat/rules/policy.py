@@ -376,7 +376,7 @@ def _rules_of(zone: Any) -> str:
 
 
 def _digest(before: str, *parts: str) -> str:
-    return sys.intern(before + hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:8])
+    return sys.intern(before + digest("\x00".join(parts), 4).hex())
 
 
 def _as_text(part: Iterable[int] | str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any
 
 from celery.schedules import BaseSchedule
+from kombu import compression, serialization
 from kombu.utils import json as celery_json
 
 from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
@@ -18,7 +19,6 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown, why_no_task
 
 from .codecs import check_known, read_schedule, write_schedule
-from .options import check_options
 from .strict_json import MOST_TEXT, read_object
 
 __all__ = ("Change", "Definition", "Schedule", "check_name", "check_words")
@@ -132,7 +132,7 @@ class Definition:
         self.check_tasks(settings)
         EntryPolicy.of(name, dict(self.once), task, settings)
         Timing.of(name, dict(self.options), task, zone)
-        check_options(self.options, task)
+        _check_encoders(self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +181,23 @@ def check_words(by: object, note: object) -> str:
         if not isinstance(value, str) or len(value) > most:
             raise SettingError(f"{what}: found {shown(value)}, expected a text of up to {most} characters")
     return _write({"by": by, "note": note})
+
+
+def _check_encoders(options: Mapping[str, Any]) -> None:
+    """Check that kombu can make a message; raises SettingError."""
+    encoders: dict[str, Callable[[Any], object]] = {
+        "compression": compression.get_encoder,
+        "serializer": partial(serialization.dumps, {}),
+    }
+    for name, find in encoders.items():
+        try:
+            if name in options:
+                find(options[name])
+        except Exception:  # noqa: BLE001  # kombu's, or a value that is no name
+            raise SettingError(
+                f"options[{name!r}]: found {shown(options[name])}, expected one that is registered with kombu in this "
+                "process"
+            ) from None
 
 
 # -- JSON

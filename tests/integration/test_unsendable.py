@@ -47,23 +47,3 @@ def test_what_is_refused_when_it_is_set(options: dict[str, Any], redis_url: str)
         with pytest.raises(SettingError, match=next(iter(options))):
             schedules.set("bad", task="proj.work", schedule=every("1h"), options=options)
         assert schedules.get("bad") is None
-
-
-def test_what_a_task_of_ones_own_takes(redis_url: str) -> None:
-    """An apply_async of one's own may take any option, but none that beat gives itself."""
-
-    class Tenants(OnceTask):
-        def apply_async(self, *args: Any, **options: Any) -> Any:
-            return super().apply_async(*args, headers={"tenant": options.pop("tenant", None)}, **options)
-
-    with Celery("tests", broker=redis_url, set_as_current=False) as app:
-
-        @app.task(name="proj.work", base=Tenants)
-        def work() -> None:
-            """Nothing."""
-
-        schedules = Schedules(app)
-        set_ = schedules.set("good", task="proj.work", schedule=every("1h"), options={"tenant": "a", "priority": 1})
-        assert set_.options["tenant"] == "a"
-        with pytest.raises(SettingError, match="producer"):
-            schedules.set("bad", task="proj.work", schedule=every("1h"), options={"producer": "x"})
