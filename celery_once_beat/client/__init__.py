@@ -6,7 +6,7 @@ from celery_once_beat.schedules import Change, Schedule
 
 from .asynchronous import AsyncSchedules
 from .file import Edit, apply, compare, read_file, write_file
-from .orders import Abandoned, OrderedWindow, Orders, Said
+from .orders import Abandoned, OrderedWindow, Orders, Said, log_order
 from .schedules import Schedules
 
 __all__ = (
@@ -21,6 +21,7 @@ __all__ = (
     "Schedules",
     "apply",
     "compare",
+    "log_order",
     "read_file",
     "write_file",
 )

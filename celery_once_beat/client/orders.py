@@ -21,7 +21,7 @@ from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order,
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
 
-__all__ = ("Abandoned", "OrderedWindow", "Orders", "Said")
+__all__ = ("Abandoned", "OrderedWindow", "Orders", "Said", "log_order")
 
 logger = guarded(get_logger(__name__))
 
@@ -71,10 +71,7 @@ class Orders:
         words = check_words(said.by, said.note)
         order = Order(what, name, said.by, said.note, about or _about(starts))
         self._store.note(order)
-        by, entry, why, of = map(printable, (order.by, name, order.note or "-", order.about or "-"))
-        logger.info(
-            "once: ordered %s of %s by %s: %s (%s)", what, entry, by, why, of, extra=extra("ordered", entry=name)
-        )
+        log_order(order)
         return words
 
     def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:
@@ -156,6 +153,20 @@ class Orders:
                 elif isinstance(reply, Busy):
                     left.running.append(start)
         return left
+
+
+def log_order(order: Order) -> None:
+    """Say in the log who ordered what."""
+    by, entry, why, of = map(printable, (order.by, order.entry, order.note or "-", order.about or "-"))
+    logger.info(
+        "once: ordered %s of %s by %s: %s (%s)",
+        order.what,
+        entry,
+        by,
+        why,
+        of,
+        extra=extra("ordered", entry=order.entry),
+    )
 
 
 def _about(starts: Sequence[datetime]) -> str:

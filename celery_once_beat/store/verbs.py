@@ -404,16 +404,15 @@ class Store:
         return self._changing(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
 
     def pause_many(
-        self, orders: Iterable[tuple[model.Order, str]], *, paused: bool
+        self, entries: Sequence[str], words: str, orders: Iterable[model.Order], *, paused: bool
     ) -> list[model.StoredDefinition | model.Confirmed | model.Unknown | OnceError]:
-        """Pause or resume the entries of ``orders``, each with its words, in one pipeline that notes each order first.
+        """Write the orders down, and pause or resume the entries, in one pipeline.
 
         Returns for each entry what :meth:`set_paused` returns.
         """
-        calls: list[Call[Any]] = []
-        for order, words in orders:
-            calls += [self._note(order), self._pause(order.entry, words, paused=paused)]
-        return self._trip.run(calls)[1::2]
+        calls: list[Call[Any]] = [self._note(order) for order in orders]
+        noted = len(calls)
+        return self._trip.run([*calls, *(self._pause(entry, words, paused=paused) for entry in entries)])[noted:]
 
     def note_many(self, orders: Iterable[model.Order]) -> None:
         """Write orders down in one pipeline; else as :meth:`note`."""

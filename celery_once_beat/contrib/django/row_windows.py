@@ -6,7 +6,7 @@ however many rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LimitError  # another than the builtin before Python 3.11
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from celery_once_beat.beat import BeatEntry, as_loaded
-from celery_once_beat.client import Said
+from celery_once_beat.client import Said, log_order
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.schedules import check_words
@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 #: Windows of a row that are shown.
 _SHOWN = 10
+#: Most rows of one action of which the log of orders has a record each.
+_MOST_NOTED = 100
 #: Seconds within which the store has answered.
 _PATIENCE = 2.0
 _UNKNOWN = UnknownScheduleError("no beat has loaded it yet")
@@ -84,7 +86,7 @@ def run(rows: Sequence[Any], app: Any, said: Said) -> list[datetime | OnceError]
     now = _in_time(store.look).now
     found = [_to_run(row, entries, now) for row in rows]
     keys = [WindowKey(row.name, at) for row, at in zip(rows, found, strict=True) if isinstance(at, datetime)]
-    orders = [Order("run", key.entry, said.by, said.note, format_instant(key.start)) for key in keys]
+    orders = _orders("run", said, {key.entry: format_instant(key.start) for key in keys})
 
     def order() -> Iterator[Any]:
         store.note_many(orders)
@@ -100,12 +102,24 @@ def set_paused(rows: Sequence[Any], app: Any, said: Said, *, paused: bool) -> li
     Raises as :func:`run` does.
     """
     store, words = store_of(app), check_words(said.by, said.note)
-    what = "pause" if paused else "resume"
-    orders = [(Order(what, row.name, said.by, said.note), words) for row in rows]
-    replies = _in_time(lambda: store.pause_many(orders, paused=paused))
+    names = [row.name for row in rows]
+    orders = _orders("pause" if paused else "resume", said, dict.fromkeys(names, ""))
+    replies = _in_time(lambda: store.pause_many(names, words, orders, paused=paused))
     return [
         _UNKNOWN if isinstance(reply, Unknown) else reply if isinstance(reply, OnceError) else None for reply in replies
     ]
+
+
+def _orders(what: str, said: Said, rows: Mapping[str, str]) -> list[Order]:
+    """Return what the log of orders gets: a record a row, one for all where they are many, which would take it long."""
+    if len(rows) > _MOST_NOTED:
+        first, others = next(iter(rows)), len(rows) - 1
+        orders = [Order(what, first, said.by, said.note, f"and {others} more rows, which have it in their histories")]
+    else:
+        orders = [Order(what, name, said.by, said.note, about) for name, about in rows.items()]
+    for order in orders:
+        log_order(order)
+    return orders
 
 
 def _in_time(ask: Callable[[], T]) -> T:
