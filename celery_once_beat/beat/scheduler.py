@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -180,6 +180,10 @@ class OnceSchedulerMixin(Publishing):
 
     def on_close(self) -> None:
         """Called when beat ends, never within a tick; perhaps twice. Does nothing."""
+
+    def unload(self, fingerprints: Mapping[str, str]) -> None:
+        """Have the store told at the next look that these entries, name → fingerprint, are in no schedule any more."""
+        self._claiming.gone(fingerprints)
 
     # -- changes of the schedule ------------------------------------------------------------------------------
 

@@ -13,8 +13,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
-from celery_once_beat.logs import about as extra
-from celery_once_beat.logs import guarded
+from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import each_window, newest_start
 from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order, Store, Unknown, raised
@@ -165,7 +164,7 @@ def log_order(order: Order) -> None:
         by,
         why,
         of,
-        extra=extra("ordered", entry=order.entry),
+        extra=about("ordered", entry=order.entry),
     )
 
 

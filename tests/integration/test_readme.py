@@ -263,9 +263,10 @@ def test_settings_are_those_that_there_are() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
     documented = dict(re.findall(r"^\| `once_beat_(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
     defaults = vars(Settings(redis_url="redis://localhost"))
-    assert set(documented) == set(defaults)
+    celerys = {"cron_starting_deadline"}  # a row of its own says what Celery's setting does here
+    assert set(documented) == set(defaults) - celerys
     for name, default in defaults.items():
-        if name not in ("redis_url", "grace"):  # found elsewhere: told in words
+        if name not in ("redis_url", "grace", *celerys):  # found elsewhere: told in words
             said = ast.literal_eval(documented[name].strip("`"))
             assert said == default, name
 

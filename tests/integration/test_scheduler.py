@@ -797,14 +797,13 @@ def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
     from celery_once_beat import Window
 
     window = Window("tick", start, start + timedelta(hours=1))
-    message = {"id": "1", "task": task.name, "args": (), "kwargs": {}, **encode_headers(window), "once_delivery": "me"}
+    message = {"id": "1", "task": task.name, "args": (), "kwargs": {}, **encode_headers(window)}
     if nested:
         message["headers"] = {"trace": "1"}
     signature = task.signature_from_request(Context(message), retries=1)
     headers = signature.options["headers"]
     assert decode_headers(find_headers(headers)) == window
     assert ("trace" in headers) == nested
-    assert "once_delivery" not in headers
 
 
 def test_the_package_is_lazy() -> None:

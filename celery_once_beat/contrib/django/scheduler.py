@@ -200,7 +200,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         schedule = self._seen.schedule
         names = {source.row: name for name, source in schedule.items() if _key(source) is not None}
         left = Lookup(self.store).rows(schedule)
-        self._claiming.gone({name: fingerprint for name, (_, fingerprint) in left.items()})
+        self.unload({name: fingerprint for name, (_, fingerprint) in left.items()})
         for old, (row, _) in left.items():
             entry = self.entries.get(names.get(row, ""))
             if entry is not None and not entry.stored and entry.cursor is None:
