@@ -1668,7 +1668,7 @@ def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
 def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
     """In its place, with the key; all others are shown."""
     stage.store.note(Order("run", "entry", "anna"))
-    stage.raw.zadd(stage.store.keys.orders, {text: 1e12, "call {}": "inf"})
+    stage.raw.zadd(stage.store.keys.orders, {text: 1e12, "another {}": "inf"})
     found = [record.order for record in stage.store.orders()]
     assert [order.what for order in found] == ["unreadable", "run", "unreadable"]
     assert all("once:orders" in order.note for order in found if order.what == "unreadable")
