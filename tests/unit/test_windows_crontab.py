@@ -66,16 +66,16 @@ def walls(schedule: crontab, after: datetime, until: datetime, zone: str) -> lis
 
 @cache
 def changes(zone: str, first: int = 2005, last: int = 2035) -> tuple[datetime, ...]:
-    """The instants at which the zone's offset changes, found hour by hour and then minute by minute."""
+    """The instants at which the zone's offset changes, found day by day and then minute by minute."""
+    tz = ZoneInfo(zone)
+    begin = datetime(first, 1, 1, tzinfo=UTC)
+    days = [begin + n * DAY for n in range((datetime(last + 1, 1, 1, tzinfo=UTC) - begin).days + 1)]
     found = []
-    tz, hour = ZoneInfo(zone), datetime(first, 1, 1, tzinfo=UTC)
-    before = hour.astimezone(tz).utcoffset()
-    while hour.year <= last:
-        offset = (hour + HOUR).astimezone(tz).utcoffset()
-        if offset != before:
-            minutes = (hour + n * MINUTE for n in range(1, 61))
-            found.append(next(m for m in minutes if m.astimezone(tz).utcoffset() == offset))
-        hour, before = hour + HOUR, offset
+    for day, after in pairwise(days):
+        if day.astimezone(tz).utcoffset() != after.astimezone(tz).utcoffset():
+            minutes = [day + n * MINUTE for n in range(24 * 60 + 1)]
+            offsets = [minute.astimezone(tz).utcoffset() for minute in minutes]
+            found += [minutes[at + 1] for at, (one, two) in enumerate(pairwise(offsets)) if one != two]
     return tuple(found)
 
 
