@@ -41,7 +41,7 @@ ONLY ?=
 # How many mutants of each part make mutants tries; all if empty. AT='claim.lua:57 rules/starts.py': those of a line, a file.
 SAMPLE ?=
 AT ?=
-# COVERAGE=1: measures the tests, their subprocesses too.
+# COVERAGE=1: make test-all and make long measure the tests, their subprocesses too.
 COVERAGE ?=
 # Without any server of the machine, as on one with Python and make only (tests/needs.py): make test ONCE_TEST_BARE=1.
 export ONCE_TEST_BARE
@@ -54,7 +54,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test long bare whens whencost model matrix figures chaos edits simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot boardcost unit test test-all long nightly whens whencost model matrix figures chaos edits simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -78,15 +78,17 @@ boardcost: $(VENV)/.test  ## what the board costs with 5,000 entries: first pain
 unit: $(VENV)/.unit  ## the unit tests: no beat, no worker
 	$(PY) -m pytest tests/unit $(ARGS)
 
-test: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests; some of them: make test ARGS='tests/unit -x'
+test: $(VENV)/.test  ## what shows the most in three minutes; some of all tests: make test ARGS='tests/unit -x'
+	$(PY) $(PYTEST) $(or $(ARGS),-m "" --short)
+
+test-all: $(VENV)/$(if $(COVERAGE),.check,.test)  ## all tests but those that take long
 	$(if $(COVERAGE),$(PY) -m coverage erase)
 	$(call TESTED,$(ARGS))
 
 long: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests that take a quarter of a minute or more each
 	$(call TESTED,-m long $(ARGS))
 
-bare: $(VENV)/.test  ## as on a machine with Python and make only: what may be left out there, and a part of the rest
-	ONCE_TEST_BARE=1 $(PY) $(PYTEST) --bare-part $(ARGS)
+nightly: long chaos model celery-suite matrix  ## what takes an hour or more
 
 whens: $(VENV)/.test  ## a million starts of cron lines in all time zones against an independent cron, SEED=7
 	cd tests && $(abspath $(VENV))/bin/python whens.py $(if $(SEED),--seed $(SEED))
@@ -149,11 +151,11 @@ types: $(VENV)/.check  ## mypy --strict, and a user's app under mypy and pyright
 wheel: $(VENV)/.check  ## the wheel as pip installs it, tested away from this directory
 	$(PY) tests/wheel.py
 
-coverage: .coverage $(VENV)/.check  ## what the tests leave out; runs make test if something has changed since
+coverage: .coverage $(VENV)/.check  ## what the tests leave out; runs make test-all if something has changed since
 	$(PY) -m coverage report
 
 .coverage: $(SOURCES)
-	$(MAKE) test COVERAGE=1 ARGS=
+	$(MAKE) test-all COVERAGE=1 ARGS=
 
 format: $(VENV)/.check  ## what ruff can mend by itself
 	$(PY) -m ruff check --fix

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -22,6 +20,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
+import short
 from chaos.report import machine
 from deliveries import Worker, without_receivers, workers
 from ledger import Ledger
@@ -65,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--history", help="a file for what the chaos asks of the store and is answered, to be replayed")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
-    group.addoption("--bare-part", action="store_true", help="what may be left out on a bare machine, and some more")
+    group.addoption("--short", action="store_true", help="what make test runs: see short.py")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
 
 
@@ -99,9 +98,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.figures:
         wanted = figures.named((ROOT / "docs" / "failures.md").read_text())
         items[:] = [item for item in items if getattr(item, "originalname", item.name) in wanted]
-    if config.option.bare_part:
-        items[:] = [item for item in items if item.path.name in _ALONG or _may_be_left_out(item)]
     items.sort(key=_turn)
+    if config.option.short:
+        items[:] = short.chosen(items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``make test`` doesn't import the files of which it runs nothing: that would take each process seconds."""
+    return True if config.option.short and not short.may_run(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -122,32 +126,6 @@ class _LeftOut(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, 0, self.name
-
-
-#: How a test asks for what not every machine has: by a fixture, a parameter, or in its code.
-_ASKING = {
-    "authorities",
-    "chromium",
-    "composed_redis",
-    "rabbit_server",
-    "docs/redis.md",
-    "maria_server",
-    "mariadb",
-    "postgres",
-    "postgres_server",
-    "redis",
-}
-_ASKS = re.compile(r'\bfaketime=|\b(find|need)\("|\b(Maria|Postgres|Rabbit)Server\b')
-#: What else is worth its time on a bare machine: how the servers are found, and the system as a whole.
-_ALONG = ("test_harness.py", "test_readme.py", "test_doc_redis.py", "test_policy.py", "test_windows.py")
-
-
-def _may_be_left_out(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function):
-        return True
-    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    asked = {*item.fixturenames, *(value for value in given if isinstance(value, str))}
-    return bool(_ASKING & asked or _ASKS.search(inspect.getsource(item.function)))
 
 
 def _turn(item: pytest.Item) -> tuple[bool, bytes]:
@@ -176,8 +154,11 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
-    """End with one line that says which tests were left out, and what to install for them."""
+    """End with how long each part of ``make test`` took, and one line of what was left out and what to install for it."""
     yield
+    if terminalreporter.config.option.short:
+        for line in short.times([each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]):
+            terminalreporter.write_line(line)
     skipped = terminalreporter.getreports("skipped")
     lacked = Counter(value for report in skipped for name, value in report.user_properties if name == "need")
     if lacked:

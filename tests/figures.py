@@ -17,7 +17,7 @@ from typing import Any
 
 from ledger import Ledger
 
-__all__ = ("Figures", "fill", "named", "note", "read", "report", "report_of")
+__all__ = ("Figures", "fill", "first_named", "named", "note", "read", "report", "report_of")
 
 #: Seconds before a test's first line after which its windows may have started.
 _MADE_UP = 300.0
@@ -46,6 +46,11 @@ class Figures:
 def named(page: str) -> set[str]:
     """Names of the tests that the table names."""
     return {f"test_{name}" for row in _rows(page) for name in _TEST.findall(row[1])}
+
+
+def first_named(page: str) -> set[str]:
+    """Names of the first test of each row."""
+    return {f"test_{names[0]}" for row in _rows(page) if (names := _TEST.findall(row[1]))}
 
 
 def note(path: Path, test: str, ledger: Ledger) -> None:

@@ -126,6 +126,13 @@ def test_what_the_simulation_bears_another_test_sees(rule: str) -> None:
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout + ran.stderr
 
 
+@pytest.mark.long
+def test_two_thousand_windows_and_the_model() -> None:
+    """Under faults no window is lost, late without a reason or done twice, and the store answers as the model does."""
+    run = simulate("--seed", 7, "--windows", 2000, "--model")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 def test_what_was_found_once_stays_mended() -> None:
     """Shrunk histories of faults that were mended; each was seen to fail before. What is printed counts them from 0."""
     run = simulate("--plan", *KEPT)
