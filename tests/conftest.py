@@ -154,7 +154,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
-    """End with how long each part of ``make test`` took, and one line of what was left out and what to install for it."""
+    """End with how long each part of ``make test`` took, and a line of what was left out and what would install it."""
     yield
     if terminalreporter.config.option.short:
         for line in short.times([each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]):
