@@ -56,6 +56,14 @@ class Hangs(BaseSchedule):
                 continue
 
 
+class HangsPolled(BaseSchedule):
+    """Never answers whether it is due."""
+
+    def is_due(self, last_run_at):
+        while True:
+            time.sleep(0.01)
+
+
 class Nowhere(tzinfo):
     """A zone that doesn't know its offset."""
 
@@ -104,7 +112,6 @@ ODD = {
     "due none": lambda: Due(None),
     "due nan": lambda: Due((False, NAN)),
     "due true nan": lambda: Due((True, NAN)),
-    "due at once": lambda: Due((True, 0)),
     "due negative": lambda: Due((False, -5)),
     "due words": lambda: Due(("yes", "soon")),
     "due triple": lambda: Due((True, 1, 2)),
@@ -113,6 +120,7 @@ ODD = {
     "each microsecond of its own": lambda: Remaining(timedelta(microseconds=1)),
     "zero interval": lambda: schedule(timedelta(0)),
     "hangs": Hangs,
+    "hangs in is_due": HangsPolled,
     "mute": lambda: Mute(timedelta(seconds=1)),
     "no schedule": lambda: {"schedule": "whenever"},
     "no such field": lambda: {"schedule": 1.0, "shedule": 1.0},
