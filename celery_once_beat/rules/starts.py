@@ -67,7 +67,7 @@ def next_start(
 
     One of the package's own may look at a bounded number of starts: UndecidedError says up to when; give that as
     `asked` (aware) to go on. Raises ScheduleError if the schedule raises, doesn't advance or is polled
-    (:func:`is_polled`), and ValueError if `after`, `anchor` or `asked` is naive.
+    (``is_polled``), and ValueError if `after`, `anchor` or `asked` is naive.
     """
     cls: Any = type(schedule)  # hashable, whatever a schedule's stubs say of its instances
     kind = _kind(cls)
