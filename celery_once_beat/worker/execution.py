@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn
@@ -516,6 +517,15 @@ class _Tracing(threading.local):
 
 _tracing = _Tracing()
 
+#: The task that is traced, and what has begun of it; also in the threads to which a pool's tracer hands the body on.
+_traced: ContextVar[tuple[str, list[Execution]] | None] = ContextVar("once_traced", default=None)
+
+
+def is_handed_on(name: str) -> bool:
+    """Whether a tracer has handed the body of a window's message on to this thread, where no window can begin."""
+    carried = _traced.get()
+    return carried is not None and carried[0] == name and not carried[1]
+
 
 def is_traced() -> bool:
     """Whether the task's own tracer runs in this thread."""
@@ -537,7 +547,12 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
     request = {name: value for name, value in request.items() if name not in _OURS}
 
     def run() -> Any:
-        ended.append(trace(uuid, args, kwargs, request))
+        assert _tracing.executions is not None
+        token = _traced.set((request.get("task", ""), _tracing.executions))
+        try:
+            ended.append(trace(uuid, args, kwargs, request))
+        finally:
+            _traced.reset(token)
         return ended[0]
 
     try:

@@ -52,7 +52,7 @@ from celery_once_beat.windows import (
 from celery_once_beat.wording import did_you_mean
 
 from .current import Running, carried_call, current_call, may_be_called
-from .execution import Execution, is_traced, traced
+from .execution import Execution, is_handed_on, is_traced, traced
 from .keyed import Child, Every, Key, window_of_block
 from .leases import send_waiting
 from .notes import notes_of
@@ -233,6 +233,11 @@ class OnceTask(_Task):
         begun: Execution | None = notes.before
         execution, notes.before = begun, None
         if execution is None:
+            if request is None and is_handed_on(self.name):
+                raise SettingError(
+                    f"task {self.name!r}: found a pool that runs it in another thread than its message, where its window "
+                    "can't begin; let a worker with one of Celery's own pools consume its queue"
+                )
             if request is None or request.called_directly or notes.began is not None:
                 return call(*args, **kwargs)
             notes.began = time.time()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
+from datetime import datetime, timedelta, timezone
 from functools import wraps
 from typing import Any
 
@@ -20,6 +21,7 @@ from system import System
 from celery_once_beat import OnceScheduler, OnceTask, Window, current_window, once
 from celery_once_beat.errors import RecordError, SettingError
 from celery_once_beat.testing import executing, window
+from celery_once_beat.windows import encode_headers
 from celery_once_beat.worker import check_tasks
 
 TWO = window("report", "2026-11-21T02:00Z", "2026-11-22T02:00Z")
@@ -259,3 +261,17 @@ def test_a_pool_that_awaits(system: System) -> None:
     system.send("apps.awaiting_app.broken", {})
     worker.wait_log("Task apps.awaiting_app.broken.* succeeded", 60)
     worker.stop()
+
+
+def test_a_window_that_a_pool_runs_in_another_thread(system: System) -> None:
+    """It could not begin there: its body doesn't run, and the failure says which pools to use."""
+    system.check_law = False
+    system.app = "apps.awaiting_app"
+    system.run_by = ["/usr/bin/env", "CELERY_CUSTOM_WORKER_POOL=celery_aio_pool.pool:AsyncIOPool"]  # before Celery
+    worker = system.worker(pool="custom")
+    worker.wait_ready()
+    start = datetime.now(timezone.utc).replace(microsecond=0)
+    system.send("apps.awaiting_app.run", encode_headers(Window("tick", start, start + timedelta(hours=1))))
+    worker.wait_log("with one of Celery's own pools", 60)
+    worker.stop()
+    assert not system.ledger.read("ran")
