@@ -235,8 +235,8 @@ class OnceTask(_Task):
         if execution is None:
             if request is None and is_handed_on(self.name):
                 raise SettingError(
-                    f"task {self.name!r}: found a pool that runs it in another thread than its message, where its window "
-                    "can't begin; let a worker with one of Celery's own pools consume its queue"
+                    f"task {self.name!r}: found a pool that runs it in another thread than its message, where its "
+                    "window can't begin; let a worker with one of Celery's own pools consume its queue"
                 )
             if request is None or request.called_directly or notes.began is not None:
                 return call(*args, **kwargs)

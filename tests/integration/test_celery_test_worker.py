@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,16 @@ from celery.contrib.testing.worker import start_worker
 from celery_once_beat import OnceTask
 
 RETRY = {"countdown": 0, "max_retries": 3}
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_other_tests() -> Iterator[None]:
+    """Celery's worker sets up the process's logging, for good."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.mark.filterwarnings("default")  # of what Celery asks of redis-py
