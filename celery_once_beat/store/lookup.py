@@ -290,7 +290,7 @@ class Lookup:
         keys = self._keys.of_beats
         scores, words, reports = self._trip.read(
             [
-                ("ZRANGEBYSCORE", keys["beats"], "-inf", "+inf", "WITHSCORES"),
+                ("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"),
                 ("HGETALL", keys["reports"]),
                 ("HGETALL", keys["apps"]),
             ]
