@@ -22,7 +22,7 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending, Order
+from celery_once_beat.store import Ending, Lookup, Order
 from celery_once_beat.store.model import (
     Begun,
     Buffered,
@@ -359,6 +359,7 @@ def allowed(server: RedisServer, *rules: str, **settings: Any) -> Exception | No
     try:
         check = _raising(user)
         exercise(check, admin)
+        Lookup(user.store).beats()  # as ping reads them, a probe of each beat
     except (StoreUnavailableError, AssertionError) as exc:
         return exc
     finally:
