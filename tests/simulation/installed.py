@@ -308,9 +308,11 @@ def on_switch(process: Process) -> None:
 
 
 def forget() -> None:
-    """Keep nothing of a world that is over."""
+    """Keep nothing of a world that is over: its processes have the ids that those of the next one get."""
     global _last  # noqa: PLW0603  # of this module
     _last = None
+    for by_process in (leases._leases, leases._tasks, errands._errands):
+        by_process.clear()
     kombu.pools.reset()
 
 
