@@ -133,6 +133,7 @@ from .model import (
 )
 from .redbeat import RedBeat, RedBeatHash
 from .roundtrip import raised
+from .scripts import make_of_executions
 from .verbs import Store, place_length, store_of, stores_made_by
 
 __all__ = (
@@ -198,6 +199,7 @@ __all__ = (
     "Unknown",
     "WindowSeen",
     "check_client",
+    "make_of_executions",
     "place_length",
     "raised",
     "read_app",

@@ -375,3 +375,12 @@ KEY_CLAIM = Verb(
     "key_claim", "claim run", f"claimant publish_timeout:span starts_at:time {_NOW_ONLY}", codec.read_key_claim
 )
 KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", codec.read_word)
+
+
+def make_of_executions() -> list[str]:
+    """Make the scripts that executions ask for, and return their hashes.
+
+    Together they take 60 ms of CPU. A worker makes them before it forks: else each child makes them anew, while its
+    first lease runs. Where a child gets little CPU, that may outlast the lease.
+    """
+    return [verb.sha for verb in (BEGIN, PARK, CALL, CONFIRM, ENTER, STAY, LEAVE, RENEW, HAND_OVER, FINISH)]

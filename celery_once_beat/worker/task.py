@@ -38,7 +38,7 @@ from celery_once_beat.settings import (
     check_seconds,
     check_task_name,
 )
-from celery_once_beat.store import Store, check_client, store_of
+from celery_once_beat.store import Store, check_client, make_of_executions, store_of
 from celery_once_beat.windows import (
     PUT_BACK,
     Window,
@@ -541,8 +541,11 @@ def _start_worker(instance: Any, **_: Any) -> None:
 
     with _ending_if_wrong():
         check_client(Settings.from_app(instance.app))
-        for task in check_tasks(instance.app):
+        tasks = check_tasks(instance.app)
+        for task in tasks:
             request_class(task)
+    if tasks:
+        make_of_executions()
 
 
 @beat_init.connect(weak=False)

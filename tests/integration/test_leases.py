@@ -133,3 +133,23 @@ def test_a_worker_that_wakes_before_another_began(system: System) -> None:
     wait_until(lambda: not system.account().open, "it has its outcome", 60)
     wait_until(system.refused, "the copy is refused", 30)
     system.check_each_once()
+
+
+def test_a_child_makes_no_script(system: System) -> None:
+    """The scripts that executions ask for are there when the worker forks: no first window, and no first end, waits."""
+    system.app, system.settings = "apps.made_app", {"once_beat_limits": {"one": 1}}
+    begins = {"every": 1.0, "task": "apps.once_app.work"}
+    system.entries = {
+        "plain": begins,
+        "retries": {**begins, "task": "apps.once_app.retrying"},
+        # Longer than until the first renewal.
+        **{f"waits{n}": {**begins, "args": [0.7], "options": {"once": {"limit": "one"}}} for n in (1, 2)},
+    }
+    worker = system.worker(concurrency=4).wait_ready()
+    beat = system.beat()
+    wait_until(lambda: all(system.recorded(entry) for entry in system.entries), "a window of each entry is done", 60)
+    beat.stop()
+    worker.stop()
+    children = system.ledger.read("made")
+    assert len(children) == 4
+    assert {name for child in children for name in child["scripts"]} == set()
