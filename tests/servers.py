@@ -110,7 +110,9 @@ def free_port() -> int:
 class FakeClock:
     """The wall clock of a process (and its children) that libfaketime moves, also while it runs.
 
-    The monotonic clock stays real, so timeouts and event loops go on. Without the library the test is left out.
+    The monotonic clock stays real, so timeouts and event loops go on. With it libfaketime 0.9.10 lets a thread that waits
+    for the GIL spin: where two threads compute at once, each takes up to a hundred times as long. Without the library
+    the test is left out.
     """
 
     def __init__(self, directory: Path, offset: float | str = 0) -> None:

@@ -78,8 +78,8 @@ class Verdict:
     skipped: int = 0
     #: Windows whose first body began after that of a newer one: their message had come later, or their worker had died.
     overtaken: int = 0
-    #: Seconds from a window's start to its first line, in order.
-    lateness: list[float] = field(default_factory=list)
+    #: Seconds from a window's start to its first line, in order. Left out where it is printed: thousands of numbers.
+    lateness: list[float] = field(default_factory=list, repr=False)
 
     @property
     def kept(self) -> bool:
