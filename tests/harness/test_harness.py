@@ -137,6 +137,33 @@ def test_server_clock_moves(start_redis: Callable[..., RedisServer]):
         assert client.ping()
 
 
+_COMPUTE = """
+import threading, time
+
+def compute():
+    for _ in range(4_000_000):
+        pass
+
+def cpu_of(number):
+    began = time.process_time()
+    threads = [threading.Thread(target=compute) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.process_time() - began
+
+print(cpu_of(4) / 4 / min(cpu_of(1) for _ in range(3)))
+"""
+
+
+def test_who_waits_under_a_fake_clock_does_not_spin(procs: Processes):
+    """Threads that compute at once take as much CPU as they do one after another."""
+    proc = procs.start([sys.executable, "-c", _COMPUTE], name="computes", faketime=0)
+    assert proc.wait(60) == 0
+    assert float(proc.log) < 1.5
+
+
 # ------------------------------------------------------------------------------------------------- processes
 
 
