@@ -50,7 +50,7 @@ __all__ = (
 
 PREFIX = "once_beat_"
 CATCH_UP = ("latest", "all", "none")
-OVERLAP = ("allow", "skip", "buffer_one", "buffer_first", "buffer_all")
+OVERLAP = ("allow", "skip", "buffer_one", "buffer_all")
 FAILURE_TEXT = ("message", "type", "none")
 _MILLION = 1_000_000
 _LONGEST_NAME = 500
@@ -298,8 +298,8 @@ class Settings:
     recover: bool = _setting(True, check_choice(True, False))
     #: Seconds after which a window that failed runs again, up to ``max_attempts``; 0, None: never.
     retry_failed_after: float | None = _setting(None, check_seconds(0, optional=True))
-    #: Whether windows of an entry may run at the same time. Else a newer one is skipped, or waits: one of them, the
-    #: newest ("buffer_one") or the oldest ("buffer_first"), or all ("buffer_all").
+    #: Whether windows of an entry may run at the same time. Else a newer one is skipped, or waits: the newest
+    #: of them ("buffer_one"), or all ("buffer_all").
     overlap: str = _setting("allow", check_choice(*OVERLAP))
     #: Seconds after its start within which a window is to be done; else that is said once. None: no such deadline.
     deadline: float | None = _setting(None, check_seconds(1, optional=True))
@@ -323,8 +323,6 @@ class Settings:
     max_catch_up: int = _setting(1000, check_count(0))
     #: Up to this late a window is on time.
     tolerance: float = _setting(60.0, check_seconds(0))
-    publish_without_store: bool = _setting(False, check_choice(True, False))
-    run_without_store: bool = _setting(False, check_choice(True, False))
     #: Replicas that must have a claim, a begin or a finish before it is acted on (WAIT).
     wait_replicas: int = _setting(0, check_count(0))
     #: Windows of history kept for each entry, 0 for none.
@@ -390,6 +388,11 @@ def _ours() -> list[Field[Any]]:
 
 #: If unset, these follow the app's other settings: ``app.conf`` shows None.
 _DERIVED = ("redis_url", "redis_options", "key_prefix", "heartbeat_file")
+#: Settings that this package had before its first release, and what to do instead.
+_GONE = {
+    "publish_without_store": "while Redis is away nothing is claimed, afterwards once_beat_catch_up says what runs",
+    "run_without_store": "while Redis is away messages are put back; a task that is to run all the same is no OnceTask",
+}
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in _ours()}
 _SHOWN[PREFIX + "board_links"] = {}
@@ -423,6 +426,8 @@ def _given(app: Celery, known: Iterable[str]) -> list[str]:
                 given.append(name.removeprefix(PREFIX))
             continue
         rest = name.removeprefix(PREFIX)
+        if rest in _GONE:
+            raise SettingError(f"{written}: there is no such setting any more; {_GONE[rest]}")
         before = written[: len(written) - len(rest)] if namespace else PREFIX
         names = [setting.upper() for setting in known] if before.isupper() else known
         hint = did_you_mean(rest.upper() if before.isupper() else rest, names, before.__add__)

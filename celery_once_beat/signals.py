@@ -32,7 +32,7 @@ window_claimed = Signal(name="window_claimed", providing_args=_arguments)
 window_published = Signal(name="window_published", providing_args=[*_arguments, "again"])
 #: In beat: the window is overdue, and this beat publishes it again.
 window_overdue = Signal(name="window_overdue", providing_args=_arguments)
-#: In the worker's child: the body starts, with its lease, or without the store (``once_beat_run_without_store``).
+#: In the worker's child: the body starts, with its lease.
 window_started = Signal(name="window_started", providing_args=_arguments)
 #: In the worker's child: a copy of the message was refused. The window stays as it is: ``reason`` is ``closed`` if it
 #: has its outcome, or says who has it: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to

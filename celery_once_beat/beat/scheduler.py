@@ -39,7 +39,7 @@ from .garbage import uncollected
 from .guard import TookTooLong, guard
 from .heartbeat_file import HeartbeatFile
 from .notices import Notices
-from .publishing import SLICE, Job, Publishing, Sent
+from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .results import Results
 from .server_clock import ServerClock
@@ -96,8 +96,6 @@ class OnceSchedulerMixin(Publishing):
         self._polled = steady()
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
-        #: Entries that have moved on without the store.
-        self._without_store: set[str] = set()
         self._uncertain = False
         self._checked = self._names_checked = False
         self._backoff = _BACKOFF[0]
@@ -510,10 +508,7 @@ class OnceSchedulerMixin(Publishing):
         if self._owed and self.broker_ready():  # closed at their claim: nothing of them is for the store
             with held_back():
                 self._publish_owed()
-        if self.store.settings.publish_without_store:
-            self._publish_without_store()
-        else:
-            self.entries.doubt()
+        self.entries.doubt()
         return self._again_in()
 
     def _store_back(self) -> None:
@@ -524,36 +519,6 @@ class OnceSchedulerMixin(Publishing):
                 extra=about("store_back", owner=self.beat_id),
             )
             self._store_down_since = None
-            # What was published meanwhile is for the store to say; of all others the cursors are known.
-            for name in self._without_store:
-                self.entries.reload(name)
-            self._without_store.clear()
-
-    def _publish_without_store(self) -> None:
-        """Publish what is due without a claim; workers refuse what other beats publish of it too."""
-        self._until = steady() + self._patience
-        now = self._polled_at()
-        for entry in self.entries.unloaded():
-            entry.counts_since(entry.since or now)
-            self._without_store.add(entry.name)
-            self.entries.advance(entry, now)
-        if not self.broker_ready():
-            return
-        for entry in self.entries.due(now, SLICE):
-            if steady() > self._until:
-                self.entries.put(entry)
-                continue
-            with self.entries.alone(entry):
-                step = entry.step(now)
-                if step is not None and step.run:
-                    by = entry.by(step.start)
-                    window, job = entry.window(step.start), Job(by, step.start, 0, None)
-                    self._finish([Sent(job, window, self._send(self._advance_source(by), window, job))])
-                self._without_store.add(entry.name)
-                assert entry.cursor is not None
-                self.entries.advance(
-                    entry, step.start if step else entry.cursor if entry.looking or entry.polled else now
-                )
 
     def close(self) -> None:
         """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more.

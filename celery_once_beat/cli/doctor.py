@@ -143,9 +143,6 @@ def _meaning(project: Project) -> Iterator[Finding]:
     )
     if conf.task_always_eager:
         yield Finding("eager", "warn", "task_always_eager: tasks run within beat", "unset task_always_eager")
-    if s.publish_without_store or s.run_without_store:
-        found = [n for n in ("publish_without_store", "run_without_store") if getattr(s, n)]
-        yield Finding("without Redis", "note", " and ".join(f"once_beat_{n}" for n in found) + " is on")
 
 
 def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:

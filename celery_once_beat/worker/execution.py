@@ -114,14 +114,12 @@ class Execution(Turn):
         except NewerVersionError as exc:
             put_back(self.task, request, exc)
         except StoreUnavailableError as exc:
-            if not self.store.settings.run_without_store:
-                put_back(self.task, request, exc)
-            self.run_without_store(exc)
+            put_back(self.task, request, exc)
         assert _tracing.executions is not None
         _tracing.executions.append(self)
         notes_of(request).execution = self
-        if self.lease is not None:
-            self.leases.hold(self.lease)
+        assert self.lease is not None
+        self.leases.hold(self.lease)
         signals.window_started.send(sender=self.task, window=self.window)
 
     def run_hook(self, hook: Callable[[], Any]) -> None:
@@ -465,8 +463,7 @@ class Execution(Turn):
     def hand_over(self, options: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
         try:
-            if self.lease is not None or self.begin_afterwards():
-                self.tell(lambda: self._hand_over(options["retries"], _delay(options)))
+            self.tell(lambda: self._hand_over(options["retries"], _delay(options)))
         except BaseException:
             if self.handed_over:  # raised from outside: the retry goes out first
                 publish()

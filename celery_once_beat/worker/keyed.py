@@ -80,7 +80,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
 
     As a context manager it yields the ``Window``, or None if another caller has it. A decorated function returns None
     then. Raises SettingError at once for wrong arguments; raises StoreUnavailableError when entered while Redis doesn't
-    answer, unless ``once_beat_run_without_store`` is set. SystemExit, KeyboardInterrupt and GeneratorExit aren't an
+    answer. SystemExit, KeyboardInterrupt and GeneratorExit aren't an
     end: the lease runs out, and the next caller begins. Nor is asyncio's CancelledError: the window is given back, and
     the next caller begins at once.
 
@@ -241,12 +241,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             if window is None:
                 return None
             turn = _Turn(self, store, window, owner, length)
-            try:
-                wait_for(turn.begin)
-            except StoreUnavailableError as exc:
-                if not store.settings.run_without_store:
-                    raise
-                turn.run_without_store(exc)
+            wait_for(turn.begin)
             if not isinstance(turn.reply, Elsewhen):
                 return turn.start()
             now = turn.reply.now  # the server's clock counts
@@ -262,8 +257,7 @@ class _Turn(Turn):
         """Nothing waits for a key's window."""
 
     def _send_begin(self) -> Any:
-        begin = self.store.begin if self.without_store else self.store.begin_now
-        return begin(_keyed(self.window), self.owner, self.length)
+        return self.store.begin_now(_keyed(self.window), self.owner, self.length)
 
     def _send_give_back(self, fence: int) -> object:
         # It has failed and runs again at once: the next caller may begin.
@@ -271,11 +265,10 @@ class _Turn(Turn):
 
     def start(self) -> _Turn | None:
         """Return itself, its lease held, or None if another has the window."""
-        if self.lease is None and not self.without_store:
+        if self.lease is None:
             return None
         try:
-            if self.lease is not None:
-                leases_of(self.store).hold(self.lease)
+            leases_of(self.store).hold(self.lease)
             self.effects.running = True
             signals.window_started.send(sender=self.sender, window=self.window)
         except BaseException:  # its block is never entered
@@ -408,15 +401,10 @@ class Child:
         """Send it; returns its result, or None if its message is out or it has no window now."""
         store, claimant = store_of(self._task.app), uuid.uuid4().hex
         window = self._window(datetime.now(timezone.utc))
-        try:
-            reply = store.claim_key(_keyed(window), claimant, now=self._within is None) if window else None
-            if isinstance(reply, Elsewhen):  # the server's clock counts
-                window = self._window(reply.now)
-                reply = store.claim_key(_keyed(window), claimant) if window else None
-        except StoreUnavailableError:
-            if not store.settings.publish_without_store:
-                raise
-            reply = Claimed(0, None)
+        reply = store.claim_key(_keyed(window), claimant, now=self._within is None) if window else None
+        if isinstance(reply, Elsewhen):  # the server's clock counts
+            window = self._window(reply.now)
+            reply = store.claim_key(_keyed(window), claimant) if window else None
         if window is None or not isinstance(reply, Claimed):
             return None
         own_id = task_id(store.settings.key_prefix, f"key:{self._name}", window.start)

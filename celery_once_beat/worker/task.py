@@ -106,7 +106,7 @@ class OnceTask(_Task):
     once_retry_failed_after: float | None = None
     #: If the previous window of the entry still runs, or waits for its retry: "allow", this one runs too; "skip", it is
     #: recorded as skipped. "buffer_one": it waits, and of those that wait all but the newest are skipped;
-    #: "buffer_first": all but the oldest; "buffer_all": none. None: ``once_beat_overlap``.
+    #: "buffer_all": none is. None: ``once_beat_overlap``.
     once_overlap: str | None = None
     #: The limit of ``once_beat_limits`` that its windows share with those of other tasks and entries; None: none.
     once_limit: str | None = None

@@ -26,8 +26,7 @@ The store or the network fails:
 - A reply is lost: the same owner asks again. Every verb answers its owner as it did the first time.
 - Too few replicas confirm begin (``once_beat_wait_replicas``): the body doesn't run. Begin is asked again for half a
   lease, then the window is given back.
-- The store is away at begin: the caller decides. With ``once_beat_run_without_store`` the body runs, and the turn tries
-  once at the end to begin and to record it.
+- The store is away at begin: the body doesn't run. A task's message is put back, ``once()`` raises.
 - The store is away at the end: it is told for as long as a lease, then logged. The body's result stands.
 
 A block of ``once()`` is cancelled by asyncio: it is given back, since neither its body nor its process has failed.
@@ -119,11 +118,10 @@ class Turn(ABC):
         self.length = length
         #: The answer to begin; None while there is none.
         self.reply: BeginReply | None = None
-        #: None before begin, and while the body runs without the store.
+        #: None before begin.
         self.lease: Lease | None = None
         #: The limit of which it has a place.
         self.limit: str | None = None
-        self.without_store = False
         self.handed_over = False
         self.stale = False
         self._begin_until = time.monotonic() + length / 2
@@ -185,29 +183,6 @@ class Turn(ABC):
         except OnceError as exc:
             self.log(logging.DEBUG, "window_not_given_back", "not given back: %s", exc)
 
-    def run_without_store(self, exc: StoreUnavailableError) -> None:
-        """Let the body run although the store is away, as ``once_beat_run_without_store`` says."""
-        self.log(logging.WARNING, "window_unguarded", "runs without the store: %s", exc)
-        self.without_store = True
-
-    def begin_afterwards(self) -> bool:
-        """Begin for a body that ran without the store; returns whether its end is this turn's to record."""
-        sent = steady()
-        try:
-            reply = self._send_begin()
-        except UncertainWriteError:
-            # It has begun, under a fence that isn't known.
-            reply = Begun(0, self.window.attempt, self.window.last_done)
-        except OnceError as exc:
-            self.log_unrecorded(exc)
-            return False
-        if not isinstance(reply, Begun):
-            text = "ran without the store, its end isn't recorded: %s"
-            self.log(logging.WARNING, "window_unrecorded", text, reason_of(reply))
-            return False
-        self._own(sent, reply)
-        return True
-
     # -- the end
 
     def succeed(self) -> None:
@@ -238,7 +213,7 @@ class Turn(ABC):
         """
         if self.handed_over:
             return False
-        if not self._told and (self.lease is not None or self.begin_afterwards()):
+        if not self._told:
             self.tell(lambda: self._send_finish(outcome, again_after))
         self._told = True
         if self.stale:
@@ -263,13 +238,13 @@ class Turn(ABC):
         self.stale, self._told = isinstance(self._answer, Stale), True
 
     def tell(self, send: Callable[[], object]) -> None:
-        """Tell the store for as long as a lease. A body that ran without the store has had its try."""
+        """Tell the store for as long as a lease."""
         see_through(Telling(send, self._left_to_tell(), self.log_unrecorded))
 
     def _left_to_tell(self) -> float:
         now = time.monotonic()
         if self._tell_until is None:
-            self._tell_until = now if self.without_store else now + self.length
+            self._tell_until = now + self.length
         return max(self._tell_until - now, 0.0)
 
     def check_lease(self) -> None:
@@ -299,8 +274,7 @@ class Turn(ABC):
 
     def log_unrecorded(self, exc: OnceError) -> None:
         """Say that the end isn't recorded, and why."""
-        level = logging.WARNING if self.without_store else logging.ERROR
-        self.log(level, "window_unrecorded", "end not recorded, it may run again: %s", exc)
+        self.log(logging.ERROR, "window_unrecorded", "end not recorded, it may run again: %s", exc)
 
     def log(self, level: int, action: str, text: str, *arguments: object) -> None:
         """Log a line about the window."""

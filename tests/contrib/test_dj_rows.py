@@ -180,7 +180,7 @@ def test_headers_without_once(make: Any) -> None:
 def test_what_a_row_may_set(make: Any) -> None:
     """Whatever an entry may: how its windows wait, and what people are told."""
     once = {
-        "overlap": "buffer_first", "limit": "reports", "deadline": 900, "pause_after_failures": 5,
+        "overlap": "buffer_one", "limit": "reports", "deadline": 900, "pause_after_failures": 5,
         "on_failure": "proj.tell", "tracked": True,
     }  # fmt: skip
     entry = make(interval=5, headers=json.dumps({"once": once}))

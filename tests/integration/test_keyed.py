@@ -23,7 +23,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from celery.utils.dispatch import Signal
 from processes import Proc, wait_until
-from servers import RedisServer, free_port
+from servers import free_port
 from system import System
 
 from celery_once_beat import OnceTask, Window, once, signals
@@ -253,19 +253,6 @@ def test_a_schedule_object_stays_the_callers(redis_url: str) -> None:
     assert str(at_two.tz) == "UTC"
 
 
-def test_what_ran_without_redis_is_recorded_if_it_is_back(start_redis: Callable[..., RedisServer]) -> None:
-    """Asked once, at the end: then the next caller doesn't run it again."""
-    server = start_redis(appendonly=True)
-    app = Celery("away", broker=server.url(), set_as_current=False)
-    app.conf.once_beat_run_without_store = True
-    server.kill()
-    with once("away", **YEARLY, app=app) as window:
-        assert window is not None
-        server.restart()
-    with once("away", **YEARLY, app=app) as again:
-        assert again is None
-
-
 def test_a_begin_that_no_replica_has(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """It isn't run on, and the window is given back: the next caller isn't told that another has it."""
     monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
@@ -311,7 +298,7 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
 
 
 def test_its_signals_say_what_a_tasks_say(redis_url: str) -> None:
-    """A failure that may run again isn't signalled as one; a body that runs without Redis has started, too."""
+    """A failure that may run again isn't signalled as one."""
     heard = []
 
     def hear(signal: Signal, **_: Any) -> None:
@@ -326,11 +313,6 @@ def test_its_signals_say_what_a_tasks_say(redis_url: str) -> None:
                 _ = 1 / 0
             assert heard == told
             heard.clear()
-        app = Celery("away", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
-        app.conf.once_beat_run_without_store = True
-        with once("away", **YEARLY, app=app):
-            assert heard == ["window_started"]
-        assert heard == ["window_started"], "its end is in no record"
     finally:
         for signal in (signals.window_started, signals.window_failed, signals.window_succeeded):
             signal.disconnect(hear)
@@ -395,15 +377,10 @@ def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest
 
 
 def test_redis_away(redis_url: str) -> None:
-    """Nothing runs, and it is said; with once_beat_run_without_store it runs unguarded."""
+    """Nothing runs, and it is said."""
     away = f"redis://127.0.0.1:{free_port()}/0"
     with pytest.raises(StoreUnavailableError), once("away", **YEARLY, url=away):
         pytest.fail("it ran")
-    app = Celery("away", broker=away, set_as_current=False)
-    app.conf.once_beat_run_without_store = True
-    with once("away", **YEARLY, app=app) as window:
-        assert window is not None
-        assert not window.held
 
 
 @pytest.mark.parametrize(

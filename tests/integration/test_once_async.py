@@ -280,17 +280,13 @@ def test_a_loop_that_is_blocked_keeps_its_window(redis_url: str) -> None:
 
 
 def test_redis_away(redis_url: str, run: Run) -> None:
-    """Nothing runs, and it is said; with once_beat_run_without_store it runs unguarded."""
+    """Nothing runs, and it is said."""
     away = f"redis://127.0.0.1:{free_port()}/0"
-    app = Celery("away", broker=away, set_as_current=False)
-    app.conf.once_beat_run_without_store = True
 
     async def main() -> None:
         with pytest.raises(StoreUnavailableError):
             async with once("away", **YEARLY, url=away):
                 pytest.fail("it ran")
-        async with once("away", **YEARLY, app=app) as window:
-            assert not window.held
 
     run(main())
 

@@ -137,64 +137,6 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     beat.stop()
 
 
-@pytest.mark.parametrize(
-    ("publish", "run"), [(True, False), (False, True), pytest.param(True, True, marks=pytest.mark.long)]
-)
-def test_an_outage_of_the_store_without_which_they_go_on(
-    start_redis: Callable[..., RedisServer], system: System, publish: bool, run: bool
-) -> None:
-    """With these settings beats publish on and workers run on; afterwards each window has one outcome.
-
-    ``run_without_store`` has its price: what ran while nobody could record it runs again.
-    """
-    store = start_redis(appendonly=True)
-    system.use_store(store.url())
-    system.settings = {"once_beat_publish_without_store": publish, "once_beat_run_without_store": run}
-    # What waits, or is in its body, while the worker stands still isn't published again before the outage.
-    system.settings |= {"once_beat_start_timeout": 10.0, "once_beat_lease": 10.0}
-    worker = system.worker(pool="solo").wait_ready()
-    beat = system.beat()
-    system.wait_done(2)
-    worker.pause()
-    queued = system.waiting()
-    wait_until(lambda: system.waiting() >= queued + 2, "messages wait for the worker", 30)
-    store.kill()
-    published = sent(beat, "tick")
-    began = len(system.ledger.read("start"))
-    worker.resume()
-    if publish:
-        wait_until(lambda: sent(beat, "tick") >= published + 4, "it publishes on", 60)
-    else:
-        beat.wait_log("once: nothing is claimed until Redis")
-        published = sent(beat, "tick")
-        wait_windows(system, "tick", timedelta(seconds=5))
-        assert sent(beat, "tick") == published
-    if run:
-        wait_until(lambda: len(system.ledger.read("start")) >= began + (4 if publish else 2), "bodies run", 60)
-    else:
-        assert len(system.ledger.read("start")) <= began + 1
-    assert beat.alive
-    store.restart()
-    beat.wait_log("once: Redis can be used again")
-    system.wait_done(3)
-    system.settle([beat], timeout=60)
-
-    starts = system.starts()
-    assert system.outcomes() == {"done": len(starts)}
-    assert len(state_lines(beat)) == 2, state_lines(beat)
-    assert len(state_lines(worker)) == (0 if run else 2), state_lines(worker)
-    for proc in (beat, worker):
-        assert max(Counter(said(proc)).values()) == 1, "a line was repeated"
-    bodies = Counter(event["start"] for event in system.ledger.read("start"))
-    without = {event["start"] for event in system.ledger.read("start") if "fence" not in event}
-    assert set(bodies) == set(starts)
-    assert bool(without) == run
-    again = [start for start, number in bodies.items() if number > 1 and start not in without]
-    assert len(again) <= 1, "only one body can have been running when the store went away"
-    assert max(bodies.values()) <= 2
-    assert sent(beat, "tick") <= 2 * len(starts)
-
-
 def test_an_untracked_claim_in_a_long_outage(start_redis: Callable[..., RedisServer], system: System) -> None:
     """A claim that was carried out and never answered is published after the outage: no recovery would bring it back.
 

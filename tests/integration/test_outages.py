@@ -198,25 +198,17 @@ def test_a_beat_starts_before_redis(system: System) -> None:
     system.check_law = False
 
 
-@pytest.mark.parametrize("run_without", [False, True])
-def test_redis_away_from_a_worker(start_redis, system: System, run_without: bool) -> None:
-    """A worker that can't ask the store puts the message back; with once_beat_run_without_store it runs it."""
+def test_redis_away_from_a_worker(start_redis, system: System) -> None:
+    """A worker that can't ask the store puts the message back."""
     store = start_redis(appendonly=True)
     system.use_store(store.url())
-    system.settings = {"once_beat_run_without_store": run_without, "once_beat_start_timeout": 60.0}
+    system.settings = {"once_beat_start_timeout": 60.0}
     beat = system.beat()
     wait_until(system.waiting, "a window is published", 60)
     beat.kill()
     start = min(system.account().open)
     store.kill()
     worker = system.worker(pool="solo").wait_ready()
-    if run_without:
-        worker.wait_log("runs without the store")
-        (finish, *_) = wait_until(lambda: system.ledger.read("finish"), "the body ran", 30)
-        assert _timestamp(finish["start"]) == start.timestamp(), "it knows its window"
-        assert finish["held"] is False
-        system.check_law = False
-        return
     worker.wait_log("put back for")
     assert not system.ledger.read("start")
     store.restart()
@@ -242,22 +234,6 @@ def test_a_copy_of_a_window_that_nobody_recovers(system: System) -> None:
     assert len(system.ledger.read("start")) == 2
     assert worker.log.count("or has died: this copy comes again") == 4
     assert system.waiting() == 0
-    system.check_law = False
-
-
-def test_publish_without_store(start_redis, system: System) -> None:
-    """With once_beat_publish_without_store a beat publishes on; workers that reach the store refuse duplicates."""
-    system.settings = {"once_beat_publish_without_store": True}
-    system.worker(pool="solo").wait_ready()
-    dead = f"redis://127.0.0.1:{free_port()}/0"
-    beats = [system.beat(f"beat{n}", STORE_URL=dead) for n in (1, 2)]
-    for beat in beats:
-        beat.wait_log("Sending due task")
-    system.wait_done(3)  # from now on each window comes from both
-    for beat in beats:
-        beat.stop()
-    wait_until(system.refused, "the second beat's copies are refused", 30)
-    assert set(system.recorded().values()) == {1}
     system.check_law = False
 
 

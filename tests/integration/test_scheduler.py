@@ -259,23 +259,6 @@ def test_setting_up_does_not_wait_for_redis() -> None:
         scheduler.close()
 
 
-def test_a_one_off_without_the_store(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
-    """It has one window as well where beats go on without Redis."""
-    once_only = schedule(0.1, app=app)
-    once_only.one_off = True  # type: ignore[attr-defined]
-    app.conf.beat_schedule["one-off"] = {"task": "tests.tick", "schedule": once_only}
-    app.conf.once_beat_redis_url = f"redis://127.0.0.1:{free_port()}/0"
-    app.conf.once_beat_publish_without_store = True
-
-    def sent() -> list[str]:
-        with redis.Redis.from_url(redis_url) as client:
-            found = client.lrange(QUEUE, 0, -1)
-        return [json.loads(message)["headers"]["once_entry"] for message in found]  # type: ignore[union-attr]
-
-    tick_until(schedulers(), lambda: sent().count("tick") >= 5, "five windows of the other are published")
-    assert sent().count("one-off") == 1
-
-
 def test_others_may_wrap_apply_entry(
     monkeypatch: pytest.MonkeyPatch, redis_url: str, schedulers: Callable[[], OnceScheduler]
 ) -> None:

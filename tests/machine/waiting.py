@@ -26,7 +26,7 @@ __all__ = ("LIMIT", "OVERLAPS", "Places", "Turns", "WaitingRules", "WaitingWorld
 
 LIMIT = "reports"
 #: What an entry, or a task, may say of windows that come while another one runs.
-OVERLAPS = ("allow", "skip", "buffer_one", "buffer_first", "buffer_all", "buffer_all")
+OVERLAPS = ("allow", "skip", "buffer_one", "buffer_one", "buffer_all", "buffer_all")
 TURN, PLACE = 4, 5
 #: Seconds for which one that died keeps newer ones of its entry from beginning, at least.
 PATIENCE = 60.0
@@ -151,10 +151,9 @@ class WaitingWorld(World):
                 before_it = [other for other in next_one if (was.windows[other].fresh, other) < (old.fresh, start)]
                 assert not before_it, f"{verb}: {start} of {entry} begins before {before_it}"
             waits = each.released == TURN and each.fresh and (old is None or old.released != TURN)
-            if waits and overlap in ("buffer_one", "buffer_first"):
-                best = max if overlap == "buffer_one" else min
+            if waits and overlap == "buffer_one":
                 among = (was.passed_over() | {start}) - {now.called}
-                assert now.passed_over() == {best(among)}, f"{verb}: of {among} {now.passed_over()} wait"
+                assert now.passed_over() == {max(among)}, f"{verb}: of {among} {now.passed_over()} wait"
 
     def _check_somebody_goes_on(self, verb: str, entry: str, turns: Turns) -> None:
         """Where windows wait, one has the turn, or has been called: nobody waits for what never comes."""

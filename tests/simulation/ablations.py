@@ -406,10 +406,10 @@ ABLATIONS: dict[str, Ablation] = {
         "return first < second or first == second and one.start > other.start",
     ),
     "buffer-keeps": _lua(
-        "buffer_one keeps the newest, buffer_first the oldest",
+        "buffer_one keeps the newest",
         "pieces/overlap",
-        "if which == 'buffer_one' and each.start > kept or which == 'buffer_first' and each.start < kept then",
-        "if which == 'buffer_first' and each.start > kept or which == 'buffer_one' and each.start < kept then",
+        "      if each.start > kept then",
+        "      if each.start < kept then",
     ),
     "buffer-calls": _lua(
         "what ends a window calls the next that waits",
@@ -515,14 +515,14 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "leases-renewed": _py(
         "leases are renewed while their bodies run",
-        ("worker/execution.py", "            self.leases.hold(self.lease)\n", "            pass\n"),
+        ("worker/execution.py", "        self.leases.hold(self.lease)\n", "        pass\n"),
     ),
     "hand-over-first": _py(
         "a window is handed over before its retry is published",
         (
             "worker/execution.py",
-            '        try:\n            if self.lease is not None or self.begin_afterwards():\n                self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
-            '        published = publish()\n        publish = lambda: published\n        try:\n            if self.lease is not None or self.begin_afterwards():\n                self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
+            '        try:\n            self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
+            '        published = publish()\n        publish = lambda: published\n        try:\n            self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
         ),
     ),
     "owner-of-delivery": _py(
@@ -554,8 +554,8 @@ ABLATIONS: dict[str, Ablation] = {
         "a message comes again if the store can't be asked",
         (
             "worker/execution.py",
-            "                put_back(self.task, request, exc)\n            self.run_without_store(exc)",
-            "                raise Ignore('away') from exc\n            self.run_without_store(exc)",
+            "        except StoreUnavailableError as exc:\n            put_back(self.task, request, exc)",
+            "        except StoreUnavailableError as exc:\n            raise Ignore('away') from exc",
         ),
     ),
     "end-told-again": _py(

@@ -187,7 +187,7 @@ def make_entry(draw: random.Random, every: float) -> dict[str, Any]:  # noqa: PL
 
 def _add_waits(draw: random.Random, entry: dict[str, Any]) -> None:
     """Let its windows wait for each other, or for a place. All of them have to run one day: they mustn't take long."""
-    buffer = draw.choice(["", "", "", "buffer_one", "buffer_first", "buffer_all"])
+    buffer = draw.choice(["", "", "", "buffer_one", "buffer_one", "buffer_all"])
     seldom = entry["every"] >= 4.0
     if buffer and (seldom or buffer != "buffer_all"):
         entry["overlap"] = buffer

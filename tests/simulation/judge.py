@@ -695,11 +695,11 @@ class Judge:
             self._violated("outcome", entry, window.start, outcome=outcome, recorded=at, **facts)
 
     def _may_skip(self, entry: Entry, window: Window, overlap: str | None, active_until: float, at: float) -> bool:
-        """Whether another one ran; and with a buffer another waited then, a newer or an older one as that says."""
+        """Whether another one ran; and with a buffer a newer one waited then."""
         step = self.settings.step
         if overlap == "skip":
             return active_until >= self.clock.due(window.start) - step
-        if overlap not in {"buffer_one", "buffer_first"} or window.executions:
+        if overlap != "buffer_one" or window.executions:
             return False
         others = [
             other
@@ -709,8 +709,7 @@ class Judge:
             and (other.recorded is None or other.recorded >= at - step)
         ]
         waits = [other.start for other in others if other.last is None or other.last >= at - step]
-        right = (start > window.start if overlap == "buffer_one" else start < window.start for start in waits)
-        return len(others) >= 2 and any(right)
+        return len(others) >= 2 and any(start > window.start for start in waits)
 
     def _judge_told(self, entry: Entry, window: Window, run: Run) -> None:
         """Whether people were told of a window what they asked for. What was ordered may end, and be told, again."""

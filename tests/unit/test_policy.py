@@ -67,7 +67,6 @@ def test_an_entry_that_says_nothing_gets_the_settings() -> None:
         ("retry_failed_after", 0.0),
         ("overlap", "skip"),
         ("overlap", "buffer_one"),
-        ("overlap", "buffer_first"),
         ("overlap", "buffer_all"),
         ("spread", 90.0),
     ],

@@ -4,9 +4,9 @@
 -- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
 -- retry, is to be recovered, or waits itself.
 --
--- With a buffer it waits then, and this copy is to be parked: buffer_one keeps the newest of the new ones that wait,
--- buffer_first the oldest, and the others are skipped; buffer_all keeps MOST_WAITING. With NO_PLACE it waits, too: that is the
--- name of its limit, which has no place for it.
+-- With a buffer it waits then, and this copy is to be parked: buffer_one keeps the newest of the new ones that wait, and the
+-- others are skipped; buffer_all keeps MOST_WAITING. With NO_PLACE it waits, too: that is the name of its limit, which has no
+-- place for it.
 --
 -- MARKS: WORKERS is given, and the worker's name goes there. It is for people, so not each begin says it.
 --
@@ -160,7 +160,7 @@ elseif buffers and not outcome then
   if before then
     local over, itself = {}, false
     if overlap ~= 'buffer_all' and window.fence == 0 and window.backfill == 0 then
-      over, itself = passed_over(overlap, to_call and before)
+      over, itself = passed_over(to_call and before)
     elseif window.fence == 0 and window.backfill == 0 and window.released == HELD then
       itself = #all_that_wait() >= MOST_WAITING
       window.failure = itself and MOST_WAITING .. ' windows of its entry wait already'

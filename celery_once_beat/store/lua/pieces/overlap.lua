@@ -177,15 +177,15 @@ local function forget_message(start, window)
   end
 end
 
--- Which of the new windows that wait are passed over, now that this one would wait too: all but the newest or the oldest of
--- them. What was called, or is called now (`to_call`), isn't among them. Returns them, and whether this one is.
-local function passed_over(which, to_call)
+-- Which of the new windows that wait are passed over, now that this one would wait too: all but the newest of them. What was
+-- called, or is called now (`to_call`), isn't among them. Returns them, and whether this one is.
+local function passed_over(to_call)
   local turn, kept, others = to_call or called_window(), START, {}
   for _, each in ipairs(entry.buffered and all_that_wait() or {}) do
     if each.window.released == WAITS_FOR_TURN and each.window.fence == 0 and each.window.backfill == 0
       and each.start ~= turn then
       others[#others + 1] = each
-      if which == 'buffer_one' and each.start > kept or which == 'buffer_first' and each.start < kept then
+      if each.start > kept then
         kept = each.start
       end
     end
