@@ -190,9 +190,9 @@ def redis_server(request: pytest.FixtureRequest, _server_pool: Callable[[str], R
     return _server_pool(getattr(request, "param", kinds[0] if kinds else "valkey"))
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
+@pytest.fixture(scope="session", params=["valkey", pytest.param("redis", marks=pytest.mark.long)])
 def any_server(request: pytest.FixtureRequest, _server_pool: Callable[[str], RedisServer]) -> RedisServer:
-    """Each kind of server in turn: the test runs once with each."""
+    """Each kind of server in turn: the test runs once with each, with Redis by ``make long``."""
     return _server_pool(request.param)
 
 

@@ -2,8 +2,8 @@
 
 Its parts:
 
-- pure: all unit tests;
-- verbs: every verb of the store in every state, on one kind of server;
+- pure: the unit tests;
+- verbs: every verb of the store in every state;
 - simulated: 2,000 windows under faults, each answer held against the model;
 - real: for each row of the last table of docs/failures.md the first test that it names, with real beats, workers and
   signals, ``long`` or not. So the shortest one stands first there.
@@ -39,7 +39,7 @@ def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
             if name not in real or name in seen:
                 continue
             seen.add(name)
-        elif _of_another_server(item):
+        elif part_of(item.nodeid) != "simulated" and item.get_closest_marker("long"):
             continue
         found.append(item)
     # What takes longest begins first, so that nothing is left to wait for at the end.
@@ -61,11 +61,6 @@ def part_of(nodeid: str) -> str:
     if nodeid.startswith("tests/integration/test_store_verbs.py"):
         return "verbs"
     return "simulated" if nodeid.partition("::")[2].partition("[")[0] in _SIMULATED else "real"
-
-
-def _of_another_server(item: pytest.Item) -> bool:
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    return given.get("any_server", "valkey") != "valkey"
 
 
 def times(reports: Sequence[pytest.TestReport]) -> list[str]:
