@@ -155,7 +155,12 @@ def drop(connection: Any) -> None:
 def is_to_blame(error: BaseException, producer: Any) -> bool:
     """Whether a publish failed for the broker or the way to it, and not for what was to be published."""
     connection = producer.connection if producer is not None else None
-    of_transport = (*connection.connection_errors, *connection.channel_errors) if connection is not None else ()
+    of_transport: tuple[type[Exception], ...] = ()
+    if connection is not None:  # a refusal (nack) is among the recoverable ones alone
+        of_transport = (
+            *connection.connection_errors, *connection.recoverable_connection_errors,
+            *connection.channel_errors, *connection.recoverable_channel_errors,
+        )  # fmt: skip
     # Transports over Redis count a KeyError: kombu raises it for a compression that it doesn't know.
     kinds = [kind for kind in of_transport if kind.__module__ != "builtins" or issubclass(kind, OSError)]
     return _is_any(error, (OperationalError, BatchPublishError, OSError, *kinds))
