@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: What the tests need beside the installed package.
 BESIDE = (
     *("tests", "examples", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
-    *("docker-compose.yml", "pyproject.toml"),
+    *("docker-compose.yml", "pyproject.toml", ".github"),
 )
 #: Quick ones (not those of windows by the thousand), and those that a wheel could fail: entry points, scripts in Lua,
 #: README as a user follows it.

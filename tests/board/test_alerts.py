@@ -105,6 +105,22 @@ def test_beats_die_one_after_the_other(watched: Watched) -> None:
     watched.check("OnceNoBeat", {(0, END): [], (1, END): [], (2, 2): none, (2, END): none, (3, END): []})
 
 
+def test_the_ticks_of_a_beat_fail(watched: Watched, tmp_path: Path) -> None:
+    """Critical after a minute, though the beat lives; until they work again."""
+    system, fails = watched.system, tmp_path / "fails"
+    system.scheduler = "apps.failing_beat:Failing"
+    system.beat(FAILS=str(fails)).wait_ready()
+    watched.export()
+    watched.phase("beats_alive", lambda alive: alive == 1)
+    assert watched.last("beats_failing") == 0
+    fails.touch()
+    watched.phase("beats_failing", lambda failing: failing == 1)
+    fails.unlink()
+    watched.phase("beats_failing", lambda failing: failing == 0)
+    fires = [{"summary": "The ticks of a beat fail, so it schedules nothing"}]
+    watched.check("OnceBeatFails", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
 def test_redis_goes_away(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
     """Critical after a minute."""
     server = start_redis()

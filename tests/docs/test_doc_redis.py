@@ -107,7 +107,7 @@ def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
 
 LOOKS = {"status": [], "history": ["tick"], "audit": [], "doctor": [], "ping": [], "orders": [], "metrics": []}
 #: For each right of the page's a command that can't do without.
-NEEDED = {"+zrange": "status", "+lrange": "history", "+info": "doctor", "+hscan": "status", "+hlen": "metrics"}
+NEEDED = {"+lrange": "history", "+info": "doctor", "+hscan": "status", "+hlen": "metrics"}
 
 
 @pytest.mark.long

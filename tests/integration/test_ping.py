@@ -118,7 +118,7 @@ def test_the_file_says_what_ping_says(
     system.check_law = False
     store = start_redis()
     system.use_store(store.url())
-    assert file.ping() == (1, f"Redis doesn't hear of a beat, by {file.path}\n")
+    assert file.ping() == (1, f"Redis doesn't hear of a beat, or its ticks fail, by {file.path}\n")
     beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
     wait_until(file.path.exists, "Redis has heard of the beat", 60)
     assert file.find() == 0
