@@ -278,10 +278,13 @@ _MEASURED = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not {request.path.name, request.path.parent.name} & set(_MEASURED):
-        monkeypatch.setenv("COVERAGE_PROCESS_CONFIG", "")
+@pytest.fixture(scope="module", autouse=True)
+def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For a module, so that it goes also for the processes that a module's own fixtures start."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not {request.path.name, request.path.parent.name} & set(_MEASURED):
+            patch.setenv("COVERAGE_PROCESS_CONFIG", "")
+        yield
 
 
 @pytest.fixture

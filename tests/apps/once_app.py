@@ -42,6 +42,8 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_connection_timeout=1.0,
     worker_prefetch_multiplier=1,
+    # Celery kills a child that isn't up within 4 s. On a busy machine none may be: it kills each, for ever.
+    worker_proc_alive_timeout=120.0,
 )
 if hasattr(Settings, "claim_lease"):  # older versions are run with this app too
     app.conf.once_beat_claim_lease = 1.0

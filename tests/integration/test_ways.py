@@ -60,7 +60,7 @@ def processes_in(directory: Path) -> list[str]:
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str, Path]]:
     """Exit status and output of all ways, and the directory of their temporary files. They take a good minute."""
     directory = tmp_path_factory.mktemp("ways")
-    env = environ({"TMPDIR": str(directory), "PYTHONPATH": str(ROOT), "COVERAGE_PROCESS_CONFIG": ""})
+    env = environ({"TMPDIR": str(directory), "PYTHONPATH": str(ROOT)})
     with (directory.parent / "ways.log").open("w+") as log:
         ways = subprocess.Popen(
             [sys.executable, "-m", "examples.ways"], env=env, stdout=log, stderr=subprocess.STDOUT, cwd=directory.parent
