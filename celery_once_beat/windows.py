@@ -70,8 +70,6 @@ _TELLING = ("once_entry", "once_start", "once_v")
 PUT_BACK = "once_put_back"
 
 _VERSION = 1
-#: Of messages with a limit. Versions that know none put them back, for workers that do.
-_WITH_LIMIT = 2
 _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
 _MAX_ATTEMPT = 10**9
@@ -258,7 +256,7 @@ def told_id(prefix: str, entry: str, start: datetime, what: str) -> str:
 def encode_headers(window: Window, sent_as: str | None = None, *, waits: bool = False) -> dict[str, str | int]:
     """Return the flat message headers of ``window``, without its fence, its lease and its last success.
 
-    ``sent_as`` is the task id of the message that they are for. None: any message, as earlier versions wrote them.
+    ``sent_as`` is the task id of the message that they are for. None: any message.
     ``waits``: its entry's windows may wait for each other.
     """
     headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
@@ -277,7 +275,7 @@ def encode_headers(window: Window, sent_as: str | None = None, *, waits: bool = 
         headers["once_waits"] = 1
     if sent_as is not None:
         headers["once_id"] = sent_as
-    headers["once_v"] = _VERSION if window.limit is None else _WITH_LIMIT
+    headers["once_v"] = _VERSION
     return headers
 
 
@@ -301,9 +299,9 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     if headers.keys().isdisjoint(_TELLING):
         return None
     version = _count(headers, "once_v")
-    if version > _WITH_LIMIT:
+    if version > _VERSION:
         raise NewerVersionError(
-            f"message header once_v: found {shown(version)}, expected at most {_WITH_LIMIT}; upgrade this process"
+            f"message header once_v: found {shown(version)}, expected at most {_VERSION}; upgrade this process"
         )
     if "once_id" in headers:
         sent_as = headers["once_id"]

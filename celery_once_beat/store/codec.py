@@ -511,27 +511,18 @@ def as_info(reply: Any) -> dict[str, str]:
     return {name: value for name, separator, value in lines if separator}
 
 
-def write_report(report: model.BeatReport, app: str) -> tuple[str, str]:
-    """Write a beat's report twice: as five words, for earlier versions, and as JSON with ``app``.
-
-    A new field goes into the JSON alone; a version that doesn't know it ignores it.
-    """
-    words = f"{report.offset * 1000:.0f} {report.lag * 1000:.0f} {report.entries} {report.untracked} {report.version}"
-    return words, json.dumps({**json.loads(app or "{}"), **asdict(report)})
+def write_report(report: model.BeatReport, app: str) -> str:
+    """Write a beat's report as JSON, with ``app``."""
+    return json.dumps({**json.loads(app or "{}"), **asdict(report)})
 
 
-def read_report(words: str | None, text: str | None) -> model.BeatReport | None:
-    """Read a beat's report from the JSON, or from the words of an earlier version. None: neither can be read."""
+def read_report(text: str | None) -> model.BeatReport | None:
+    """Read a beat's report. None: it can't be read."""
     try:
         said = json.loads(text or "")
         known = [field for field in fields(model.BeatReport) if field.name in said]
         return model.BeatReport(**{field.name: _checked(said[field.name], field.type) for field in known})
     except (ValueError, TypeError, RecursionError):
-        pass
-    try:
-        offset, lag, entries, untracked, version = (words or "").split(" ")
-        return model.BeatReport(whole(offset) / 1000, whole(lag) / 1000, whole(entries), whole(untracked), version)
-    except ValueError:
         return None
 
 

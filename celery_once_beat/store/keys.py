@@ -32,8 +32,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 is longer
     orders                      who ordered what of late → when, server ms, for people: 90 days, 2 MB
     beats                       live beats → last seen, server ms; BEAT_TTL
-    {once:beats}:reports        live beats → what each says of itself, for people; BEAT_TTL
-    {once:beats}:apps           live beats → the same and of which app each is, JSON, for people; BEAT_TTL
+    {once:beats}:reports        live beats → what each says of itself and of which app it is, JSON, for people; BEAT_TTL
 
 Every key of coordination expires by itself. What people set at run time stays until they delete it
 (``lua/pieces/definition.lua``).
@@ -74,7 +73,6 @@ _TYPES = {
     "orders": "zset",
     "beats": "zset",
     "reports": "hash",
-    "apps": "hash",
 }
 
 
@@ -102,7 +100,6 @@ class Keys:
         self.of_beats = {
             "beats": beats,
             "reports": f"{prefix}{{{beats}}}:reports",
-            "apps": f"{prefix}{{{beats}}}:apps",
         }
 
     def of_entry(self, what: str, entry: str) -> str:

@@ -288,20 +288,15 @@ class Lookup:
     def beats(self) -> tuple[datetime, float, list[BeatSeen]]:
         """Return the server's time, the seconds of a round trip, and the beats that live."""
         keys = self._keys.of_beats
-        scores, words, reports = self._trip.read(
-            [
-                ("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"),
-                ("HGETALL", keys["reports"]),
-                ("HGETALL", keys["apps"]),
-            ]
+        scores, reports = self._trip.read(
+            [("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), ("HGETALL", keys["reports"])]
         )
         sent = time.monotonic()
         heartbeat = self._store.look()
         latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
-        for reply in (scores, words):
-            if isinstance(reply, OnceError):
-                raise reply
-        heard, words = dict(codec.as_pairs(scores)), codec.as_mapping(words)
+        if isinstance(scores, OnceError):
+            raise scores
+        heard = dict(codec.as_pairs(scores))
         reports = {} if isinstance(reports, OnceError) else codec.as_mapping(reports)
         now_ms = (heartbeat.now - codec.EPOCH) / timedelta(milliseconds=1)
         return (
@@ -311,7 +306,7 @@ class Lookup:
                 BeatSeen(
                     name,
                     max(now_ms - heard.get(name, now_ms), 0.0) / 1000,
-                    codec.read_report(words.get(name), reports.get(name)),
+                    codec.read_report(reports.get(name)),
                     codec.read_app(reports.get(name)),
                 )
                 for name in sorted(heartbeat.beats)

@@ -328,9 +328,7 @@ NOTE = Verb("note", "orders", "call words", codec.read_word)
 #: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
 # Waited for, so that a beat that wins nothing learns that replicas are back.
-HEARTBEAT = Verb(
-    "heartbeat", "beats reports apps", "beat beat_ttl:span what words report", codec.read_heartbeat, waits=True
-)
+HEARTBEAT = Verb("heartbeat", "beats reports", "beat beat_ttl:span what report", codec.read_heartbeat, waits=True)
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",

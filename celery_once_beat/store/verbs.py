@@ -276,8 +276,8 @@ class Store:
         as long as the store knows it. ``limits`` are the numbers of places by name: where the dead had some, those who
         wait are called.
         """
-        words, text = ("", "") if report is None else codec.write_report(report, app)
-        calls: list[Call[Any]] = [self._heartbeat(beat, words=words, report=text)]
+        text = "" if report is None else codec.write_report(report, app)
+        calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
         calls += [self._leave_limit(name, most_places, None) for name, most_places in limits.items()]
         until = codec.epoch_ms(now)
         commands: list[Words] = [
@@ -336,15 +336,13 @@ class Store:
         """Return which app each of ``beats`` is of; None if it hasn't said, or that can't be read."""
         if not beats:
             return {}
-        (texts,) = self._trip.read([("HMGET", self.keys.of_beats["apps"], *beats)])
+        (texts,) = self._trip.read([("HMGET", self.keys.of_beats["reports"], *beats)])
         if isinstance(texts, OnceError):  # for people only: a foreign key here stops no beat
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
-    def _heartbeat(self, beat: str, what: str = "lives", words: str = "", report: str = "") -> Call[model.Heartbeat]:
-        return scripts.HEARTBEAT.call(
-            self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, words=words, report=report
-        )
+    def _heartbeat(self, beat: str, what: str = "lives", report: str = "") -> Call[model.Heartbeat]:
+        return scripts.HEARTBEAT.call(self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, report=report)
 
     def backfill_many(
         self, orders: Iterable[tuple[WindowKey, str]], overdue_in: float | None = None

@@ -570,17 +570,6 @@ def test_a_task_says_it(make: Any) -> None:
     assert tick.end(1).called == tick.start(2)
 
 
-def test_earlier_versions_skip(make: Any) -> None:
-    """A worker that knows no buffers reads skip in the entry: nothing runs beside another."""
-    tick = make(overlap="buffer_all")
-    key = tick.store.entry_key("tick")
-    assert tick.raw.hmget(key, "overlap", "buffer") == ["skip", "all"]
-    tick.load(overlap="skip")
-    assert tick.raw.hmget(key, "overlap", "buffer") == ["skip", None]
-    tick.begin(1)
-    assert tick.begin(2) == Closed("skipped")
-
-
 def test_a_copy_of_what_waits(make: Any) -> None:
     """Begun again by another copy it waits still; an older retry's copy is refused."""
     tick = make(overlap="buffer_all")

@@ -184,17 +184,6 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     assert "ended" not in notices(stage)
 
 
-def test_how_it_ended_is_known_without_a_history(any_url: str) -> None:
-    """A worker of an earlier version closed it, and notes nothing: its marker says the outcome."""
-    stage = Stage(any_url, history_size=0)
-    stage.load(deadline=900.0)
-    end(stage, "failed")
-    stage.raw.hdel(stage.entry_key, f"e:{format_instant(stage.start)}")
-    due(stage, "late")
-    assert tell(stage, "late").ended.outcome == "failed"
-    stage.close()
-
-
 def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> None:
     """An entry that has a deadline alone keeps nothing of them."""
     stage.load(deadline=900.0)
@@ -255,23 +244,6 @@ def test_nothing_counts_while_it_is_paused(stage: Stage) -> None:
     assert not stage.store.account(ENTRY).paused
 
 
-def test_a_window_that_an_earlier_version_ended(stage: Stage) -> None:
-    """Its worker tells nothing; what the history says of it is said, and nothing where it is done."""
-    for outcome, said in (("done", Unchanged()), ("failed", "failed")):
-        stage.raw.hdel(stage.entry_key, "tells")
-        stage.raw.delete(stage.history_key)
-        stage.start = nth(1 if outcome == "done" else 2)
-        stage.load(**ALL)
-        stage.claim(since=nth(0 if outcome == "done" else 1))
-        stage.raw.hdel(stage.entry_key, "tells")
-        fence = stage.begin("A").fence
-        stage.store.finish(Ending(stage.window, "A", fence, outcome))
-        stage.raw.delete(stage.run_key)
-        due(stage, "late")
-        answer = tell(stage, "late")
-        assert (answer if outcome == "done" else answer.ended.outcome) == said
-
-
 def test_a_notice_of_an_entry_that_nobody_has(stage: Stage) -> None:
     """It is for beats that have the entry; once none has had it for an hour, it is forgotten."""
     end(stage, "failed")
@@ -326,10 +298,9 @@ def test_nothing_is_left_of_an_entry_that_the_store_lost(stage: Stage) -> None:
     end(stage, "failed")
     stage.raw.delete(stage.entry_key)
     due(stage, "late")
-    assert isinstance(tell(stage, "late"), Tell)
-    assert stage.raw.ttl(stage.entry_key) > 0
-    assert told(stage, "late")
-    assert set(stage.raw.hkeys(stage.entry_key)) <= {"tellings"}
+    assert tell(stage, "late") == Unchanged(), "how it ended was lost with the entry"
+    assert not stage.raw.exists(stage.entry_key)
+    assert "late" not in notices(stage)
 
 
 def test_a_counter_that_cannot_be_read_says_nothing_twice(stage: Stage) -> None:

@@ -122,8 +122,7 @@ class WaitingWorld(World):
             turns.called = called if called in turns.windows else None
             turns.last = fields.get("running")
             overlap = fields.get("overlap")
-            buffer = fields.get("buffer") if overlap == "skip" else None
-            turns.overlap = f"buffer_{buffer}" if buffer else None if overlap in (None, "-") else overlap
+            turns.overlap = None if overlap in (None, "-") else overlap
             if (turns.overlap or self.of_task) == "allow":
                 self.overlapped.add(entry)
         return found

@@ -72,7 +72,7 @@ end
 if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
-local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.buffer and 'buffer_' .. entry.buffer or entry.overlap
+local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
 local buffers = string.sub(overlap, 1, 7) == 'buffer_'
 -- How often a key's window has begun: '<start> <number>' of the one that began last.
 local function key_attempts()

@@ -1,7 +1,7 @@
 -- heartbeat: a beat says that it lives, and learns the time and who else does.
 --
--- WHAT is 'lives', 'leaves' (it ends), or 'looks' (it only asks, and nothing changes). WORDS and REPORT are what it says of
--- itself, for people, as earlier versions and as this one read it; '' for nothing new.
+-- WHAT is 'lives', 'leaves' (it ends), or 'looks' (it only asks, and nothing changes). REPORT is what it says of
+-- itself, for people, '' for nothing new.
 --
 -- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
 --                                                 it lives and was not known, else 0; then each beat alive
@@ -14,14 +14,6 @@ local added = 0
 local function forget(beat)
   redis.call('ZREM', BEATS, beat)
   redis.pcall('HDEL', REPORTS, beat)
-  redis.pcall('HDEL', APPS, beat)
-end
-
-local function tell(key, text)
-  if text ~= '' then
-    redis.pcall('HSET', key, BEAT, text)
-    redis.call('PEXPIRE', key, BEAT_TTL)
-  end
 end
 
 if WHAT ~= 'looks' then
@@ -37,8 +29,10 @@ if WHAT == 'lives' then
   redis.call('PEXPIRE', BEATS, BEAT_TTL) -- first what needs no memory: a full server takes no beat for gone
   added = redis.call('ZADD', BEATS, now, BEAT)
   redis.call('PEXPIRE', BEATS, BEAT_TTL)
-  tell(REPORTS, WORDS)
-  tell(APPS, REPORT)
+  if REPORT ~= '' then
+    redis.pcall('HSET', REPORTS, BEAT, REPORT)
+    redis.call('PEXPIRE', REPORTS, BEAT_TTL)
+  end
 elseif WHAT == 'leaves' then
   forget(BEAT)
 end

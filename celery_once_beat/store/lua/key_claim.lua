@@ -5,9 +5,8 @@
 --         {'taken'}     its message went out, or it has begun
 --         {'elsewhen', now}   with NOW_ONLY: the server's time (ms) lies outside of the window
 --
--- The claim key says <claimant> for no longer than a publish may take, then sent:<claimant>. Earlier versions wrote
--- <claimant> for both; only the time that is left tells them apart. The run key is begin's: a message may have begun whose
--- publisher died before the confirm.
+-- The claim key says <claimant> for no longer than a publish may take, then sent:<claimant>. The run key is begin's: a message
+-- may have begun whose publisher died before the confirm.
 
 local NOW = server_time()
 if NOW_ONLY and elsewhen() then
@@ -15,8 +14,7 @@ if NOW_ONLY and elsewhen() then
 end
 local claim = redis.call('GET', CLAIM)
 if claim ~= CLAIMANT then -- else the reply to this claim was lost
-  local left = redis.call('PTTL', CLAIM)
-  if run_state() or claim and (string.match(claim, '^sent:') or left < 0 or left > PUBLISH_TIMEOUT) then
+  if run_state() or claim and string.match(claim, '^sent:') then
     return {'taken'}
   end
 end

@@ -29,7 +29,7 @@
 --         {'who', beat...}   see loaders.lua
 
 local NOW, TIME = server_time()
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'buffer', 'untracked', 'row')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'untracked', 'row')
 local cursor, since = fields[2], instant_field('since', fields[6])
 
 local others, latest = read_loaders(fields[4])
@@ -75,9 +75,9 @@ end
 if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
 end
-if fields[9] then -- this beat may track the entry by now; if it doesn't, it says so again
+if fields[8] then -- this beat may track the entry by now; if it doesn't, it says so again
   local others_say = {}
-  for beat in string.gmatch(fields[9], '%S+') do
+  for beat in string.gmatch(fields[8], '%S+') do
     if beat ~= BEAT then
       others_say[#others_say + 1] = beat
     end
@@ -90,7 +90,7 @@ if right.fingerprint ~= FINGERPRINT then
   return {'superseded', right.beat, int(loaded_at), right.fingerprint}
 end
 
-local other_row, pause = ROW ~= '' and fields[10] and fields[10] ~= ROW, PAUSE
+local other_row, pause = ROW ~= '' and fields[9] and fields[9] ~= ROW, PAUSE
 if other_row then
   counts_from, pause = counts_from ~= '' and counts_from or ROW_AT, pause ~= '' and pause or '-'
 end
@@ -126,7 +126,7 @@ if pause ~= '' and (news == 'new' or news == 'changed') then -- else somebody ma
 end
 if ROW ~= '' then
   of_news[#of_news + 1], of_news[#of_news + 2] = 'row', ROW
-elseif fields[10] then
+elseif fields[9] then
   redis.call('HDEL', ENTRY, 'row')
 end
 if DEADLINE or PAUSE_AFTER_FAILURES or ON_FAILURE ~= '' then
@@ -135,16 +135,9 @@ if DEADLINE or PAUSE_AFTER_FAILURES or ON_FAILURE ~= '' then
 elseif fields[7] then
   redis.call('HDEL', ENTRY, 'tells', 'streak')
 end
--- Earlier versions don't know buffers. They read skip: so nothing overlaps beside them.
-local buffer = string.match(OVERLAP, '^buffer_(%a+)$')
-if buffer then
-  of_news[#of_news + 1], of_news[#of_news + 2] = 'buffer', buffer
-elseif fields[8] then
-  redis.call('HDEL', ENTRY, 'buffer')
-end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
   'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,
-  'again', RETRY_FAILED_AFTER or -1, 'overlap', buffer and 'skip' or OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
+  'again', RETRY_FAILED_AFTER or -1, 'overlap', OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
 if DEFINED ~= '' then
   list_entry(TTL)

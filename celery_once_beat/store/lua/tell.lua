@@ -18,7 +18,7 @@ local FORGOTTEN_AFTER = 3600000
 
 local NOW = server_time()
 local entry = read_entry()
-local run_kind, _, run_outcome = settle()
+settle()
 local notice, teller = MEMBER .. '!' .. KIND, 'n:' .. START .. '!' .. KIND
 local at = redis.call('ZSCORE', OPEN, notice)
 if not at then
@@ -40,22 +40,6 @@ if not KNOWN then
   return {'forgotten'}
 end
 
--- How the window ended, from the history: a worker of an earlier version closed it, which tells nothing.
-local function found_end()
-  if run_kind == 'done' then
-    return run_outcome
-  end
-  local short = string.gsub(START, '%.?0*Z$', '')
-  -- pcall: who follows docs/redis.md may not have the right to read it.
-  for _, record in ipairs(redis.pcall('LRANGE', HISTORY, 0, -1)) do
-    local start, outcome = string.match(record, '^(%S+) (%a+) ')
-    if start == short then
-      return outcome
-    end
-  end
-  return 'done'
-end
-
 local open = is_open()
 local ended = redis.call('HGET', ENTRY, 'e:' .. START)
 if KIND == 'late' and open then
@@ -63,11 +47,7 @@ if KIND == 'late' and open then
 end
 local words = entry.paused == '1' and (redis.call('HGET', ENTRY, 'paused_words') or '{}')
 local nothing = KIND == 'ended' and not ended or KIND == 'paused' and not words
-if KIND == 'late' and not open and not ended then
-  local outcome = found_end()
-  nothing = outcome == 'done'
-  ended = outcome .. ' ' .. int(NOW) .. ' 0 '
-end
+  or KIND == 'late' and not open and not ended -- it is done
 if nothing then
   redis.call('ZREM', OPEN, notice)
   redis.call('HDEL', ENTRY, teller)

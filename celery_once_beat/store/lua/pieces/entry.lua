@@ -14,8 +14,7 @@
 --   row           the key of the database's row that it is made of; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force
---   again (ms; 0: never, -1: as the task says), overlap (allow, skip, -: as the task says)   the same
---   buffer        one, first or all, where overlap says skip: windows are to be buffered. Earlier versions skip them
+--   again (ms; 0: never, -1: as the task says), overlap (-: as the task says)   the same
 --   buffered      1: windows wait for their turn or for a place; 2: for places alone, and overlap says allow; absent: none does
 --   limit         of which limit a window waited for a place last; for people
 --   refused       how many copies begin refused
@@ -74,14 +73,14 @@ end
 local function read_entry()
   local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
     'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START,
-    'tells', 'streak', 'buffer', 'buffered')
+    'tells', 'streak', 'buffered')
   return {
     cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
     ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8],
     refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11], paused = hash[12], fingerprint = hash[13],
     recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18],
     times = hash[19], account = hash[20], tells = hash[21], streak = hash[22],
-    buffer = hash[17] == 'skip' and hash[23], buffered = hash[24],
+    buffered = hash[23],
   }
 end
 

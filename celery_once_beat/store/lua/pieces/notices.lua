@@ -1,6 +1,6 @@
 -- What is to be said once of a window. A notice is a member of OPEN, '<entry>@<start>!<kind>', and its score says when it is
 -- due, server ms, and FIRST_NOTICE more: many that are due at once must hide no overdue window from a look. A look asks for
--- them apart; earlier versions don't see them.
+-- them apart.
 --
 --   late     the window isn't done a deadline after its start     ended    it has an outcome that isn't done
 --   paused   its failure has paused the entry

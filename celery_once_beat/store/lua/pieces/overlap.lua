@@ -54,8 +54,7 @@ local function wait_for_turn()
   end
 end
 
--- What waits is looked at again after this time (ms), also if nobody calls it: the store lost a key, an earlier version ended
--- the window before it.
+-- What waits is looked at again after this time (ms), also if nobody calls it: the store lost a key.
 local LONGEST_WAIT = 600000
 
 -- When a window that waits becomes overdue: what expires meanwhile, or is too late, is to end then.

@@ -7,7 +7,7 @@ end
 -- An account is ten numbers, then owner and beat; see read_account. `claimed` and `expires` (0: never), server ms, stay
 -- texts, since most verbs only pass them on. `turn` changes with each claim, take, begin and hand over, so a late
 -- confirm can be told. `released` says whether the last owner gave the window back, and for what. `taken` is 1 from a take
--- until its confirm, then SENT once the message went out; 0: not yet, or an older version confirmed it.
+-- until its confirm, then SENT once the message went out; 0: not yet.
 local SENT = 2
 
 -- Values of `released`. HELD also before the first begin, and after an execution died.
