@@ -495,6 +495,37 @@ def _away(*_: Any, **__: Any) -> None:
     raise OSError("away")
 
 
+def test_what_one_row_refuses_holds_up_no_other(make: Any, rows: Any, database: Any) -> None:
+    """A row whose count is full, or that can't be read any more: what is to be written of the others is."""
+    full, other, too = (make(name=name, interval=5).model.pk for name in ("full", "other", "full too"))
+    unreadable, spent = (make(name=name, clocked=NOW) for name in ("unreadable", "spent"))
+    rows.objects.filter(pk__in=(full, too)).update(total_run_count=2**63 - 1)  # SQLite's largest
+    for key in (full, other, too):
+        database.ran(key, datetime.now(timezone.utc))
+    for entry in (unreadable, spent):
+        database.disable(entry, lambda entry=entry: {}[0] if entry is unreadable else True)
+    for _ in range(3):
+        database.flush()
+        database._round()
+        assert database.trouble.startswith("can't be written: ")
+    assert rows.objects.get(pk=other).total_run_count == 1
+    assert not rows.objects.get(name="spent").enabled
+
+
+def test_a_row_that_this_machine_can_not_read(make: Any, rows: Any, read: Any) -> None:
+    """A time zone that only another machine knows: that row is named, and the others are read."""
+    from django.db import connection
+
+    make(cron="0 0 * * *")
+    make(name="good", interval=5)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_celery_beat_crontabschedule SET timezone = 'Mars/Olympus'")
+    found = read()
+    row_of(found["good"])
+    with pytest.raises(SettingError, match="row 'row': ValidationError.*Mars/Olympus"):
+        _ = found["row"].task
+
+
 def test_rows_of_the_conf(shop: Shop) -> None:
     """`beat_schedule` is written to rows at a start, `once` and all; a row that is switched off stays so."""
     env = {"IN_CONF": "1"}

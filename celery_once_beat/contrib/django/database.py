@@ -193,7 +193,11 @@ class Database:
 
     def _disable_all(self) -> None:
         for name, known in list(self._to_disable.items()):
-            self._disable(*known)
+            try:
+                self._disable(*known)
+            except Exception:
+                self._to_disable.setdefault(name, self._to_disable.pop(name))  # behind the others
+                raise
             if self._to_disable.get(name) is known:
                 del self._to_disable[name]
 
@@ -241,26 +245,31 @@ class Database:
     def _write_what_ran(self) -> None:
         """Write as much as there is time for; the rest in the next round."""
         until = time.monotonic() + _WRITING
-        left = list(self._ran)
         self._flush = False
-        try:
-            while left and (self._stopping or time.monotonic() < until):
-                times, last = self._ran[left[-1]]
-                at = Value(last if settings.USE_TZ else make_naive(last), output_field=DateTimeField())
-                # Of several beats the latest: each adds what it sent itself. No save(): it would look like an edit.
-                # A one-off's count was set back as it was disabled.
-                is_spent = When(enabled=False, one_off=True, then=F("total_run_count"))
-                self._tables.rows.objects.filter(pk=left[-1]).update(
-                    total_run_count=Case(is_spent, default=F("total_run_count") + times),
-                    last_run_at=Greatest(Coalesce("last_run_at", at), at),
-                )
-                with self._lock:
-                    key = left.pop()
-                    ran, last = self._ran.pop(key)
-                    if ran > times:
-                        self._ran[key] = ran - times, last
-        finally:
-            self._flush |= bool(left)
+        for key in list(self._ran):
+            if not self._stopping and time.monotonic() >= until:
+                self._flush = True
+                return
+            with self._lock:
+                times, last = self._ran.pop(key)
+            try:
+                self._write_ran(key, times, last)
+            except Exception:
+                with self._lock:  # behind the others
+                    more, latest = self._ran.get(key, (0, last))
+                    self._ran[key] = times + more, max(last, latest)
+                self._flush = True
+                raise
+
+    def _write_ran(self, key: Any, times: int, last: datetime) -> None:
+        at = Value(last if settings.USE_TZ else make_naive(last), output_field=DateTimeField())
+        # Of several beats the latest: each adds what it sent itself. No save(): it would look like an edit.
+        # A one-off's count was set back as it was disabled.
+        is_spent = When(enabled=False, one_off=True, then=F("total_run_count"))
+        self._tables.rows.objects.filter(pk=key).update(
+            total_run_count=Case(is_spent, default=F("total_run_count") + times),
+            last_run_at=Greatest(Coalesce("last_run_at", at), at),
+        )
 
 
 def _tried(step: Callable[[], None]) -> str:

@@ -19,7 +19,7 @@ from celery_once_beat.wording import shown
 
 from .bounds import Bounded
 
-__all__ = ("OnceModelEntry", "as_entries", "instant")
+__all__ = ("OnceModelEntry", "UnreadableRow", "as_entries", "instant")
 
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
@@ -106,6 +106,17 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
             expire_seconds = math.ceil(expires)
         fields: dict[str, Any] = super()._unpack_options(headers=headers, expire_seconds=expire_seconds, **options)
         return fields
+
+
+class UnreadableRow:
+    """Stands for a row of which only the name can be read: whatever else is asked of it raises ``error``."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name = name
+        self._error = error
+
+    def __getattr__(self, _: str) -> Any:
+        raise self._error
 
 
 class WrongEntry:

@@ -28,7 +28,7 @@ from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
 from .database import INTERVAL, SILENT, Database, Seen, Tables, alone, one_line
-from .entry import OnceModelEntry, as_entries, instant
+from .entry import OnceModelEntry, UnreadableRow, as_entries, instant
 
 __all__ = ("OnceDatabaseScheduler",)
 
@@ -86,8 +86,14 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """Return all enabled rows as entries. Asks the database, writes nothing; raises DatabaseUnavailableError."""
         if self._database is None:
             close_old_connections()  # who shows the rows asks from any thread, whose last connection may have died
+        rows = self.enabled_models_qs()
         try:
-            models = list(self.enabled_models_qs())
+            try:
+                models = list(rows)
+            except (DatabaseError, InterfaceError):
+                raise
+            except Exception:  # noqa: BLE001  # one row's: a time zone, say, that this machine doesn't have
+                models = [_read_alone(rows, *row) for row in rows.values_list("pk", "name")]
         except (DatabaseError, InterfaceError) as exc:
             raise DatabaseUnavailableError(f"the database can't be read: {one_line(exc)}") from exc
         return as_entries(models, self.Entry, self.app)
@@ -333,6 +339,15 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """Write what is left to be."""
         if self._database is not None:
             self._database.stop()
+
+
+def _read_alone(rows: Any, pk: Any, name: str) -> Any:
+    try:
+        return rows.get(pk=pk)
+    except (DatabaseError, InterfaceError):
+        raise
+    except Exception as exc:  # noqa: BLE001  # whatever a field raises
+        return UnreadableRow(name, exc)
 
 
 def _key(source: Any) -> Any:
