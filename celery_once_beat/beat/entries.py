@@ -917,17 +917,21 @@ class Entries:
                 )
 
     def adopt(self, entry: BeatEntry, source: Any) -> bool:
-        """Take ``source``, since a base may make a new one at each access; False if its definition is another."""
-        if entry.stored:
-            return True  # no base has it
-        same = source is entry.source or (
-            source is not None
-            and (source.options or {}) == (entry.source.options or {})
-            and _fingerprint_of(source, entry.policy) == entry.fingerprint
-        )
-        if same:
-            entry.source = source
-        return same
+        """Take ``source``, since a base may make a new one at each access; False if its definition is another.
+
+        Options aren't compared: a value in them may be of the moment, or have no equality.
+        """
+        if entry.stored or source is entry.source:
+            return True  # no base has one that is stored
+        if source is None:
+            return False
+        new = self.make(entry.name, source)
+        if replace(new.timing, countdown=entry.timing.countdown) == new.timing:  # eta and expires are often of the moment
+            entry.timing = new.timing
+        if new.definition != entry.definition:
+            return False
+        entry.advanced(source)
+        return True
 
     # -- which are due ----------------------------------------------------------------------------------------
 

@@ -295,11 +295,16 @@ def test_entries_stay_as_celery_knows_them(schedulers: Callable[[], OnceSchedule
 
 
 def test_a_reloading_base_is_noticed(schedulers: Callable[..., OnceScheduler]) -> None:
-    """A base that makes new entries at each access goes on; one that reloads says so by another heap."""
+    """A base that makes new entries at each access goes on, whatever of the moment is in their options.
+
+    One that reloads says so by another heap.
+    """
 
     class Reloading(OnceScheduler):
         def get_schedule(self) -> dict[str, object]:
-            return {name: self.Entry(**dict(entry)) for name, entry in self.data.items()}
+            now = datetime.now(timezone.utc)
+            options = {"headers": {"made": now.isoformat()}, "expires": now + timedelta(hours=1)}
+            return {name: self.Entry(**{**dict(entry), "options": options}) for name, entry in self.data.items()}
 
         schedule = property(get_schedule, OnceScheduler.set_schedule)
 
