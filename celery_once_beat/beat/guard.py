@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -85,7 +86,14 @@ def guard(failed: Callable[[str], object], *, timed: bool = True) -> Iterator[No
             yield
     except StoreUnavailableError:
         raise
-    except TookTooLong as exc:
-        failed(str(exc))
-    except Exception as exc:  # noqa: BLE001  # whatever a user's code raises
-        failed(str(exc) if isinstance(exc, OnceError) else shown(exc))
+    except BaseException as exc:  # noqa: BLE001  # whatever a user's code raises: sys.exit(), a panic of an extension
+        if _ends_process(exc):
+            raise
+        failed(str(exc) if isinstance(exc, (OnceError, TookTooLong)) else shown(exc))
+
+
+def _ends_process(error: BaseException) -> bool:
+    """Whether a signal's handler raised it: Celery's raises SystemExit."""
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in (signal.SIGTERM, signal.SIGINT)]
+    in_handler = any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+    return in_handler or isinstance(error, KeyboardInterrupt)

@@ -22,7 +22,7 @@ class Remaining(BaseSchedule):
         self.answer = answer
 
     def remaining_estimate(self, last_run_at):
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -36,6 +36,10 @@ class Due(BaseSchedule):
 
     def is_due(self, last_run_at):
         return self.answer
+
+
+class Panic(BaseException):
+    """As extensions in Rust raise it."""
 
 
 class Mute(Remaining):
@@ -103,6 +107,8 @@ def anchored(anchor):
 ODD = {
     # They are named once, and left out or looked at again later.
     "raises": lambda: Remaining(ValueError("this schedule\n[CRITICAL] is broken")),
+    "exits": lambda: Remaining(SystemExit(3)),
+    "panics": lambda: Remaining(Panic("in C")),
     "recursion": lambda: Remaining(RecursionError("deep")),
     "zero": lambda: Remaining(timedelta(0)),
     "backwards": lambda: Remaining(timedelta(days=-1)),

@@ -10,6 +10,8 @@ from system import System
 #: Entries of ``apps.odd_app`` that define no window that can be run. What each is named with.
 WRONG = {
     "raises": "is broken",
+    "exits": "SystemExit(3)",
+    "panics": "Panic('in C')",
     "recursion": "deep",
     "zero": "doesn't advance",
     "backwards": "doesn't advance",
