@@ -178,12 +178,13 @@ def _kind(cls: Any) -> type:
 
 
 def is_polled(schedule: object) -> bool:
-    """Whether a schedule's type has an ``is_due`` of its own: only that says when it starts, in real time.
+    """Whether only a schedule's ``is_due`` says when it starts, in real time: one that its type has of its own.
 
-    A one-off with a ``clocked_time`` isn't.
+    Or Celery's, where it asks a ``remaining_estimate`` that has the time from elsewhere than ``self.now()``. A one-off
+    with a ``clocked_time`` isn't polled.
     """
     cls: Any = type(schedule)
-    return _has_own_is_due(cls) and not hasattr(schedule, "clocked_time")
+    return (_has_own_is_due(cls) or _has_own_clock(schedule)) and not hasattr(schedule, "clocked_time")
 
 
 @lru_cache(maxsize=256)
@@ -194,6 +195,22 @@ def _has_own_is_due(cls: Any) -> bool:
         if "is_due" in vars(base) and not is_tz_aware_crontab(base):
             return True
     return False
+
+
+#: Types, and whether their ``remaining_estimate`` has a clock of its own.
+_own_clocks: dict[type, bool] = {}
+
+
+def _has_own_clock(own: Any) -> bool:
+    cls: Any = type(own)
+    if not issubclass(cls, BaseSchedule) or cls.is_due is BaseSchedule.is_due or _kind(cls) is not BaseSchedule:
+        return False
+    if cls not in _own_clocks:
+        try:
+            _own_clocks[cls] = not _ask(own, _MONDAY)[1]
+        except Exception:  # noqa: BLE001  # whatever it raises: who asks when it starts says so
+            return False
+    return _own_clocks[cls]
 
 
 def is_tz_aware_crontab(cls: type) -> bool:
@@ -315,22 +332,26 @@ def _own_start(own: Any, after: datetime) -> datetime | None:
     if hasattr(own, "clocked_time"):  # as django-celery-beat's
         clocked = naive_utc(own.clocked_time)
         return clocked if clocked > after else None
-    remaining = _ask(own, after)
+    remaining, _ = _ask(own, after)
     if remaining is None and getattr(own, "may_end", False):
         return None
     start: datetime = after + remaining
     return start
 
 
-def _ask(own: Any, last: datetime) -> Any:
-    """Call ``remaining_estimate`` as if the schedule had run last at `last` and it were that now, both in its zone."""
+def _ask(own: Any, last: datetime) -> tuple[Any, bool]:
+    """Call ``remaining_estimate`` as if the schedule had run last at `last` and it were that now, both in its zone.
+
+    Returns the answer, and whether it asked what time it is.
+    """
     zone = getattr(own, "tz", timezone.utc)
     pinned = last.replace(tzinfo=timezone.utc).astimezone(_twin(zone) if isinstance(zone, ZoneInfo) else zone)
     with _PINNING:  # the process's threads share the schedule
         held = vars(own).get("nowfun", _ABSENT)
-        own.nowfun = lambda: pinned
+        asked: list[datetime] = []
+        own.nowfun = lambda: asked.append(pinned) or pinned
         try:
-            return own.remaining_estimate(last.replace(tzinfo=timezone.utc).astimezone(zone))
+            return own.remaining_estimate(last.replace(tzinfo=timezone.utc).astimezone(zone)), bool(asked)
         except OverflowError as error:
             raise ScheduleError(f"{shown(own)} can't say when it starts next: {shown(error)}") from error
         finally:

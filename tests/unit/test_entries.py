@@ -852,6 +852,24 @@ def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> 
     assert [each.name for each in rows.due(NOW + MINUTE, 10)] == ["b"]
 
 
+class OwnClock(schedule):
+    """An interval that takes the time from elsewhere than ``self.now()``, as Celery lets it."""
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        return last_run_at + self.run_every - datetime.now(timezone.utc)
+
+
+def test_a_schedule_with_a_clock_of_its_own() -> None:
+    """It runs once after an outage, as with a stock beat, and is asked again when its interval is over."""
+    now = datetime.now(timezone.utc)
+    rows = loaded(rows_of({"e": entry(OwnClock(60, app=APP))}), now - 10 * MINUTE)
+    (row,) = rows.due(now, 10)
+    assert row.step(now) == Step(now, True)
+    rows.claimed(row, now)
+    assert not row.trouble
+    assert row.next == now + MINUTE
+
+
 def test_which_types_are_polled() -> None:
     """Those with an is_due of their own, whatever else they have; no one-off, and none of Celery's or ours."""
 
@@ -866,7 +884,12 @@ def test_which_types_are_polled() -> None:
     class Clocked(Both):
         clocked_time = NOW
 
-    assert all(map(is_polled, (Both(app=APP), LastDay(), Polled())))
-    assert not any(map(is_polled, (Weak(app=APP), Clocked(app=APP), crontab(), schedule(60), cron("@daily"), object())))
+    class Every(schedule):
+        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+            return super().remaining_estimate(last_run_at)
+
+    assert all(map(is_polled, (Both(app=APP), LastDay(), Polled(), OwnClock(60, app=APP))))
+    pure = Weak(app=APP), Clocked(app=APP), crontab(), schedule(60), Every(60, app=APP), cron("@daily"), object()
+    assert not any(map(is_polled, pure))
     with pytest.raises(ScheduleError, match="is polled"):
         next_start(LastDay(), NOW)
