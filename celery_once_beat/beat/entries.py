@@ -128,12 +128,13 @@ class Backlog:
 class Earlier:
     """An earlier definition of an entry that was set at run time. ``until`` (aware UTC) is its last instant."""
 
-    __slots__ = ("_entry", "_make", "until")
+    __slots__ = ("_entry", "_logged", "_make", "until")
 
     def __init__(self, until: datetime, make: Callable[[], BeatEntry | None]) -> None:
         self.until = until
         self._make: Callable[[], BeatEntry | None] | None = make
         self._entry: BeatEntry | None = None
+        self._logged = False
 
     @property
     def entry(self) -> BeatEntry | None:
@@ -155,7 +156,15 @@ class Earlier:
             if exc.asked > self.until:
                 return None
             raise
-        except ScheduleError:
+        except ScheduleError as exc:  # it must not hold up the definition that took its place
+            if not self._logged:
+                self._logged, name = True, self.entry.name
+                logger.error(
+                    "once: schedule %r: an earlier version can't say when it starts, its windows don't run: %s",
+                    name,
+                    exc,
+                    extra=about("schedule_unreadable", entry=name),
+                )
             return None
         return found if found is not None and found <= self.until else None
 

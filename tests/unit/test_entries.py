@@ -17,7 +17,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 
-from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Entries
+from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Earlier, Entries
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
@@ -850,6 +850,20 @@ def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> 
         row.step(NOW + SECOND)
     assert "no database" in row.trouble or "expected whether it is due, and seconds to wait" in row.trouble
     assert [each.name for each in rows.due(NOW + MINUTE, 10)] == ["b"]
+
+
+def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
+    """The one that took its place goes on, and the log says once that windows of its time don't run."""
+    old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})
+    (row,) = rows
+    row.follows([Earlier(NOW + MINUTE, lambda: old)])
+    loaded(rows)
+    assert row.next == NOW + 2 * MINUTE
+    rows.reload("e")
+    loaded(rows, NOW + SECOND)
+    assert row.next == NOW + 2 * MINUTE
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "an earlier version can't say when it starts, its windows don't run: " in said
 
 
 class OwnClock(schedule):
