@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -318,7 +319,10 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
         return (every, str(when.tz)) if run_every and not run_every % timedelta(days=1) else (every,)
     if isinstance(when, PureSchedule):
         return (when.rule(),)
-    return (repr(when),) if isinstance(when, BaseSchedule) and " at 0x" not in repr(when) else ()
+    if not isinstance(when, BaseSchedule) or " at 0x" in (text := repr(when)):
+        return ()
+    # The members of a set have another order in each process.
+    return (re.sub(r"{[^{}]*}", lambda braces: " ".join(sorted(braces[0][1:-1].split(", "))), text),)
 
 
 @lru_cache(maxsize=1024, typed=True)  # many entries have the same
