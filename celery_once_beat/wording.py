@@ -40,9 +40,10 @@ A_SPAN = "a text like '30 s', '5 min', '1h', '1d', '1w'"
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: its repr on one line, at most 80 characters of it."""
+    """Return a value for a message: its repr on one line, at most 80 characters of it, without a URL's password."""
     try:
-        text = " ".join(repr(value[:_SHOWN] if isinstance(value, (str, bytes)) else value).split())
+        text = " ".join(repr(value[:_MOST_READ] if isinstance(value, (str, bytes)) else value).split())
+        text = without_passwords(text[:_MOST_READ])
     except Exception:  # noqa: BLE001  # a user's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

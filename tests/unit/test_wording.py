@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from celery_once_beat.wording import did_you_mean, read_span, span
+from celery_once_beat.wording import did_you_mean, read_span, shown, span
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_a_guess_is_written_as_the_caller_writes_names() -> None:
     assert did_you_mean("grce", ["grace", "anchor"], repr) == " (did you mean 'grace'?)"
     assert did_you_mean("grce", ["grace", "anchor"]) == " (did you mean grace?)"
     assert not did_you_mean("zzz", ["grace", "anchor"])
+
+
+@pytest.mark.parametrize("text", ["postgres://user:secret@h/x", "no: " + "x" * 52 + " postgres://u:secret@h", "pwd=secret"])
+def test_a_value_is_shown_without_a_password(text: str) -> None:
+    """An entry that is left out shows what it raised, in its status and on the board, cut anywhere."""
+    for value in (text, text.encode(), RuntimeError(text)):
+        assert "sec" not in shown(value)
