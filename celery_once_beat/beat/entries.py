@@ -935,8 +935,8 @@ class Entries:
         if source is None:
             return False
         new = self.make(entry.name, source)
-        if replace(new.timing, countdown=entry.timing.countdown) == new.timing:  # eta and expires are often of the moment
-            entry.timing = new.timing
+        if new.timing.countdown == entry.timing.countdown:
+            entry.timing = new.timing  # eta and expires are often of the moment
         if new.definition != entry.definition:
             return False
         entry.advanced(source)

@@ -86,7 +86,7 @@ def guard(failed: Callable[[str], object], *, timed: bool = True) -> Iterator[No
             yield
     except StoreUnavailableError:
         raise
-    except BaseException as exc:  # noqa: BLE001  # whatever a user's code raises: sys.exit(), a panic of an extension
+    except BaseException as exc:  # whatever a user's code raises: sys.exit(), a panic of an extension
         if _ends_process(exc):
             raise
         failed(str(exc) if isinstance(exc, (OnceError, TookTooLong)) else shown(exc))

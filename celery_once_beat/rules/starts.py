@@ -346,12 +346,18 @@ def _ask(own: Any, last: datetime) -> tuple[Any, bool]:
     """
     zone = getattr(own, "tz", timezone.utc)
     pinned = last.replace(tzinfo=timezone.utc).astimezone(_twin(zone) if isinstance(zone, ZoneInfo) else zone)
+    asked = False
+
+    def now() -> datetime:
+        nonlocal asked
+        asked = True
+        return pinned
+
     with _PINNING:  # the process's threads share the schedule
         held = vars(own).get("nowfun", _ABSENT)
-        asked: list[datetime] = []
-        own.nowfun = lambda: asked.append(pinned) or pinned
+        own.nowfun = now
         try:
-            return own.remaining_estimate(last.replace(tzinfo=timezone.utc).astimezone(zone)), bool(asked)
+            return own.remaining_estimate(last.replace(tzinfo=timezone.utc).astimezone(zone)), asked
         except OverflowError as error:
             raise ScheduleError(f"{shown(own)} can't say when it starts next: {shown(error)}") from error
         finally:

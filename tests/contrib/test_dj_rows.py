@@ -522,7 +522,7 @@ def test_a_row_that_this_machine_can_not_read(make: Any, rows: Any, read: Any) -
         cursor.execute("UPDATE django_celery_beat_crontabschedule SET timezone = 'Mars/Olympus'")
     found = read()
     row_of(found["good"])
-    with pytest.raises(SettingError, match="row 'row': ValidationError.*Mars/Olympus"):
+    with pytest.raises(SettingError, match=r"row 'row': ValidationError.*Mars/Olympus"):
         _ = found["row"].task
 
 

@@ -39,7 +39,9 @@ def test_a_guess_is_written_as_the_caller_writes_names() -> None:
     assert not did_you_mean("zzz", ["grace", "anchor"])
 
 
-@pytest.mark.parametrize("text", ["postgres://user:secret@h/x", "no: " + "x" * 52 + " postgres://u:secret@h", "pwd=secret"])
+@pytest.mark.parametrize(
+    "text", ["postgres://user:secret@h/x", "no: " + "x" * 52 + " postgres://u:secret@h", "pwd=secret"]
+)
 def test_a_value_is_shown_without_a_password(text: str) -> None:
     """An entry that is left out shows what it raised, in its status and on the board, cut anywhere."""
     for value in (text, text.encode(), RuntimeError(text)):

@@ -109,13 +109,14 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
 
 
 class UnreadableRow:
-    """Stands for a row of which only the name can be read: whatever else is asked of it raises ``error``."""
+    """Stands for a row of which only the name can be read."""
 
     def __init__(self, name: str, error: Exception) -> None:
         self.name = name
         self._error = error
 
     def __getattr__(self, _: str) -> Any:
+        """Raises why it can't be read."""
         raise self._error
 
 
