@@ -136,7 +136,10 @@ class EntryPolicy(Limits):
             values["limit"] = check_limit(f"beat entry {entry!r}, {where}", limit, settings.limits)
         for name in _OF_SETTINGS:
             if name not in once:
-                values[name] = settings.of_task(name, task) if name in _OF_TASK else getattr(settings, name)
+                values[name] = default = getattr(settings, name)
+                own = settings.of_task(name, task) if name in _OF_TASK else default
+                if own is not default:  # it may be a property, which says another thing than when beat started
+                    values[name] = _CHECKS[name](f"beat entry {entry!r}, once_{name} of its task", own)
         return _policy(**values, starting_deadline=settings.cron_starting_deadline if cron else None)
 
 

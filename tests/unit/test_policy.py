@@ -113,6 +113,13 @@ def test_an_option_wins_over_its_task_and_a_task_over_the_settings() -> None:
     assert of(None, task(once_max_attempts=None)).max_attempts == SETTINGS.max_attempts
 
 
+@pytest.mark.parametrize("name", ["max_attempts", "recover", "deadline", "pause_after_failures", "on_failure"])
+def test_what_a_task_says_is_checked_with_its_entry(name: str) -> None:
+    """Its attribute may be a property. Else the load of all entries would fail in each tick."""
+    with pytest.raises(SettingError, match=rf"beat entry 'nightly', once_{name} of its task: found <object"):
+        of(None, task(**{f"once_{name}": object()}))
+
+
 def test_a_task_says_whether_its_windows_are_recovered() -> None:
     """once_recover is the task's; an entry may say otherwise, and where neither does the app's setting counts."""
     never = replace(SETTINGS, recover=False)
