@@ -1,4 +1,4 @@
-"""``schedules``: what people set at run time, shown and changed, kept in a file, and moved here from RedBeat."""
+"""``schedules``: what people set at run time, shown and changed, and kept in a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime, tzinfo
+from datetime import datetime
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,12 +18,10 @@ from celery.schedules import crontab
 from celery_once_beat.client import Edit, Schedule, Schedules, apply, compare, read_file, write_file
 from celery_once_beat.errors import OnceError
 from celery_once_beat.schedules import Definition, describe, read_schedule
-from celery_once_beat.store import RedBeat
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
 
-from .context import Project, fail, json_option, login_name, open_project, words_options
-from .moving import LEFT_OUT, Import, Move
+from .context import Project, fail, json_option, open_project, words_options
 from .output import local, plain, print_json, print_table, printing_json
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,11 +30,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 #: Of ``mon#2`` Celery would read ``mon``, and say nothing.
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+", re.ASCII)
-_COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
-_SIGNS = {"add": "+", "change": "~", "delete": "-"}
+COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
+SIGNS = {"add": "+", "change": "~", "delete": "-"}
 
 
-class _Desk(NamedTuple):
+class Desk(NamedTuple):
     """What a command works with."""
 
     project: Project
@@ -42,14 +42,30 @@ class _Desk(NamedTuple):
 
 
 @contextmanager
-def _open(ctx: click.Context) -> Iterator[_Desk]:
+def open_desk(ctx: click.Context) -> Iterator[Desk]:
+    """Give a command what it works with."""
     with open_project(ctx) as project, closing(Schedules(project.app)) as schedules:
         project.app.loader.import_default_modules()  # as a beat: the tasks that it knows, and the entries that they add
         project.app.finalize()
-        yield _Desk(project, schedules)
+        yield Desk(project, schedules)
 
 
-@click.group()
+class _Commands(click.Group):
+    """Ours, and ``import``: that stands in contrib, and is loaded when it is asked for, with the package it needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *(["import"] if find_spec("redbeat") else [])])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name != "import":
+            return super().get_command(ctx, name)
+        if not find_spec("redbeat"):
+            fail("schedules import: celery-redbeat isn't installed here: pip install celery-redbeat")
+        command: click.Command = import_module("celery_once_beat.contrib.redbeat").import_
+        return command
+
+
+@click.group(cls=_Commands)
 def schedules() -> None:
     """Show and change the schedules that are set at run time.
 
@@ -68,7 +84,7 @@ def _names_argument(command: F) -> F:
     return click.argument("names", metavar="NAME...", nargs=-1, required=True)(command)
 
 
-def _found(desk: _Desk, name: str) -> Schedule:
+def _found(desk: Desk, name: str) -> Schedule:
     found = desk.schedules.get(name)
     if found is None:
         hint = did_you_mean(name, (each.name for each in desk.schedules.list(wrong=lambda _: None)), repr)
@@ -93,7 +109,7 @@ def _whole(instant: datetime) -> datetime:
     return instant.replace(microsecond=0)
 
 
-def _name_unknown_tasks(desk: _Desk, definitions: Iterable[Definition | None]) -> None:
+def name_unknown_tasks(desk: Desk, definitions: Iterable[Definition | None]) -> None:
     """Say which tasks this app doesn't know, those of on_failure too: they may be a worker's, or misspelt."""
     known = desk.project.app.tasks
     names = {name for each in definitions if each is not None for name in (each.task, each.once.get("on_failure"))}
@@ -101,7 +117,7 @@ def _name_unknown_tasks(desk: _Desk, definitions: Iterable[Definition | None]) -
         click.echo(f"once: this app doesn't know the task {shown(name)}{did_you_mean(name, known, repr)}", err=True)
 
 
-def _when(definition: Definition) -> str:
+def when_words(definition: Definition) -> str:
     """When it starts, in a few words, with the time zone by which that counts."""
     zone = definition.as_json()["schedule"].get("tz")
     words = describe(definition.schedule)
@@ -118,7 +134,7 @@ def _when(definition: Definition) -> str:
 def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
     """List the schedules, by name. Ends with 65 where one of them can't be read; the others are listed."""
     wrong: list[OnceError] = []
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         found = list(desk.schedules.list(prefix, wrong=wrong.append))
         zone, now = desk.project.zone, desk.project.store.look().now
     if json_:
@@ -130,7 +146,7 @@ def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
                 [
                     plain(each.name),
                     plain(each.task),
-                    _when(each),
+                    when_words(each),
                     click.style("paused", fg="yellow") if each.paused else "on",
                     str(each.version),
                     local(_whole(each.changed_at), zone, now),
@@ -161,14 +177,14 @@ def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 
     All of its fields, its next start, and who changed it last.
     """
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         found = _found(desk, name)
         coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
         zone = desk.project.zone
     if json_:
         print_json({**_as_json(found), "next": None if coming is None else format_instant(coming)})
         return
-    lines = {"task": found.task, "schedule": _when(found)}
+    lines = {"task": found.task, "schedule": when_words(found)}
     for field in ("args", "kwargs", "options", "once"):
         value = found.as_json().get(field)
         if value:
@@ -191,7 +207,7 @@ def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 
     Newest first; also of one that was deleted in the last 30 days.
     """
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         found = desk.schedules.changes(name)
         zone = desk.project.zone
     if not found:
@@ -219,7 +235,7 @@ def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
                 local(_whole(each.at), zone),
                 each.what,
                 plain(each.by or None),
-                "-" if each.definition is None else _when(each.definition),
+                "-" if each.definition is None else when_words(each.definition),
                 plain(each.note),
             ]
             for each in found
@@ -252,7 +268,7 @@ def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any)
 
     A new one, or another in its place: all of it is replaced, also what isn't given. It counts from now.
     """
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         when = _read_when(desk.project, {key: given[key] for key in ("every", "cron", "at", "other")})
         found = desk.schedules.set(
             name,
@@ -265,7 +281,7 @@ def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any)
             timezone=given["tz"],
             **{key: given[key] for key in ("paused", "by", "note", "if_version")},
         )
-        _name_unknown_tasks(desk, [found])
+        name_unknown_tasks(desk, [found])
         coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
         zone = desk.project.zone
     if json_:
@@ -334,7 +350,7 @@ def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool
     --json asks on stderr, and prints a list with an object for each NAME: name, deleted.
     """
     done: list[dict[str, Any]] = []
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         if not yes:
             click.confirm(f"Delete {', '.join(map(plain, names))}?", abort=True, err=json_)
         with printing_json(done, json_):
@@ -380,7 +396,7 @@ def _set_paused(
     paused: bool,
 ) -> None:
     done: list[dict[str, Any]] = []
-    with _open(ctx) as desk, printing_json(done, json_):
+    with open_desk(ctx) as desk, printing_json(done, json_):
         change = desk.schedules.pause if paused else desk.schedules.resume
         for name in names:
             change(name, by=by, note=note)
@@ -402,7 +418,7 @@ def export(ctx: click.Context, prefix: str) -> None:
     Ends with 65 where one of them can't be read; the others are printed.
     """
     wrong: list[OnceError] = []
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         click.echo(write_file(list(desk.schedules.list(prefix, wrong=wrong.append))), nl=False)
     _end_wrong(wrong)
 
@@ -423,11 +439,11 @@ def apply_(ctx: click.Context, /, source: Any, json_: bool, **given: Any) -> Non
 
     --json asks on stderr, and prints an object: applied, and changes, each with name, what, before and after.
     """
-    with _open(ctx) as desk:
+    with open_desk(ctx) as desk:
         edits = compare(desk.schedules, read_file(_read(source)), given["prune"])
         if not json_:
             _print_edits(edits)
-        _name_unknown_tasks(desk, (edit.after.definition for edit in edits if edit.after is not None))
+        name_unknown_tasks(desk, (edit.after.definition for edit in edits if edit.after is not None))
         applied = bool(edits) and not given["dry_run"]
         if applied:
             if not given["yes"]:
@@ -462,8 +478,8 @@ def _print_edits(edits: Sequence[Edit]) -> None:
     for edit in edits:
         known = edit.before if edit.after is None else edit.after.definition
         assert known is not None
-        line = f"{_SIGNS[edit.what]} {plain(edit.name)}: {plain(known.task)}, {_when(known)}"
-        click.secho(line, fg=_COLOURS[edit.what])
+        line = f"{SIGNS[edit.what]} {plain(edit.name)}: {plain(known.task)}, {when_words(known)}"
+        click.secho(line, fg=COLOURS[edit.what])
         if edit.what == "change":
             for field, before, after in _fields_that_differ(edit):
                 click.echo(f"    {field}: {before} → {after}")
@@ -478,77 +494,3 @@ def _fields_that_differ(edit: Edit) -> Iterator[tuple[str, str, str]]:
         values = [json.dumps(each.get(field), ensure_ascii=False, sort_keys=True) for each in (before, after)]
         if values[0] != values[1]:
             yield (field, *(plain("-" if value == "null" else value) for value in values))
-
-
-# -- from RedBeat -----------------------------------------------------------------------------------------------
-
-
-@schedules.command("import")
-@click.argument("source", type=click.Choice(["redbeat"]))
-@click.option("--url", help="RedBeat's Redis. Default: redbeat_redis_url, else the broker.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be set, also while RedBeat runs.")
-@click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")
-@json_option
-@click.pass_context
-def import_(
-    ctx: click.Context,
-    source: str,  # noqa: ARG001  # there is one
-    url: str | None,
-    dry_run: bool,  # noqa: FBT001
-    by: str,
-    json_: bool,  # noqa: FBT001
-) -> None:
-    """Set RedBeat's entries here, to go on where it stopped.
-
-    No window runs twice or is left out.
-
-    All of RedBeat's beats have to be stopped. Its lock is taken, for good, so that none can work from then on; nothing
-    else of its keys is changed. Ask again at any time: what is here already stays.
-    Exits with 1 while a beat of RedBeat's works, and where an entry can't be carried over; the others are.
-
-    --json prints an object: imported, and entries, each with name, what, why, counts_from and definition.
-    """
-    with _open(ctx) as desk, closing(RedBeat.of_app(desk.project.app, url)) as redbeat:
-        if redbeat.is_empty():
-            fail(f"{redbeat.schedule_key} is empty: does redbeat_redis_url, or --url, name RedBeat's Redis?")
-        works = redbeat.held_by_beat() if dry_run else redbeat.hold()
-        if works is not None:
-            click.echo(
-                f"once: a beat of RedBeat's holds {redbeat.lock}: stop all of them; if one was killed, its lock ends "
-                f"within {works:.0f} s",
-                err=True,
-            )
-            if not dry_run:
-                ctx.exit(1)
-        moving = Import(desk.project, desk.schedules, by)
-        moves = [moving.plan(each) for each in redbeat.entries()]
-        if not dry_run:
-            moves = [moving.carry(move) for move in moves]
-        zone = desk.project.zone
-    if json_:
-        print_json({"imported": not dry_run, "entries": [move.as_json() for move in moves]})
-    else:
-        for move in moves:
-            _print_move(move, zone)
-        left_out = sum(move.what == LEFT_OUT for move in moves)
-        click.echo(f"{len(moves) - left_out} {'to import' if dry_run else 'imported'}, {left_out} left out.")
-        if not dry_run and redbeat.lock:
-            click.echo(f"Beats of RedBeat's wait until {redbeat.lock} is deleted.")
-    _name_unknown_tasks(desk, (move.definition for move in moves))
-    if redbeat.lock is None:
-        click.echo("once: RedBeat has no lock (redbeat_lock_key): see to it that none of its beats runs", err=True)
-    if any(move.what == LEFT_OUT for move in moves):
-        ctx.exit(1)
-
-
-def _print_move(move: Move, zone: tzinfo) -> None:
-    if move.what == LEFT_OUT:
-        click.secho(f"! {plain(move.name)}: left out: {plain(move.why)}", fg="red")
-        return
-    words = [] if move.definition is None else [plain(move.definition.task), _when(move.definition)]
-    words.append(
-        "paused" if move.paused else f"from {'now' if move.counts_from is None else local(move.counts_from, zone)}"
-    )
-    sign = _SIGNS.get(move.what, "=")
-    line = f"{sign} {plain(move.name)}: {', '.join(words)}" + (f" ({plain(move.why)})" if move.why else "")
-    click.secho(line, fg=_COLOURS.get(move.what))

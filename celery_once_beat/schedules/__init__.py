@@ -15,7 +15,6 @@ from .intervals import every
 from .loaded import LoadedDefinition
 from .one_off import OneOff, at
 from .periods import Period
-from .redbeat import RedBeatEntry, last_run_of, read_redbeat, run_until
 from .rrule import RRule
 from .words import describe
 
@@ -27,7 +26,6 @@ __all__ = (
     "OneOff",
     "Period",
     "RRule",
-    "RedBeatEntry",
     "Schedule",
     "at",
     "between",
@@ -38,11 +36,8 @@ __all__ = (
     "every",
     "excluding",
     "find_zone",
-    "last_run_of",
-    "read_redbeat",
     "read_schedule",
     "register_schedule_codec",
-    "run_until",
     "union",
     "write_schedule",
 )

@@ -131,7 +131,6 @@ from .model import (
     Unchanged,
     Unknown,
 )
-from .redbeat import RedBeat, RedBeatHash
 from .roundtrip import raised
 from .scripts import make_of_executions
 from .verbs import Store, place_length, store_of, stores_made_by
@@ -183,8 +182,6 @@ __all__ = (
     "Past",
     "Paused",
     "Published",
-    "RedBeat",
-    "RedBeatHash",
     "Remembered",
     "Renewal",
     "Renewed",

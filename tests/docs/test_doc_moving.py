@@ -379,32 +379,6 @@ def test_beats_of_both_kinds_in_turn(procs: Processes, redis_url: str, tmp_path:
     assert minutes == [minutes[0] + 60 * number for number in range(len(minutes))]
 
 
-@pytest.mark.long
-def test_an_rrule_goes_on_under_these_beats(procs: Processes, redis_url: str, tmp_path: Path) -> None:
-    """After what RedBeat ran last each start of the rule runs once, in a real beat."""
-    from redbeat.schedulers import RedBeatSchedulerEntry
-    from redbeat.schedules import rrule
-
-    move = Move(procs, redis_url, tmp_path)
-    begin = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
-    rule = rrule("SECONDLY", dtstart=begin, interval=2, app=move.app)
-    RedBeatSchedulerEntry("rule", "proj.note", rule, args=["rule"], app=move.app).save()
-    procs.start_worker("proj", env=move.env, pool="solo").wait_ready()
-    redbeat = move.redbeat()
-    wait_until(lambda: len(move.sent_by_redbeat("rule")) >= 2, "RedBeat sends", 60)
-    redbeat.stop()
-    last = entry_of("redbeat:rule", move.app).last_run_at
-    assert "2 imported, 0 left out." in move.import_(), "the other one is celery.backend_cleanup"
-    beats = [move.ours("one"), move.ours("two")]
-    wait_until(lambda: len(move.windows("rule")) >= 4, "ours run windows", 60)
-    for beat in beats:
-        beat.stop()
-    starts = move.windows("rule")
-    due = rule.rrule.after(last).timestamp()
-    assert starts == [due + 2 * number for number in range(len(starts))]
-    move.audit()
-
-
 def test_the_crontab_of_another_zone() -> None:
     """django-celery-beat's own crontab, in code: in its zone, whatever the app's is."""
     code = """\

@@ -28,7 +28,7 @@ __all__ = ("PURE", "TESTS", "Python", "mutants")
 
 PURE = ("beat/reasons.py", "outcomes.py", "rules/*.py", "schedules/*.py", "store/codec.py", "windows.py")
 #: Not those whose pytest is a process of its own.
-TESTS = ["tests/unit", "tests/integration/test_import_redbeat.py", "--ignore=tests/unit/test_pytest_plugin.py"]
+TESTS = ["tests/unit", "--ignore=tests/unit/test_pytest_plugin.py"]
 
 
 def mutants(package: Path, folder: Path, at: list[str]) -> tuple[list[Mutant], Places]:
