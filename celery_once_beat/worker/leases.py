@@ -68,8 +68,8 @@ class Lease:
         self.over = False
 
     def held(self) -> bool:
-        """Whether the window is certainly this execution's, now."""
-        return not self.lost and steady() < self.sent + self.renewal.lease
+        """Whether the window is certainly this execution's, now. While its end is told another may begin."""
+        return not (self.lost or self.ending) and steady() < self.sent + self.renewal.lease
 
     def held_for_long(self) -> bool:
         """Whether it is, and will be for a third of the lease at least."""

@@ -359,6 +359,8 @@ class OnceTask(_Task):
         execution: Execution | None = notes_of(request).execution
         publish = partial(super().apply_async, args, kwargs, task_id, *more)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
+            # Here and nowhere else: a message has the window's headers if, and only if, it is given the window.
+            options["headers"] = {**(options.get("headers") or {}), **_headers_of(request)}
             return execution.hand_over(options, partial(publish, **options))
         headers, call = options.get("headers"), current_call()
         begun = call is not None and notes_of(call.request).execution is not None
@@ -409,24 +411,26 @@ class OnceTask(_Task):
         return await called(store_of(self.app), partial(child.publish, args, kwargs, options))
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
-        """As Celery's; only a retry keeps the window's headers, and does even if another tool nests headers.
+        """As Celery's, without the window's headers: a retry gets them where it is given the window, ``apply_async``.
 
-        Without a window, a header says when the call first began.
+        An eager retry keeps them. Without a window, a header says when the call first began.
         """
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
-        window_headers = find_headers(vars(request), request.headers)
-        headers = dict(signature.options.get("headers") or {})
-        if window_headers and window_headers.get("once_id", str(request.id)) == str(request.id):
-            headers = without_window(headers)
-            if options.get("retries") == (request.retries or 0) + 1:
-                headers.update(window_headers)
-            headers.pop(PUT_BACK, None)  # of this message alone
-        elif notes_of(request).began is not None:
+        window_headers = _headers_of(request)
+        headers = without_window(signature.options.get("headers"))
+        if window_headers and request.is_eager and options.get("retries") == (request.retries or 0) + 1:
+            headers.update(window_headers)  # nobody gives it anything
+        elif not window_headers and notes_of(request).began is not None:
             headers.update(encode_call(request.id, _first_begun(request)))
-        else:
-            return signature
         return signature.set(headers=headers)
+
+
+def _headers_of(request: Any) -> dict[str, object]:
+    """Return the window's headers that a message brought for itself, for its retry; {} if it brought none."""
+    headers = find_headers(vars(request), request.headers)
+    headers.pop(PUT_BACK, None)  # of that message alone
+    return headers if headers.get("once_id", str(request.id)) == str(request.id) else {}
 
 
 #: The attributes that a task may set.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from threading import Timer
 
 from apps.once_app import app, ledger
 from celery.exceptions import Ignore, Reject
@@ -29,6 +30,17 @@ def send(self, way):
         return
     if way == "retry":
         raise self.retry(queue=QUEUE, countdown=0)
+    if way == "send_task":
+        app.send_task("apps.sending_app.send", (way,), task_id=request.id, retries=1, queue=QUEUE)
+        raise Ignore
+    if way == "by hand":
+        self.apply_async((way,), task_id=request.id, retries=1)
+        ledger.write("went on", held=self.window.held)
+        raise Ignore
+    if way == "later":
+        again = self.signature_from_request(queue=QUEUE, retries=1)
+        Timer(0.5, again.apply_async).start()
+        raise Ignore
     if way == "signature":
         self.signature_from_request(queue=QUEUE).apply_async()
         raise Ignore
@@ -42,6 +54,38 @@ def send(self, way):
 @app.task(bind=True)
 def take(self, given):
     ledger.write("took", given=sorted(given), type=type(given).__name__)
+
+
+class Careless(OnceTask):
+    """Its signatures have headers of its own alone."""
+
+    abstract = True
+
+    def signature_from_request(self, *args, **options):
+        return super().signature_from_request(*args, **options).set(headers={"tenant": 1})
+
+
+@app.task(bind=True, base=Careless)
+def careless(self, way):
+    note(self, "careless")
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+
+
+class Sent(OnceTask):
+    """Its messages are sent by name."""
+
+    abstract = True
+
+    def apply_async(self, args=None, kwargs=None, task_id=None, **options):
+        return self.app.send_task(self.name, args, kwargs, task_id=task_id, **options)
+
+
+@app.task(bind=True, base=Sent)
+def sent(self, way):
+    note(self, "sent")
+    if not self.request.retries:
+        raise self.retry(countdown=0)
 
 
 class Hooked(OnceTask):
