@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
+from kombu.serialization import registry
 
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import about, guarded
@@ -24,7 +25,7 @@ from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
 from .turn import WindowTask
-from .waiting import kept, publish_kept
+from .waiting import kept, of_old_protocol, publish_kept
 
 logger = guarded(get_logger(__name__))
 
@@ -88,17 +89,24 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
 
 
 def _send(task: WindowTask, request: Any, countdown: float, note: dict[str, int]) -> None:
-    """Send the message as it came, where that is at hand; else one that is made of the request."""
+    """Send the message as it came, where that is at hand; else one that is made of the request.
+
+    One of Celery's protocol 1 says within its body when it is due, so that is encoded once more, as it was.
+    """
     signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
     window_headers = find_headers(vars(request), request.headers)
     signature.set(headers={**signature.options["headers"], **window_headers, **note})
-    if kept.message is None:
+    came = kept.message
+    if came is None or of_old_protocol(came):
+        if came is not None:
+            name = registry.type_to_name.get(came["content_type"])
+            signature.set(serializer=name, compression=came["compression"] or None)
         signature.apply_async()
         return
     due = datetime.now(timezone.utc) + timedelta(seconds=countdown)
-    headers = {**kept.message["headers"], **note, "eta": due.isoformat()}
+    headers = {**came["headers"], **note, "eta": due.isoformat()}
     with task.app.producer_pool.acquire(block=True) as producer:
-        signature.apply_async(producer=_AsItCame(producer, {**kept.message, "headers": headers}))
+        signature.apply_async(producer=_AsItCame(producer, {**came, "headers": headers}))
 
 
 class _AsItCame:

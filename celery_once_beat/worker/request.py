@@ -24,7 +24,16 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
-from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, format_instant, key_of
+from celery_once_beat.windows import (
+    PUT_BACK,
+    Window,
+    WindowKey,
+    check_retry,
+    decode_headers,
+    find_among,
+    format_instant,
+    key_of,
+)
 from celery_once_beat.wording import failure_words, printable
 
 from .errands import errands_of
@@ -51,13 +60,10 @@ class OnceRequest(Request):
         if find_among(headers, headers.get("headers")) is None:  # most messages have no window
             super().__init__(message, **options)
             return
-        # Before Celery writes into its headers; of an older protocol of Celery's the body is decoded already.
-        kept = None if options.get("decoded") else kept_of(message)
+        kept = kept_of(message)  # before Celery writes into its headers
         super().__init__(message, **options)
         request = self.request_dict
-        request[DELIVERY] = delivery_name(self.hostname)
-        if kept is not None:
-            request[RAW] = kept
+        request[DELIVERY], request[RAW] = delivery_name(self.hostname), kept
 
     def maybe_expire(self) -> Literal[True] | None:
         """Celery remembers the id of what has expired as revoked, and tells it to other workers.
@@ -128,11 +134,14 @@ def _on_shutdown(**_: Any) -> None:
 
 
 def name_of_copies(request: Any) -> object:
-    """Return what all copies of a window's message have in common, and its next attempt hasn't; None without one."""
+    """Return what all copies of a window's message have in common; None without one.
+
+    Its next attempt hasn't, nor what was put back: that didn't run for the token that it took.
+    """
     if not isinstance(request, OnceRequest) or DELIVERY not in request.request_dict:
         return None
     found = find_among(request.request_dict, request.request_dict.get("headers")) or {}
-    return str((request.id, request.request_dict.get("retries"), found.get("once_attempt")))
+    return str((request.id, request.request_dict.get("retries"), found.get("once_attempt"), found.get(PUT_BACK)))
 
 
 def _read_waiting(request: Any, settings: Settings) -> Waiting | None:

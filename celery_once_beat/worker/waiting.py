@@ -107,6 +107,11 @@ def kept_of(message: Any) -> dict[str, Any]:
     }
 
 
+def of_old_protocol(kept: Mapping[str, Any]) -> bool:
+    """Whether a message is of Celery's protocol 1, whose body has what the headers have since."""
+    return "id" not in kept["headers"]
+
+
 def publish_kept(producer: Any, kept: Mapping[str, Any], **options: Any) -> None:
     """Publish a message as it came: its body isn't encoded anew. Raises what the transport raises."""
     properties = dict(kept["properties"])
@@ -124,8 +129,8 @@ def publish_kept(producer: Any, kept: Mapping[str, Any], **options: Any) -> None
 
 def packed(kept: Mapping[str, Any] | None) -> str:
     """Return the text of a message that is to be parked; raises ValueError where it can't be."""
-    if kept is None:
-        raise ValueError("its worker's main process hasn't kept it")
+    if kept is None or of_old_protocol(kept):
+        raise ValueError("its worker's main process hasn't kept it, or it is of Celery's protocol 1")
     body = kept["body"]
     as_text = isinstance(body, str)
     try:

@@ -13,7 +13,7 @@ from celery.worker.request import Request
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker.execution import DELIVERY
-from celery_once_beat.worker.request import OnceRequest, _read_waiting
+from celery_once_beat.worker.request import OnceRequest, _read_waiting, name_of_copies
 from celery_once_beat.worker.reserved import Waiting
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -57,6 +57,21 @@ def test_what_the_store_is_not_told_of(headers: dict[str, Any], caplog: pytest.L
     """What no beat recovers, and what can't be read: its execution says so."""
     assert read(headers) is None
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("headers", "copy"),
+    [({}, True), ({"retries": 3}, False), ({"once_attempt": 2}, False), ({"once_put_back": 1}, False)],
+)
+def test_which_messages_take_one_token_of_a_rate_limit(headers: dict[str, Any], copy: bool) -> None:
+    """Copies do; a retry, a next attempt, and one that was put back before it ran, take one each."""
+
+    def name(headers: dict[str, Any]) -> object:
+        request: Any = object.__new__(OnceRequest)
+        request.id, request._request_dict = "one", {"retries": 2, DELIVERY: "here", **HEADERS, **headers}
+        return name_of_copies(request)
+
+    assert (name({}) == name(headers)) is copy
 
 
 def test_a_request_that_is_not_ours() -> None:
