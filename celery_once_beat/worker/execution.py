@@ -524,6 +524,11 @@ def is_handed_on(name: str) -> bool:
     return carried is not None and carried[0] == name and not carried[1]
 
 
+def last_traced(task: WindowTask) -> Execution | None:
+    """Return the execution of ``task`` that this thread's tracer has begun, also once Celery has taken its request."""
+    return next((each for each in reversed(_tracing.executions or ()) if each.task is task), None)
+
+
 def is_traced() -> bool:
     """Whether the task's own tracer runs in this thread."""
     return _tracing.executions is not None

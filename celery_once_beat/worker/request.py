@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from celery.app.task import Context
 from celery.exceptions import TimeLimitExceeded
 from celery.signals import task_revoked, task_unknown, worker_ready, worker_shutdown
 from celery.utils.imports import symbol_by_name
@@ -83,9 +84,11 @@ class OnceRequest(Request):
         The execution has ended whatever the base raises: it stores a result, and newer versions call the task's own
         hooks.
         """
+        self.task.request_stack.push(Context(self.request_dict, called_directly=False))  # for the hooks' self.window
         try:
             super().on_timeout(soft, timeout)
         finally:
+            self.task.request_stack.pop()
             self._end_timed_out(timeout, soft=soft)
 
     def _end_timed_out(self, timeout: float, *, soft: bool) -> None:

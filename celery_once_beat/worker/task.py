@@ -52,7 +52,7 @@ from celery_once_beat.windows import (
 from celery_once_beat.wording import did_you_mean
 
 from .current import Running, carried_call, current_call, may_be_called
-from .execution import Execution, is_handed_on, is_traced, traced
+from .execution import Execution, is_handed_on, is_traced, last_traced, traced
 from .keyed import Child, Every, Key, window_of_block
 from .leases import send_waiting
 from .notes import notes_of
@@ -155,9 +155,11 @@ class OnceTask(_Task):
         """
         request = self.request_stack.top
         if request is None:
-            carried = carried_call()
+            carried, traced = carried_call(), last_traced(self)
             if carried is not None and carried.task is self:
                 request = carried.request
+            elif traced is not None:  # a hook, which Celery calls when an earlier one has raised
+                return traced.window
             elif may_be_called(self):
                 raise RecordError(
                     f"task {self.name!r}, window: found a thread, or another task's body, that knows no call of the "

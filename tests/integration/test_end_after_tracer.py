@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import threading
@@ -13,9 +14,11 @@ import pytest
 import redis
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import FAILURE, IGNORED, SUCCESS
+from celery.worker.request import Request
 from deliveries import KEY, LEASE, WINDOW, Worker, heard, leases, told
 from processes import wait_until
 from servers import RedisServer
+from system import System, once_soon
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
@@ -459,3 +462,21 @@ def test_a_window_without_entry(worker: Worker, patient: None) -> None:
     reply = store_of(worker.app).begin(key, "other", LEASE, tracked=False)
     assert not isinstance(reply, (Begun, Busy)), reply
     assert not isinstance(reply, StoreDataError)
+
+
+#: Newer versions of Celery call the hooks of what a hard time limit has ended.
+AT_LIMITS = int("on_failure" in inspect.getsource(Request.on_timeout))
+
+
+@pytest.mark.parametrize(("way", "hooks"), [("raise", 2), ("sleep", AT_LIMITS)])
+def test_a_hook_knows_its_window(system: System, way: str, hooks: int) -> None:
+    """Also where Celery calls it once more since it raised, or in the main process since a time limit is over."""
+    system.app = "apps.sending_app"
+    system.entries = {"tick": {"task": "apps.sending_app.reported", "args": [way], **once_soon()}}
+    system.worker().wait_ready()
+    beat = system.beat()
+    wait_until(lambda: system.outcomes() == {"failed": 1}, "the window is failed", 60)
+    wait_until(lambda: len(system.ledger.read("hook")) == hooks, "the hook is called", 60)
+    beat.stop()
+    (ran,) = system.ledger.read("ran")
+    assert [(hook["entry"], hook["key"]) for hook in system.ledger.read("hook")] == [("tick", ran["key"])] * hooks
