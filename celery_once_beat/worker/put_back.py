@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
-from kombu.serialization import registry
+from kombu.serialization import registry  # type: ignore[attr-defined]  # celery-types lacks it
 
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import about, guarded
