@@ -56,6 +56,7 @@ def test_it_comes_back_as_it_was(body: Any) -> None:
         (kept_of(message(delivery_info={})), "neither an exchange nor a routing key"),
         (kept_of(message(content_type=None)), "content_type"),
         (kept_of(message(body={"decoded": True})), "as JSON"),
+        (kept_of(message(headers=WINDOW)), "protocol 1"),
     ],
 )
 def test_what_cant_be_parked(kept: Any, why: str) -> None:
@@ -94,7 +95,7 @@ def test_what_is_none(text: str) -> None:
         waiting._unpacked(text)
 
 
-OTHERS = [{}, {"id": "1"}, encode_headers(Window("other", T0, None)), {**WINDOW, "once_v": 9}]
+OTHERS = [{}, encode_headers(Window("other", T0, None)), {**WINDOW, "once_v": 9}]
 
 
 def test_the_message_of_another_window_isnt_published() -> None:
@@ -105,7 +106,7 @@ def test_the_message_of_another_window_isnt_published() -> None:
         channel = producer.connection.default_channel
         channel.queue_declare("nightly")
         for headers in OTHERS:
-            text = packed(kept_of(message(headers=headers, delivery_info=to)))
+            text = packed(kept_of(message(headers={"id": "1", **headers}, delivery_info=to)))
             with pytest.raises((ValueError, OnceError)):
                 waiting._publish(app, WindowKey("e", T0), text)
         elsewhere = {"exchange": "foreign", "routing_key": "nightly"}
