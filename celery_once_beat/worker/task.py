@@ -361,7 +361,7 @@ class OnceTask(_Task):
         execution: Execution | None = notes_of(request).execution
         publish = partial(super().apply_async, args, kwargs, task_id, *more)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
-            # Here and nowhere else: a message has the window's headers if, and only if, it is given the window.
+            # Here and nowhere else: what a running execution sends has the window's headers if it is given the window.
             options["headers"] = {**(options.get("headers") or {}), **_headers_of(request)}
             return execution.hand_over(options, partial(publish, **options))
         headers, call = options.get("headers"), current_call()
@@ -415,15 +415,15 @@ class OnceTask(_Task):
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's, without the window's headers: a retry gets them where it is given the window, ``apply_async``.
 
-        An eager retry keeps them. Without a window, a header says when the call first began.
+        The retry of what doesn't run here keeps them. Without a window, a header says when the call first began.
         """
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
-        window_headers = _headers_of(request)
+        window_headers, notes = _headers_of(request), notes_of(request)
         headers = without_window(signature.options.get("headers"))
-        if window_headers and request.is_eager and options.get("retries") == (request.retries or 0) + 1:
-            headers.update(window_headers)  # nobody gives it anything
-        elif not window_headers and notes_of(request).began is not None:
+        if window_headers and notes.execution is None and options.get("retries") == (request.retries or 0) + 1:
+            headers.update(window_headers)  # nobody gives it the window: an eager call, or a child that was killed
+        elif not window_headers and notes.began is not None:
             headers.update(encode_call(request.id, _first_begun(request)))
         return signature.set(headers=headers)
 

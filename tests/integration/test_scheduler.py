@@ -778,7 +778,7 @@ def test_a_result_that_can_not_be_told_yet(
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_the_windows_headers_survive_an_eager_retry(app: Celery, nested: bool) -> None:
+def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
     """Also where another tool nests headers, so that Celery would forget those at the top."""
     task = app.tasks["tests.tick"]
     start = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -788,7 +788,7 @@ def test_the_windows_headers_survive_an_eager_retry(app: Celery, nested: bool) -
     message = {"id": "1", "task": task.name, "args": (), "kwargs": {}, **encode_headers(window)}
     if nested:
         message["headers"] = {"trace": "1"}
-    signature = task.signature_from_request(Context(message, is_eager=True), retries=1)
+    signature = task.signature_from_request(Context(message), retries=1)
     headers = signature.options["headers"]
     assert decode_headers(find_headers(headers)) == window
     assert ("trace" in headers) == nested
