@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # Tests side by side: most wait for beats and workers, so more than there are cores.
-JOBS ?= 8
+JOBS ?= 6
 ARGS ?=
 # Which part of make matrix: SESSIONS='-s corners'.
 SESSIONS ?=

@@ -82,7 +82,7 @@ class Load:
         self.resume()
         samples = [self.sample()]
         while samples[-1].windows < samples[0].windows + windows:
-            goal = min(samples[-1].windows + max(windows // 100, 1), samples[0].windows + windows)
+            goal = min(samples[-1].windows + max(windows // 100, 25), samples[0].windows + windows)
             wait_until(lambda goal=goal: self._reaches(goal), f"{goal} windows done", PATIENCE, every=0.5)
             samples.append(self.sample())
         return samples
