@@ -1,4 +1,4 @@
-"""Composed schedules in real processes: our beats, a stock beat, an older one; and what the commands say of them."""
+"""Composed schedules in real processes: our beats, a stock beat; and what the commands say of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -19,14 +18,10 @@ from celery_once_beat import Schedules, once
 from celery_once_beat.schedules import between, cron, every, excluding, union, write_schedule
 from celery_once_beat.windows import starts_after
 
-from test_versions import package_of  # isort: skip
-
 WORK = "apps.once_app.work"
 UTC = timezone.utc
 #: :04, :08, :16, :20 … and :06, :18 …, without each twelfth second.
 STEPS = excluding(union("4 s", "6 s"), every("12 s"))
-#: The last commit that is in use: it knows no such schedules.
-OLD = "884aff6"
 
 
 def test_beats_run_them_and_audit_counts_what_is_left_out(system: System) -> None:
@@ -130,32 +125,3 @@ def test_keys_of_ones_own_have_their_windows(system: System) -> None:
     assert found[0].start == datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)
     with once("k2", every=never, url=system.store_url) as window:
         assert window is None
-
-
-def test_an_old_beat_leaves_them_alone(system: System, tmp_path: Path) -> None:
-    """One line names the entry; what else is set at run time goes on, and a beat that knows the type runs it."""
-    old = package_of(OLD, tmp_path)
-    system.entries = {}
-    system.worker().wait_ready()
-    beat = system.beat("old", **old).wait_ready()
-    schedules = Schedules(url=system.store_url)
-    schedules.set("plain", task=WORK, schedule=1.0)
-    schedules.set(
-        "composed", task=WORK, schedule=excluding(union("1 s", crontab(hour=2)), "2020-01-01"), timezone="UTC"
-    )
-    schedules.set("zoned", task=WORK, schedule=1.0, once={"tz": "Europe/Berlin"})
-    system.wait_done(3, "plain")
-    found: Any = [line for line in beat.log.splitlines() if "'composed'" in line]
-    assert len(found) == 1, beat.log
-    assert "found the type 'excluding'" in found[0]
-    assert len([line for line in beat.log.splitlines() if "'zoned'" in line]) == 1, beat.log
-    assert not system.recorded("composed")
-    new = system.beat("new").wait_ready()
-    system.wait_done(3, "composed")
-    system.wait_done(3, "zoned")
-    system.wait_done(3, "plain")
-    assert "Traceback" not in beat.log + new.log
-    for name in ("plain", "composed", "zoned"):
-        schedules.delete(name)
-        assert max(system.recorded(name).values()) == 1
-    schedules.close()
