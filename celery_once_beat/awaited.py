@@ -1,7 +1,7 @@
 """The store's calls for asyncio: each runs in a thread, so that no event loop waits for Redis.
 
 The threads aren't those of ``asyncio.to_thread``. Bodies may fill those, and wait in them for other windows to end; no
-thread would be left to record these ends. While Redis hangs, nothing else of the process waits for a thread, either.
+thread would be left to record these ends. And while Redis hangs, nothing else in the process waits for a thread.
 Here no call waits for another one, so a few threads are enough for any number of windows.
 
 A thread ends soon after the last call. It is a daemon: the end of a process doesn't wait for Redis.
@@ -115,7 +115,7 @@ async def called(store: Store, call: Callable[[], T]) -> T:
 
 
 async def called_within(seconds: float, store: Store, call: Callable[[], T]) -> T:
-    """As :func:`called`, and no longer than that; waiting for a thread counts. A cancellation goes on at once.
+    """As :func:`called`, for at most ``seconds``, the wait for a thread included. A cancellation is raised at once.
 
     Raises StoreUnavailableError after that time. A call that no thread has begun by then isn't made.
     """

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 __all__ = (
     "A_SPAN",
+    "MOST_FAILURE",
     "did_you_mean",
     "failure_words",
     "printable",
@@ -22,8 +23,8 @@ __all__ = (
     "without_passwords",
 )
 
-#: Most characters that are recorded of a failure.
-_MOST_FAILURE = 200
+#: Most characters that are recorded of a failure, of a task's or of a beat's tick.
+MOST_FAILURE = 200
 #: Most characters of a failure's text that are read: a password in it may be long.
 _MOST_READ = 8192
 #: A password by its name, in a URL's query or in a database's connection string.
@@ -79,7 +80,7 @@ def failure_words(error: BaseException, how: str) -> str:
         except Exception:  # noqa: BLE001  # a user's __str__
             lines = []
         words = f"{words}: {without_passwords(lines[0][:_MOST_READ])}" if lines else words
-    return words[:_MOST_FAILURE].encode(errors="replace").decode().rstrip()
+    return words[:MOST_FAILURE].encode(errors="replace").decode().rstrip()
 
 
 def without_passwords(text: str) -> str:

@@ -174,7 +174,7 @@ def hangs(error: BaseException) -> bool:
 def _is_any(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        wraps = type(cause) is OperationalError and cause.__cause__ is not None  # kombu's: it is what its cause is
+        wraps = type(cause) is OperationalError and cause.__cause__ is not None  # kombu's wrapper: its cause decides
         if isinstance(cause, kinds) and not wraps:
             return True
         cause = cause.__cause__ or cause.__context__

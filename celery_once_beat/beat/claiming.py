@@ -111,11 +111,11 @@ class Claiming:
     # -- definitions ------------------------------------------------------------------------------------------
 
     def left(self, entries: Iterable[BeatEntry]) -> None:
-        """Note that entries have left the schedule: :meth:`load` says so."""
+        """Note that entries have left the schedule: :meth:`load` tells the store."""
         self.gone({entry.name: entry.fingerprint for entry in entries if entry.loaded_at and not entry.stored})
 
     def gone(self, entries: Mapping[str, str]) -> None:
-        """Note that entries, each with its fingerprint, are in no schedule: :meth:`load` says so."""
+        """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""
         self._left.update(entries)
 
     def load(self, beats: Iterable[str], asked_at: datetime | None = None) -> None:

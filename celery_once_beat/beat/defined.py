@@ -90,7 +90,8 @@ def make_defined(
 
     entry = make(known.text)
     if known.deleted:
-        entry = replace(entry, fingerprint=known.mark)  # nobody loads it: the store has it without a zone's rules
+        # As the store has it, without a zone's rules: no beat loads a deleted one.
+        entry = replace(entry, fingerprint=known.mark)
     since = datetime.now(timezone.utc) - _OWED_FOR
     replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
     if replaced and not replaced[0].replaced:

@@ -74,7 +74,7 @@ RETRY_AFTER = 30.0
 _TEN_DAYS = timedelta(days=10)
 _THIRTY_DAYS = 30 * 86_400.0
 _THREE_YEARS = 3 * 366 * 86_400.0
-#: How soon and how late a polled schedule is asked again, and when if it doesn't say: as Celery's beat then.
+#: When a polled schedule is asked again: at the soonest, at the latest, and if it doesn't say, as by Celery's beat.
 _LEAST_WAIT, _MOST_WAIT = timedelta(seconds=0.1), timedelta(days=366)
 _ANY_WAIT = timedelta(seconds=300)
 _MAX_NAME = 64 * 1024
@@ -205,7 +205,7 @@ class BeatEntry:
     #: When it came into the schedule, as exactly as the scheduler knows: it counts from there unless another beat had
     #: it earlier. None: ``absent_at``.
     came_at: datetime | None = None
-    #: Its row was renamed: how its pause is, for the next load; see :class:`LoadRequest`.
+    #: Where its row was renamed: the pause that the next load writes; see :class:`LoadRequest`.
     pause: str = ""
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
@@ -926,12 +926,13 @@ class Entries:
                 )
 
     def adopt(self, entry: BeatEntry, source: Any) -> bool:
-        """Take ``source``, since a base may make a new one at each access; False if its definition is another.
+        """Use ``source`` from now on, since a base may make a new one at each access.
 
+        Returns False if its definition is another.
         Options aren't compared: a value in them may be of the moment, or have no equality.
         """
-        if entry.stored or source is entry.source:
-            return True  # no base has one that is stored
+        if entry.stored or source is entry.source:  # no base has one that is stored
+            return True
         if source is None:
             return False
         new = self.make(entry.name, source)

@@ -1,9 +1,9 @@
 """The guard around whatever belongs to one entry: its definition, schedule, options, task, hooks.
 
-What it raises, or that it takes too long, is that entry's trouble alone. A limit on time needs a signal, which Python
-takes between two steps of Python code, or while a call waits. So it holds in the main thread, where ``celery beat``
-runs, not in a beat within a worker's thread, and not in C code that never returns. An application that uses SIGALRM
-itself keeps it, and has no limit. What is published isn't limited: a connection mustn't be cut off in the middle.
+If it raises or takes too long, that is the trouble of this entry alone. The time limit is a signal, which Python
+handles between two steps of Python code, or while a call waits. So it holds in the main thread, where ``celery beat``
+runs. It doesn't hold in a beat within a worker's thread, or in C code that never returns. An application that uses
+SIGALRM itself keeps it, and has no limit. Publishing has none either: a connection mustn't be cut off in the middle.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from celery_once_beat.wording import shown
 
 __all__ = ("TookTooLong", "guard", "within_time")
 
-#: Seconds between two ticks of the clock, and how many are too many. Ticks of a time in which the process stood still
-#: come as one, so that it may be frozen for an hour anywhere.
+#: Seconds between two ticks of the clock, and how many are too many. After a freeze the ticks that were missed come as
+#: one, so a process that was frozen for an hour isn't over its limit.
 _TICK = 0.2
 _MOST_TICKS = 5
 
@@ -30,14 +30,14 @@ class TookTooLong(BaseException):  # no Exception, so that what a user's code ca
 
 
 class _Clock:
-    """Counts while a block runs, in the main thread."""
+    """Counts ticks while a block runs in the main thread."""
 
     def __init__(self) -> None:
         self.running = False
         self._ticks = 0
 
     def start(self) -> bool:
-        """Begin to count; False where it can't, or counts already."""
+        """Begin to count; returns False where it can't, or counts already."""
         if self.running or threading.current_thread() is not threading.main_thread():
             return False
         if signal.getsignal(signal.SIGALRM) != self._tick:

@@ -1,4 +1,4 @@
-"""The messages by which an entry's window goes to the broker: whether they still carry its headers, and the queue.
+"""Watches the messages that are published for a window: whether they still carry its headers, and their queue.
 
 Mostly there is one. A scheduler's ``apply_entry``, or a task's ``apply_async``, may send several, one for each tenant
 say: the first is the entry's window; each other one is a window of a key of its own, made of the entry and the
@@ -97,7 +97,7 @@ class OutgoingMessages:
 
     @property
     def all_sent(self) -> bool:
-        """Whether there was one, and the broker was given each."""
+        """Whether at least one was published, and the broker was given each."""
         return self._count > 0 and not self._left
 
     @property

@@ -349,15 +349,15 @@ class Publishing(Scheduler):
             )
 
     def _published(self, outgoing: OutgoingMessages) -> Published:
-        """What became of a window's messages: if one is perhaps not out, all are sent again, and workers refuse copies.
+        """Return what became of a window's messages, as one.
 
-        One that can't be made stops no other.
+        If one is perhaps not out, all are sent again: workers refuse the copies. One that can't be made stops no other.
         """
         if not self._attempts and outgoing.all_sent:  # apply_entry has sent them by itself
             return Published.SENT
         if not self._attempts or Published.UNSURE in self._attempts:
             return Published.UNSURE
-        return max(self._attempts)
+        return max(self._attempts)  # SENT, unless none could be made
 
     def _entry_to_send(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> Any:
         """Return Celery's entry with the window's options."""

@@ -372,7 +372,7 @@ class OnceSchedulerMixin(Publishing):
         self._warn(findings)
 
     def _check_names(self) -> None:
-        """Warn once of other beats' names for what this beat has, where Celery makes them: whoever loads last sees it.
+        """Warn once if other beats have this beat's entries by other names that Celery made. The last to load sees it.
 
         Raises StoreUnavailableError.
         """

@@ -51,7 +51,7 @@ def open_desk(ctx: click.Context) -> Iterator[Desk]:
 
 
 class _Commands(click.Group):
-    """Ours, and ``import``: that stands in contrib, and is loaded when it is asked for, with the package it needs."""
+    """Ours, and ``import``, which is in contrib: it is loaded when it is asked for, since it needs celery-redbeat."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *(["import"] if find_spec("redbeat") else [])])

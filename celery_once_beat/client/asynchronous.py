@@ -37,8 +37,8 @@ def _twin(
 class AsyncSchedules:
     """The methods of ``Schedules``, to be awaited; ``list`` by ``async for``. It is made in the same way.
 
-    A call that is cancelled may have been carried out all the same. So may one that takes longer than ``timeout``
-    seconds, which raises StoreUnavailableError then: while Redis hangs, each waits so long, however many there are.
+    A call that takes longer than ``timeout`` seconds raises StoreUnavailableError: while Redis hangs, each call waits
+    that long, however many there are. It may have been carried out all the same, and so may one that is cancelled.
     """
 
     def __init__(

@@ -202,9 +202,10 @@ def _of_the_moment(name: str, now: datetime, host: str) -> str:
 
 
 def alias_findings(named: Iterable[tuple[str, str, frozenset[str]]]) -> Iterator[Finding]:
-    """Judge names of the same task and schedule that Celery has made: name, fingerprint, the living beats that have it.
+    """Judge names that Celery has made: each with its fingerprint, and the living beats that have it.
 
-    Where no beat has two of them, it is one entry that each beat names otherwise, or a deployment is under way.
+    Two names of one fingerprint, and no beat has both: it is one entry that each beat names otherwise, or a deployment
+    is under way.
     """
     names: dict[str, dict[frozenset[str], str]] = {}
     for name, fingerprint, beats in named:

@@ -348,7 +348,7 @@ def zones_of(when: object) -> Iterable[tzinfo | None]:
 
 
 def zone_rules(when: object) -> str:
-    """Return what stands behind a fingerprint: ``~`` and a digest of what this machine knows of the schedule's zones.
+    """Return the end of a fingerprint: ``~`` and a digest of what this machine knows of the schedule's zones.
 
     '' where it needs none but UTC. Machines whose time zone data differ for one of them have another digest.
     """

@@ -178,10 +178,10 @@ def _kind(cls: Any) -> type:
 
 
 def is_polled(schedule: object) -> bool:
-    """Whether only a schedule's ``is_due`` says when it starts, in real time: one that its type has of its own.
+    """Whether a schedule has to be asked in real time, by ``is_due``, since nobody can say when it starts next.
 
-    Or Celery's, where it asks a ``remaining_estimate`` that has the time from elsewhere than ``self.now()``. A one-off
-    with a ``clocked_time`` isn't polled.
+    So it is if its type has an ``is_due`` of its own, or has Celery's with a ``remaining_estimate`` that doesn't take
+    the time from ``self.now()``. A one-off with a ``clocked_time`` isn't polled.
     """
     cls: Any = type(schedule)
     return (_has_own_is_due(cls) or _has_own_clock(schedule)) and not hasattr(schedule, "clocked_time")

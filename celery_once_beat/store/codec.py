@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import MOST_FAILURE, shown
 
 from . import model
 from .keys import VERSION, newer
@@ -30,8 +30,6 @@ DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", 
 _LONGEST_WORDS = 1000
 _MOST_NUMBER = 10**15
 _WHOLE = re.compile(r"-?\d{1,15}", re.ASCII)
-#: Most characters of why a beat's ticks fail.
-_MOST_FAILURE = 200
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
 
@@ -529,7 +527,7 @@ def read_report(text: str | None) -> model.BeatReport | None:
 def _checked(value: object, kind: object) -> Any:
     """Return a value of a report's JSON; raises ValueError if it isn't of its field's type, ``kind``."""
     if kind == "str" and isinstance(value, str):
-        return value[:_MOST_FAILURE]
+        return value[:MOST_FAILURE]
     if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
         return int(value) if kind == "int" else float(value)
     raise ValueError(f"found {value!r:.40}, expected {kind}")
@@ -578,7 +576,7 @@ def _word(text: str) -> str:
 
 
 def whole(value: str | float) -> int:
-    """Read a whole number of up to 15 digits, as scripts do; raises ValueError. Nothing else reads one."""
+    """Read a whole number of up to 15 digits, as scripts do; raises ValueError. All that Redis says is read by it."""
     if isinstance(value, str):
         if not _WHOLE.fullmatch(value):
             raise ValueError(f"found {value!r:.40}, expected a whole number of up to 15 digits")

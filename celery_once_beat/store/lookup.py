@@ -29,6 +29,8 @@ _CHUNK = 500
 _WORKERS_OF = timedelta(days=1)
 #: Most overdue windows that are read of each shard.
 _MOST_OVERDUE = 10_000
+#: Most entries of the same definitions that a beat hears of.
+_MOST_ALIKE = 20
 #: Characters of a mark.
 _MARK = 10
 #: Seconds after which a caller who looks again and again reads all anew.
@@ -335,7 +337,7 @@ class Lookup:
     # -- entries ----------------------------------------------------------------------------------------------
 
     def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int | str, str]]:
-        """Return overdue windows by entry, and by shard, or entry, why they can't be read."""
+        """Return overdue windows by entry; and why some can't be read, by a shard's number or an entry's name."""
         until = codec.epoch_ms(now)
         replies = self._trip.read(
             [
@@ -388,12 +390,10 @@ class Lookup:
             before.loaded = self._scan_loaded()
         return before.loaded
 
-    def loaded_as(
-        self, fingerprints: Collection[str], without: Container[str], most: int = 20
-    ) -> list[tuple[str, str]]:
-        """Return up to `most` entries that beats have loaded by one of these, each with its fingerprint."""
+    def loaded_as(self, fingerprints: Collection[str], without: Container[str]) -> list[tuple[str, str]]:
+        """Return up to 20 entries that beats have loaded by one of these, each with its fingerprint."""
         loaded = ((name, text.partition(" ")[0]) for name, text in self._scan_loaded().items() if name not in without)
-        return list(islice((each for each in loaded if each[1] in fingerprints), most))
+        return list(islice((each for each in loaded if each[1] in fingerprints), _MOST_ALIKE))
 
     def _scan_loaded(self) -> dict[str, str]:
         """Return what beats say of the entries that they have loaded. A part at a time: there may be a million."""

@@ -111,9 +111,7 @@ class Execution(Turn):
         """Begin the window if it is this delivery's; else raise Ignore, or what puts the message back."""
         try:
             self._begin(request)
-        except NewerVersionError as exc:
-            put_back(self.task, request, exc)
-        except StoreUnavailableError as exc:
+        except (NewerVersionError, StoreUnavailableError) as exc:
             put_back(self.task, request, exc)
         assert _tracing.executions is not None
         _tracing.executions.append(self)

@@ -80,9 +80,8 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
 
     As a context manager it yields the ``Window``, or None if another caller has it. A decorated function returns None
     then. Raises SettingError at once for wrong arguments; raises StoreUnavailableError when entered while Redis doesn't
-    answer. SystemExit, KeyboardInterrupt and GeneratorExit aren't an
-    end: the lease runs out, and the next caller begins. Nor is asyncio's CancelledError: the window is given back, and
-    the next caller begins at once.
+    answer. SystemExit, KeyboardInterrupt and GeneratorExit aren't an end: the lease runs out, and the next caller
+    begins. Nor is asyncio's CancelledError: the window is given back, and the next caller begins at once.
 
     In asyncio use ``async with``, or decorate an ``async def``: Redis is asked in a thread, where receivers of signals
     run too. A task that is cancelled while Redis is asked is cancelled once Redis has answered.

@@ -29,7 +29,7 @@ class Notes:
         #: Without an execution: its window, and what it records.
         self.window: Window | None = None
         self.effects: Effects | None = None
-        #: The same between ``before_start``, for which it has begun, and the body.
+        #: Its execution, if that began for ``before_start``; None again once the body has it.
         self.before: Any = None
         #: Of a direct call: it runs.
         self.running: Running | None = None

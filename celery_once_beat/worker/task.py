@@ -232,8 +232,8 @@ class OnceTask(_Task):
         """Execute the request's window around ``call``; without one, or within it already, just call."""
         call = partial(self._until_recorded, call)
         notes = notes_of(request)
-        begun: Execution | None = notes.before
-        execution, notes.before = begun, None
+        execution: Execution | None = notes.before
+        begun, notes.before = execution is not None, None
         if execution is None:
             if request is None and is_handed_on(self.name):
                 raise SettingError(
@@ -254,7 +254,7 @@ class OnceTask(_Task):
             self._store_started(request)
             return self._call(request, call, args, kwargs)
 
-        return execution.run(request, body) if begun is None else begun.run_body(body)
+        return execution.run_body(body) if begun else execution.run(request, body)
 
     def _execution_of(self, request: Any) -> Execution | None:
         """Return the execution, yet to begin, of the window that a message was sent for; None if it is a plain one."""

@@ -37,7 +37,7 @@ class Bounded(BaseSchedule):
         self.anchor = anchor
         self.one_off = one_off
         self.tz = inner.tz  # type: ignore[misc]  # a cached_property
-        # The base's entry asks it, and knows the bounds itself. Not a method: that would be a rule of this type.
+        # For the base's entry, which knows the bounds itself. As a method it would make this type a polled one.
         self.is_due = inner.is_due  # type: ignore[method-assign]
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:

@@ -132,9 +132,10 @@ class Database:
         self._to_write.update(entries)
 
     def ran(self, key: Any, start: datetime) -> None:
-        """Note that a row ran, by its schedule at ``start`` (aware); it is written at the next :meth:`flush`.
+        """Note that a row's window was published; it is written at the next :meth:`flush`.
 
-        The store has claimed all windows up to there. Up to the moment of the publish it may owe some.
+        ``start`` (aware) is its start by the schedule, and not the moment of the publish: all windows up to the start
+        are claimed, but some up to that moment may be owed.
         """
         with self._lock:
             times, latest = self._ran.get(key, (0, start))

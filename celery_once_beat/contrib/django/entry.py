@@ -61,8 +61,9 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         self.last_run_at = make_aware(model.last_run_at) if model.last_run_at else self._default_now()
         #: Which row it is, whatever its name.
         self.row = str(model.pk)
-        #: Up to where another scheduler may have run the row (aware UTC): it saves the whole row, which leaves an edit.
-        #: Beats of ours leave none, and write the start of a window that is claimed: it is never beyond the cursor.
+        #: Up to where another scheduler may have run the row (aware UTC). It saves the whole row, so ``date_changed``
+        #: is later than ``last_run_at``. After an edit it may also be what our beats wrote. That does no harm: they
+        #: write the start of a claimed window, which is never beyond the cursor.
         self.ran_elsewhere: datetime | None = None
         if model.last_run_at and instant(model.last_run_at) <= self.edited_at:
             self.ran_elsewhere = instant(model.last_run_at)

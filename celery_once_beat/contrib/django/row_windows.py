@@ -1,7 +1,7 @@
 """How rows stand, by one look at the store; and what people order for them. Reads no row, and writes none.
 
-A web server waits for each of these functions. So all that one of them asks of the store is over in two seconds, for
-however many rows.
+A web server waits for each of these functions. So each question to the store is over in two seconds, for however many
+rows. :func:`run` asks two: the time, and then for the windows.
 """
 
 from __future__ import annotations

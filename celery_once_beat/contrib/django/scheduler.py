@@ -59,7 +59,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         #: Name of a row → the one that it had, and when all beats know (time.monotonic()).
         self._renamed: dict[str, tuple[str, float]] = {}
         self._database_away_since: float | None = None
-        #: It is known which rows were switched off, deleted or renamed while no beat ran.
+        #: Whether it is known which rows were switched off, deleted or renamed while no beat ran.
         self._caught_up = False
         super().__init__(*args, **kwargs)
 
