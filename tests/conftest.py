@@ -75,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="once-bare-")
         config.add_cleanup(lambda: shutil.rmtree(folder))
         os.environ["PATH"] = bare_path(Path(folder))
+    if config.option.short:
+        config.option.windows = min(config.option.windows, 200)
     if config.option.seed is None:  # the processes of pytest-xdist get it from the first
         config.option.seed = 1 if IN_CI else secrets.randbelow(1_000_000)
 

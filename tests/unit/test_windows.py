@@ -255,7 +255,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(
     st.fixed_dictionaries({}, optional={name: ANYTHING | st.just(GOOD.get(name, 1)) for name in sorted(HEADERS)}),
 )

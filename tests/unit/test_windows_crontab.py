@@ -125,7 +125,7 @@ def celerys_start(schedule: crontab, after: datetime, tz: tzinfo = UTC) -> datet
         schedule.nowfun = held
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(crontabs(), INSTANTS)
 def test_a_crontab_has_celerys_starts(schedule: crontab, after: datetime) -> None:
     """In UTC, each start of a crontab is the one that Celery's own crontab gives."""
@@ -326,7 +326,7 @@ def test_cronsim_agrees(zone: str) -> None:
             assert list(starts_after(cron(*fields, zone=zone), begin, end)) == expected, f"{fields} at {change}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(ZONES), st.data())
 def test_any_crontab_around_any_change(zone: str, data: st.DataObject) -> None:
     """Whatever the fields are, the starts around a change are the rule's."""
