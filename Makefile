@@ -88,7 +88,7 @@ test-all: $(VENV)/$(if $(COVERAGE),.check,.test)  ## all tests but those that ta
 long: $(VENV)/$(if $(COVERAGE),.check,.test)  ## the tests that take a quarter of a minute or more each
 	$(call TESTED,-m long $(ARGS))
 
-nightly: long chaos model celery-suite matrix  ## what takes an hour or more
+nightly: test-all long coverage chaos model celery-suite matrix  ## what takes an hour or more; COVERAGE=1
 
 whens: $(VENV)/.test  ## a million starts of cron lines in all time zones against an independent cron, SEED=7
 	cd tests && $(abspath $(VENV))/bin/python whens.py $(if $(SEED),--seed $(SEED))
