@@ -245,17 +245,19 @@ class Defined:
         away: StoreUnavailableError | None = None
         for name, known in zip(names, found, strict=True):
             del self._to_read[name]
-            try:
-                with guard(partial(self._leave_out, name)):
-                    if known is None:
-                        self._entries.take_out(name)
-                        lost.append(name)
-                    elif isinstance(known, StoredDefinition) and known.deleted:
-                        self._entries.take_out(name)  # a look will say so
-                    else:
-                        made.append(self._make(raised(known), raised(changes.get(name, []))))
-            except StoreUnavailableError as exc:
-                self._to_read[name], away = None, exc
+            its_changes = changes.get(name, [])
+            gone = next((each for each in (known, its_changes) if isinstance(each, StoreUnavailableError)), None)
+            if gone is not None:
+                self._to_read[name], away = None, gone
+                continue
+            with guard(partial(self._leave_out, name)):
+                if known is None:
+                    self._entries.take_out(name)
+                    lost.append(name)
+                elif isinstance(known, StoredDefinition) and known.deleted:
+                    self._entries.take_out(name)  # a look will say so
+                else:
+                    made.append(self._make(raised(known), raised(its_changes)))
         self._entries.put_in(made)
         self._log_lost(lost)
         return away
@@ -290,6 +292,8 @@ class Defined:
             if not each.deleted:
                 there.add(each.name)
                 continue
+            if isinstance(changes, StoreUnavailableError):
+                raise changes
             with guard(partial(self._log_wrong, each.name)):
                 deleted[each.name] = make_defined(self._entries, self._app, each, raised(changes))
             if each.name not in deleted:

@@ -73,10 +73,11 @@ def within_time() -> Iterator[None]:
 
 
 @contextmanager
-def guard(failed: Callable[[str], object], *, timed: bool = True) -> Iterator[None]:
+def guard(failed: Callable[[str], object], *, timed: bool = True, asks: bool = False) -> Iterator[None]:
     """Call ``failed`` with why the block raised, or took longer than a second where it is ``timed``.
 
-    StoreUnavailableError goes through: it concerns all entries.
+    Where the block ``asks`` the store, StoreUnavailableError goes through: it concerns all entries. Else it is that of
+    a user's code, which asks another Redis.
     """
     try:
         if timed:
@@ -84,10 +85,8 @@ def guard(failed: Callable[[str], object], *, timed: bool = True) -> Iterator[No
                 yield
         else:
             yield
-    except StoreUnavailableError:
-        raise
     except BaseException as exc:  # whatever a user's code raises: sys.exit(), a panic of an extension
-        if _ends_process(exc):
+        if _ends_process(exc) or (asks and isinstance(exc, StoreUnavailableError)):
             raise
         failed(str(exc) if isinstance(exc, (OnceError, TookTooLong)) else shown(exc))
 

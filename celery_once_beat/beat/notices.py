@@ -97,7 +97,7 @@ class Notices:
     def _try(self, window: WindowKey, step: Callable[[], object]) -> None:
         """Do a step. What it raises is logged, and stops no other. Raises StoreUnavailableError."""
         extra = about("window_unreadable", window, owner=self._beat)
-        with guard(lambda why: self._log_once(why, extra), timed=False):
+        with guard(lambda why: self._log_once(why, extra), timed=False, asks=True):
             step()
 
     def _say_and_tell(self, notice: Notice, entry: BeatEntry, tell: Tell) -> None:

@@ -378,7 +378,7 @@ class OnceSchedulerMixin(Publishing):
         """
         if self._names_checked or not self.entries.all_loaded:
             return
-        with guard(lambda why: logger.debug("once: not checked: %s", why), timed=False):
+        with guard(lambda why: logger.debug("once: not checked: %s", why), timed=False, asks=True):
             mine = [entry for entry in self.entries if checks.made_by_celery(entry.name, entry.source.task)]
             me = frozenset({self.beat_id})
             named = [(entry.name, entry.fingerprint, me) for entry in mine]

@@ -137,9 +137,11 @@ class Reserved:
         replies = self._store.receive_many([(each.window, each.retry, each.length) for each in due])
         for each, reply in zip(due, replies, strict=True):
             each.told = isinstance(reply, Confirmed)
-            if isinstance(reply, OnceError):
+            if isinstance(reply, OnceError):  # it isn't known whether it is a copy
                 logger.debug("once: %s", reply)
-            each.tell_at = now + each.length / 3 if each.told else math.inf
+                each.tell_at = now + _LOOK
+            else:
+                each.tell_at = now + each.length / 3 if each.told else math.inf
 
 
 def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
@@ -152,8 +154,13 @@ def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
     if getattr(limit, "of_windows", False):
         return
     seen: OrderedDict[object, None] = OrderedDict()
+    connection = None
 
     def limit_window(request: Any, bucket: Any, tokens: int) -> Any:
+        nonlocal connection
+        if consumer.connection is not connection:  # Celery has emptied the buckets: what they held comes once more
+            connection = consumer.connection
+            seen.clear()
         name = name_of(request)
         if name is None:
             return limit(request, bucket, tokens)

@@ -278,6 +278,9 @@ class OnceTask(_Task):
     def _begin_before(self, hook: Callable[[], Any]) -> None:
         """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``."""
         request: Any = self.request_stack.top
+        if request is not None and notes_of(request).began is not None:  # a base's, which this task's own calls
+            hook()
+            return
         execution = None
         if request is not None and not request.is_eager and not request.called_directly and is_traced():
             execution = self._execution_of(request)

@@ -11,6 +11,8 @@ from decimal import Decimal
 from apps.once_app import app
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
+from celery_once_beat.errors import StoreUnavailableError
+
 NAN = float("nan")
 
 
@@ -108,6 +110,7 @@ ODD = {
     # They are named once, and left out or looked at again later.
     "raises": lambda: Remaining(ValueError("this schedule\n[CRITICAL] is broken")),
     "exits": lambda: Remaining(SystemExit(3)),
+    "asks": lambda: Remaining(StoreUnavailableError("another Redis is away")),
     "panics": lambda: Remaining(Panic("in C")),
     "recursion": lambda: Remaining(RecursionError("deep")),
     "zero": lambda: Remaining(timedelta(0)),

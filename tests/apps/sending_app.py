@@ -113,6 +113,35 @@ def hooked(self, way):
     note(self, "hooked")
 
 
+class Middle(Hooked):
+    """Bound to the app before a task that inherits from it."""
+
+    name = "apps.sending_app.middle"
+
+    def before_start(self, *args):
+        super().before_start(*args)
+
+    def run(self, way): ...
+
+
+app.register_task(Middle())
+
+
+class Twice(Middle):
+    """Its hook calls one that is a task's own, too."""
+
+    name = "apps.sending_app.twice"
+
+    def before_start(self, *args):
+        super().before_start(*args)
+
+    def run(self, way):
+        note(self, "twice")
+
+
+app.register_task(Twice())
+
+
 class Reported(OnceTask):
     """Its hook says of which window it is called, and raises."""
 

@@ -8,21 +8,23 @@ from system import System, once_soon
 
 
 @pytest.mark.parametrize(
-    ("way", "outcome", "hooks", "bodies"),
+    ("task", "way", "outcome", "hooks", "bodies"),
     [
-        ("go", "done", 1, 1),
-        ("raise", "failed", 1, 0),
-        ("reject", "failed", 1, 0),
-        ("ignore", "done", 1, 0),
-        ("retry", "done", 2, 1),
+        ("hooked", "go", "done", 1, 1),
+        ("hooked", "raise", "failed", 1, 0),
+        ("hooked", "reject", "failed", 1, 0),
+        ("hooked", "ignore", "done", 1, 0),
+        ("hooked", "retry", "done", 2, 1),
+        ("twice", "go", "done", 1, 1),  # a base is a task, too, and its hook is called by this one's
+        ("twice", "raise", "failed", 1, 0),
     ],
 )
 def test_before_start_is_a_part_of_the_execution(
-    system: System, way: str, outcome: str, hooks: int, bodies: int
+    system: System, task: str, way: str, outcome: str, hooks: int, bodies: int
 ) -> None:
     """What it raises ends the window as what the body raises; it isn't called again, nor for a refused copy."""
     system.app = "apps.sending_app"
-    system.entries = {"tick": {"task": "apps.sending_app.hooked", "args": [way], **once_soon()}}
+    system.entries = {"tick": {"task": f"apps.sending_app.{task}", "args": [way], **once_soon()}}
     beat = system.beat()
     wait_until(lambda: system.waiting() >= 2, "the window is published again", 60)
     system.worker().wait_ready()

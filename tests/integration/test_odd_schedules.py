@@ -11,6 +11,7 @@ from system import System
 WRONG = {
     "raises": "is broken",
     "exits": "SystemExit(3)",
+    "asks": "another Redis is away",
     "panics": "Panic('in C')",
     "recursion": "deep",
     "zero": "doesn't advance",

@@ -14,7 +14,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker.execution import DELIVERY
 from celery_once_beat.worker.request import OnceRequest, _read_waiting, name_of_copies
-from celery_once_beat.worker.reserved import Waiting
+from celery_once_beat.worker.reserved import Waiting, limit_windows
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HEADERS = encode_headers(Window("tick", T0, None))
@@ -72,6 +72,17 @@ def test_which_messages_take_one_token_of_a_rate_limit(headers: dict[str, Any], 
         return name_of_copies(request)
 
     assert (name({}) == name(headers)) is copy
+
+
+def test_a_new_connection_empties_the_buckets() -> None:
+    """What waited for a token comes once more then, and takes it: nothing has run for the first copy."""
+    held: list[Any] = []
+    consumer = SimpleNamespace(connection=1, _limit_task=print, _schedule_bucket_request=lambda bucket: None)
+    limit_windows(consumer, lambda request: request)
+    for connection in (1, 1, 2, 2):
+        consumer.connection = connection
+        consumer._limit_task("one", SimpleNamespace(add=held.append), 1)
+    assert held == [["one", 1], ["one", 0], ["one", 1], ["one", 0]]
 
 
 def test_a_request_that_is_not_ours() -> None:
