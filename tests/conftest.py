@@ -76,7 +76,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder))
         os.environ["PATH"] = bare_path(Path(folder))
     if config.option.short:
-        config.option.windows = min(config.option.windows, 200)
+        config.option.windows = min(config.option.windows, 1000)
+        hypothesis.settings.register_profile(
+            "short", hypothesis.settings.get_profile("ci" if IN_CI else "local"), max_examples=50
+        )
+        hypothesis.settings.load_profile("short")
     if config.option.seed is None:  # the processes of pytest-xdist get it from the first
         config.option.seed = 1 if IN_CI else secrets.randbelow(1_000_000)
 
