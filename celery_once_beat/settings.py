@@ -390,8 +390,8 @@ def _ours() -> list[Field[Any]]:
 _DERIVED = ("redis_url", "redis_options", "key_prefix", "heartbeat_file")
 #: Settings that this package had before its first release, and what to do instead.
 _GONE = {
-    "publish_without_store": "while Redis is away nothing is claimed, afterwards once_beat_catch_up says what runs",
-    "run_without_store": "while Redis is away messages are put back; a task that is to run all the same is no OnceTask",
+    "publish_without_store": "while Redis is away, nothing is claimed; once_beat_catch_up says what runs afterwards",
+    "run_without_store": "while Redis is away, messages of windows wait; what must run all the same is no OnceTask",
 }
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {PREFIX + f.name: None if f.name in _DERIVED else f.default for f in _ours()}
@@ -427,7 +427,7 @@ def _given(app: Celery, known: Iterable[str]) -> list[str]:
             continue
         rest = name.removeprefix(PREFIX)
         if rest in _GONE:
-            raise SettingError(f"{written}: there is no such setting any more; {_GONE[rest]}")
+            raise SettingError(f"{written}: there is no such setting any more, remove it; {_GONE[rest]}")
         before = written[: len(written) - len(rest)] if namespace else PREFIX
         names = [setting.upper() for setting in known] if before.isupper() else known
         hint = did_you_mean(rest.upper() if before.isupper() else rest, names, before.__add__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ import click
 from celery_once_beat import wording
 from celery_once_beat.outcomes import STATES
 
+#: DEL and the C1 controls, and what turns the direction of text; JSON escapes those below a blank itself.
+_CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 #: A column is no wider; a longer cell moves its own line alone.
 _WIDEST = 60
 
@@ -64,8 +67,9 @@ def local(instant: datetime | None, zone: tzinfo, now: datetime | None = None) -
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print one JSON document; what could move a terminal's cursor, or turn its text, is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 @contextmanager

@@ -87,7 +87,10 @@ def next_start(
         raise
     except OverflowError:  # past the last datetime
         return None
-    except Exception as error:
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # beat's next tick ends what a signal was to end
         raise ScheduleError(f"{shown(schedule)} can't say when it starts next: {shown(error)}") from error
     if start is None:
         return None

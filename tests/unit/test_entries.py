@@ -47,6 +47,17 @@ class Broken(BaseSchedule):
         raise RuntimeError("no idea")
 
 
+class Exits(BaseSchedule):
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        raise SystemExit(3)
+
+
+def test_a_schedule_ends_nobody_who_asks_it() -> None:
+    """A command that only looks, say."""
+    with pytest.raises(ScheduleError, match=r"can't say when it starts next: SystemExit\(3\)"):
+        next_start(Exits(app=APP), datetime(2026, 11, 26, tzinfo=timezone.utc))
+
+
 class Weak(BaseSchedule):
     """Every minute, or what it is told, and broken when it is told to be."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from celery_once_beat.cli.output import local, plain, print_table, seconds
+from celery_once_beat.cli.output import local, plain, print_json, print_table, seconds
 from celery_once_beat.schedules import OneOff, RRule, describe
 from celery_once_beat.windows import parse_instant
 
@@ -59,6 +60,16 @@ def test_a_name_from_outside_stays_on_its_line() -> None:
     assert plain("nightly-report äöü 日本") == "nightly-report äöü 日本"
     assert plain("a\x1b[2Jb\nc") == "'a\\x1b[2Jb\\nc'"
     assert plain(None) == "-"
+
+
+def test_json_holds_no_controls(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor what turns the direction of a text; other letters stay as they are, and a program reads what was there."""
+    value = {"a": "äöü 日本 \x1b[2J \x9b2J \x7f \u202e"}
+    print_json(value)
+    shown = capsys.readouterr().out
+    assert "äöü 日本" in shown
+    assert shown.replace("\n", "").isprintable()
+    assert json.loads(shown) == value
 
 
 def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
