@@ -87,10 +87,7 @@ def next_start(
         raise
     except OverflowError:  # past the last datetime
         return None
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # beat's next tick ends what a signal was to end
+    except (Exception, SystemExit) as error:  # of a signal's, beat's next tick makes another
         raise ScheduleError(f"{shown(schedule)} can't say when it starts next: {shown(error)}") from error
     if start is None:
         return None

@@ -529,8 +529,8 @@ ABLATIONS: dict[str, Ablation] = {
         "an owner is one delivery: a copy of a message is another",
         (
             "worker/request.py",
-            "request[DELIVERY] = delivery_name(self.hostname)",
-            "request[DELIVERY] = 'task:' + str(request['id'])",
+            "request[DELIVERY], request[RAW] = delivery_name(self.hostname), kept",
+            "request[DELIVERY], request[RAW] = 'task:' + str(request['id']), kept",
         ),
         (
             "worker/execution.py",
