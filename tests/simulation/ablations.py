@@ -554,8 +554,8 @@ ABLATIONS: dict[str, Ablation] = {
         "a message comes again if the store can't be asked",
         (
             "worker/execution.py",
-            "        except StoreUnavailableError as exc:\n            put_back(self.task, request, exc)",
-            "        except StoreUnavailableError as exc:\n            raise Ignore('away') from exc",
+            "        except (NewerVersionError, StoreUnavailableError) as exc:\n            put_back(self.task, request, exc)",
+            "        except (NewerVersionError, StoreUnavailableError) as exc:\n            raise Ignore('away') from exc",
         ),
     ),
     "end-told-again": _py(
@@ -640,8 +640,8 @@ ABLATIONS: dict[str, Ablation] = {
         "a retry carries its window's headers",
         (
             "worker/task.py",
-            "        window_headers = find_headers(vars(request), request.headers)",
-            "        window_headers = {}",
+            '            options["headers"] = {**(options.get("headers") or {}), **_headers_of(request)}\n',
+            "",
         ),
     ),
 }
@@ -748,7 +748,6 @@ SURVIVORS: dict[str, Survivor] = {
         "a worker's clock has to be ahead by more than a message lives, without any other fault: the kept plan has that",
         "integration/test_store_verbs.py::test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing",
     ),
-    "retry-headers": Survivor("Celery copies the headers of the message itself; this is for tools that nest them"),
 }
 
 
