@@ -184,8 +184,9 @@ def test_an_older_record_that_cant_be_read(app: Celery, views: Any, redis_url: s
         client.rpush(made._store.keys.of_entry("history", "b"), "garbage")
     for _ in range(2):
         entries = {entry.entry: entry for entry in made.look().report.entries}
-        assert [bool(entries[name].attention) for name in "abc"] == [False, True, False]
-        assert "can't be read" in entries["b"].attention[0]
+        # Not whether they need attention at all: at a full hour each has a window that no beat claims.
+        unread = [any("can't be read" in why for why in entries[name].attention) for name in "abc"]
+        assert unread == [False, True, False]
 
 
 class FromDatabase(Scheduler):
