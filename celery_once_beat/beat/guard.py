@@ -76,8 +76,8 @@ def within_time() -> Iterator[None]:
 def guard(failed: Callable[[str], object], *, timed: bool = True, asks: bool = False) -> Iterator[None]:
     """Call ``failed`` with why the block raised, or took longer than a second where it is ``timed``.
 
-    Where the block ``asks`` the store, StoreUnavailableError goes through: it concerns all entries. Else it is that of
-    a user's code, which asks another Redis.
+    Where the block ``asks`` the store, StoreUnavailableError goes through: it concerns all entries. Elsewhere it comes
+    from a user's code that asks another Redis, and is as any other error.
     """
     try:
         if timed:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -87,7 +88,7 @@ def next_start(
         raise
     except OverflowError:  # past the last datetime
         return None
-    except (Exception, SystemExit) as error:  # of a signal's, beat's next tick makes another
+    except (Exception, SystemExit) as error:  # a signal's, too: beat ends at its next tick
         raise ScheduleError(f"{shown(schedule)} can't say when it starts next: {shown(error)}") from error
     if start is None:
         return None
@@ -197,8 +198,8 @@ def _has_own_is_due(cls: Any) -> bool:
     return False
 
 
-#: Types, and whether their ``remaining_estimate`` has a clock of its own.
-_own_clocks: dict[type, bool] = {}
+#: Types, and whether their ``remaining_estimate`` has a clock of its own. Weak, since a base may make types as it goes.
+_own_clocks: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 def _has_own_clock(own: Any) -> bool:

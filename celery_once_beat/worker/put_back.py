@@ -91,7 +91,7 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
 def _send(task: WindowTask, request: Any, countdown: float, note: dict[str, int]) -> None:
     """Send the message as it came, where that is at hand; else one that is made of the request.
 
-    One of Celery's protocol 1 says within its body when it is due, so that is encoded once more, as it was.
+    A message of Celery's protocol 1 has its eta within the body. So its body is encoded anew, by the same serializer.
     """
     signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
     window_headers = find_headers(vars(request), request.headers)

@@ -137,9 +137,9 @@ def _on_shutdown(**_: Any) -> None:
 
 
 def name_of_copies(request: Any) -> object:
-    """Return what all copies of a window's message have in common; None without one.
+    """Return a name that all copies of a window's message share; None where it has no window.
 
-    Its next attempt hasn't, nor what was put back: that didn't run for the token that it took.
+    The window's next attempt has another name. So has a message that was put back: nothing ran for the token it took.
     """
     if not isinstance(request, OnceRequest) or DELIVERY not in request.request_dict:
         return None

@@ -278,7 +278,7 @@ class OnceTask(_Task):
     def _begin_before(self, hook: Callable[[], Any]) -> None:
         """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``."""
         request: Any = self.request_stack.top
-        if request is not None and notes_of(request).began is not None:  # a base's, which this task's own calls
+        if request is not None and notes_of(request).began is not None:  # the hook of a base, called by this task's own
             hook()
             return
         execution = None
@@ -364,7 +364,7 @@ class OnceTask(_Task):
         execution: Execution | None = notes_of(request).execution
         publish = partial(super().apply_async, args, kwargs, task_id, *more)
         if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
-            # Here and nowhere else: what a running execution sends has the window's headers if it is given the window.
+            # Of what a running execution sends, only the message that is given the window gets its headers.
             options["headers"] = {**(options.get("headers") or {}), **_headers_of(request)}
             return execution.hand_over(options, partial(publish, **options))
         headers, call = options.get("headers"), current_call()

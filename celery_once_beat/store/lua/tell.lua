@@ -47,7 +47,7 @@ if KIND == 'late' and open then
 end
 local words = entry.paused == '1' and (redis.call('HGET', ENTRY, 'paused_words') or '{}')
 local nothing = KIND == 'ended' and not ended or KIND == 'paused' and not words
-  or KIND == 'late' and not open and not ended -- it is done
+  or KIND == 'late' and not open and not ended -- it is done, or how it ended is lost
 if nothing then
   redis.call('ZREM', OPEN, notice)
   redis.call('HDEL', ENTRY, teller)
