@@ -164,6 +164,7 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
     beat = system.beat(BROKER_URL=proxy.url())
     system.wait_done(1)
     with system.procs_paused(worker):  # it would close the window before a beat looks for it
+        beat.wait_log("Sending due", since=len(beat.log))  # so the last message's confirm is there, however late
         proxy.cut_at(at, away=away)
         wait_until(lambda: proxy.lost, "the connection is cut", 30)
         if away:
