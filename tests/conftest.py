@@ -65,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
     group.addoption("--short", action="store_true", help="what make test runs: see short.py")
+    group.addoption("--rest", action="store_true", help="all but what the last make test here has passed: see short.py")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
 
 
@@ -107,6 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_turn)
     if config.option.short:
         items[:] = short.chosen(items)
+    if config.option.rest:
+        items[:] = short.rest(items, config.cache.get(short.PASSED, []))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -162,7 +165,9 @@ _FAILED = pytest.StashKey[bool]()
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
     """End with how long each part of ``make test`` took, and a line of what was left out and what would install it."""
     yield
-    if terminalreporter.config.option.short:
+    config = terminalreporter.config
+    if config.option.short:
+        config.cache.set(short.PASSED, [report.nodeid for report in terminalreporter.getreports("passed")])
         for line in short.times([each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]):
             terminalreporter.write_line(line)
     skipped = terminalreporter.getreports("skipped")

@@ -19,8 +19,10 @@ from pathlib import Path
 import figures
 import pytest
 
-__all__ = ("PARTS", "SLOW", "chosen", "may_run", "part_of", "times")
+__all__ = ("PARTS", "PASSED", "SLOW", "chosen", "may_run", "part_of", "rest", "times")
 
+#: Where pytest's cache keeps the ids of the tests that the last ``make test`` passed.
+PASSED = "once/passed"
 PARTS = ("pure", "verbs", "simulated", "real")
 #: Seconds from which a test is too long for it, on a machine with two cores.
 SLOW = 15.0
@@ -44,6 +46,12 @@ def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
         found.append(item)
     # What takes longest begins first, so that nothing is left to wait for at the end.
     return sorted(found, key=lambda item: part_of(item.nodeid) != "simulated")
+
+
+def rest(items: Iterable[pytest.Item], passed: Iterable[str]) -> list[pytest.Item]:
+    """Return those that ``make test`` hasn't passed, and the verbs, which a newer server has to answer, too."""
+    known = {re.sub(r"@[^\]]*$", "", nodeid) for nodeid in passed}  # without the group, which xdist puts behind it
+    return [item for item in items if item.nodeid not in known or part_of(item.nodeid) == "verbs"]
 
 
 def may_run(path: Path) -> bool:

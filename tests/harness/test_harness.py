@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -453,3 +454,19 @@ def test_checks_after_a_test_can_fail(procs: Processes, tmp_path: Path):
     assert "said before the end" in run.log
     assert "1 failed, 3 passed, 2 errors" in run.log
     assert "left out" not in run.log
+
+
+def test_the_rest_is_what_make_test_has_not_passed(tmp_path: Path):
+    """What it has passed is left out once; what it hasn't run is there."""
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={tmp_path}", *arguments]
+        return subprocess.run(command, cwd=Path(TESTS).parent, capture_output=True, text=True, check=True).stdout
+
+    file = "tests/unit/test_identity.py"
+    passed = f"{file}::test_workers_are_told_apart"
+    everything = run("--collect-only", "--rest", file).split()
+    run("--short", passed)
+    left = run("--collect-only", "--rest", file).split()
+    assert set(everything) - set(left) >= {passed}
+    assert f"{file}::test_a_delivery_to_nobody_known_has_a_name" in left
