@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -592,6 +592,9 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         for name, entry in entries.items():
             with guard(partial(_log_left_out, name)):
                 known = entry if isinstance(entry, ScheduleEntry) else {"last_run_at": now, **entry}
+                when = known.schedule if isinstance(known, ScheduleEntry) else known.get("schedule")
+                if not isinstance(when, (int, float, timedelta)) and not hasattr(when, "is_due"):
+                    raise SettingError(f"schedule: found {shown(when)}, expected seconds, a timedelta or a crontab()")
                 made[name] = self._maybe_entry(name, known)  # type: ignore[attr-defined]  # celery-types lacks it
         return made
 

@@ -68,3 +68,17 @@ def test_what_celery_executes_as_a_task_stays() -> None:
     scheduler.entries.refresh(scheduler.schedule)
     assert not scheduler.entries.wrong
     scheduler.close()
+
+
+@pytest.mark.parametrize("when", ["5 minutes", None, [60], object()])
+def test_what_is_no_schedule_is_named(when: object, caplog: pytest.LogCaptureFixture) -> None:
+    CELERY.conf.beat_schedule = {
+        "wrong": {"task": "proj.part", "schedule": when},
+        "good": {"task": "proj.part", "schedule": 60},
+    }
+    scheduler = OnceScheduler(CELERY)
+    assert "good" in scheduler.schedule
+    assert "wrong" not in scheduler.schedule
+    assert "'wrong' is left out: schedule: found" in caplog.text
+    assert "expected seconds, a timedelta or a crontab()" in caplog.text
+    scheduler.close()
