@@ -100,6 +100,7 @@ def to_orders(page: Page, entry: str = "hourly") -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.long
 def test_everything_by_keyboard(system: System, acting: Board, visit: Visit, scheme: str) -> None:
     """Run now, backfill with what it would run shown first, pause with a note, resume; each page is clean for axe."""
     fill(system)
@@ -161,6 +162,7 @@ def test_everything_by_keyboard(system: System, acting: Board, visit: Visit, sch
     beat.stop()
 
 
+@pytest.mark.long
 def test_open_windows_are_given_up(system: System, acting: Board, visit: Visit) -> None:
     """Those that are ticked; what runs only by request. A wrong form says so, and keeps what was typed."""
     (row,) = loaded_of(system).entries
@@ -193,6 +195,7 @@ def test_open_windows_are_given_up(system: System, acting: Board, visit: Visit) 
     assert isinstance(system.store.begin(windows[2], "late", 30.0), Busy) is False
 
 
+@pytest.mark.long
 def test_a_range_of_too_many_windows(system: System, board: Start, visit: Visit) -> None:
     """A slip in a date of an entry that runs each second is refused at once, before millions are counted."""
     system.entries = {"each-second": {"task": WORK, "every": 1.0}}
@@ -215,6 +218,7 @@ def schedules(system: System) -> Iterator[Schedules]:
         yield made
 
 
+@pytest.mark.long
 def test_a_schedule_that_was_set_at_run_time_is_edited(
     system: System, schedules: Schedules, acting: Board, visit: Visit
 ) -> None:
@@ -264,6 +268,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.long
 def test_hostile_names_and_notes(system: System, board: Start, visit: Visit) -> None:
     """They are text, on every page, in the log and in the attention line; what isn't printable is written out."""
     system.entries = {name: {"task": WORK, "every": 3600.0} for name in NAMES}

@@ -70,6 +70,7 @@ def test_the_extras_are_there() -> None:
     assert asked <= set(metadata("celery-once-beat").get_all("Provides-Extra") or ())
 
 
+@pytest.mark.long
 def test_the_board_as_it_stands(serve: Serve) -> None:
     """The board of the quickstart's app, and one that others reach, with a token."""
     status, text = get(serve("$ celery -A proj once dashboard"), "/")

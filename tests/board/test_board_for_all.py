@@ -68,6 +68,7 @@ def check(page: Page) -> None:
 
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.long
 def test_the_rules_of_accessibility(varied: System, board: Start, visit: Visit, scheme: str, width: int) -> None:
     """axe-core finds nothing: the page, filtered, a story in it and by itself, an error; light, dark, on a phone."""
     page = visit(board().url, color_scheme=scheme, viewport={"width": width, "height": 800})
@@ -135,6 +136,7 @@ def test_shapes_tell_states_apart(varied: System, board: Start, visit: Visit, sc
         assert (lighter + 0.05) / (darker + 0.05) >= 3, (state, look)
 
 
+@pytest.mark.long
 def test_without_colours_of_its_own(varied: System, board: Start, visit: Visit) -> None:
     """Where the system forces its colours, shapes stay; where less motion is asked for, nothing moves."""
     there = board()
@@ -148,6 +150,7 @@ def test_without_colours_of_its_own(varied: System, board: Start, visit: Visit) 
     assert visit(there.url, reduced_motion="reduce").evaluate(moves) == "none"
 
 
+@pytest.mark.long
 def test_on_a_phone(varied: System, board: Start, visit: Visit) -> None:
     """At 360 pixels nothing is wider than the screen, every window is there, and a finger hits what it means."""
     page = visit(f"{board().url}/?zoom=6h", viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
@@ -207,6 +210,7 @@ def test_the_axis_can_be_read(chromium: Browser, width: int) -> None:
     page.close()
 
 
+@pytest.mark.long
 def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
     """The page shows everything of its moment; filter and stories are links. It doesn't say that it is live."""
     page = visit(board().url, java_script_enabled=False)
@@ -254,6 +258,7 @@ def test_thirty_rows_a_screen(system: System, board: Start, visit: Visit) -> Non
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.long
 def test_a_thousand_entries(system: System, board: Start, visit: Visit) -> None:
     """All can be found, in parts of a hundred rows; what changes costs what changed."""
     system.check_law = False

@@ -36,6 +36,7 @@ NAMES = {
 }
 
 
+@pytest.mark.long
 def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit) -> None:
     """Markup, quotes, control characters, marks that turn text around: text on the page, in labels and stories."""
     system.check_law = False

@@ -107,6 +107,7 @@ def test_a_port_that_is_taken(system: System) -> None:
     )
 
 
+@pytest.mark.long
 def test_what_it_needs_is_said(system: System) -> None:
     """Without its extra the command says what to install."""
     code = "import sys; sys.modules['{}'] = None; from celery.__main__ import main; sys.exit(main())"
@@ -311,6 +312,7 @@ def test_garbage_is_refused(shared_board: Board) -> None:
 # -- the token ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_token(system: System, board: Start) -> None:
     """As a header each time; or once in an address, for a cookie that isn't it, and to that address without it."""
     there = board(ONCE_BOARD_TOKEN=TOKEN)
@@ -464,6 +466,7 @@ def test_a_flood_of_viewers(system: System, board: Start) -> None:
     assert "Traceback" not in there.proc.log
 
 
+@pytest.mark.long
 def test_one_look_serves_all(system: System, board: Start) -> None:
     """With twenty viewers and as many who ask for metrics Redis is read as often as with one: once a second at most."""
     there = board()
@@ -486,6 +489,7 @@ def test_one_look_serves_all(system: System, board: Start) -> None:
         assert made <= time.monotonic() - began + 2
 
 
+@pytest.mark.long
 def test_who_takes_nothing_holds_nobody_up(system: System, board: Start) -> None:
     """A viewer that never reads its news doesn't delay the others'."""
     system.entries = {f"entry-{n}": {"task": WORK, "every": 1.0} for n in range(300)}
@@ -500,6 +504,7 @@ def test_who_takes_nothing_holds_nobody_up(system: System, board: Start) -> None
 # -- secrets --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[..., RedisServer]) -> None:
     """Neither the store's password, whether Redis is there or not, nor what tasks are called with."""
     server = start_redis()
@@ -551,6 +556,7 @@ def test_the_token_is_given_in_a_form(system: System, board: Start) -> None:
         assert started.ask(path, headers=cookie).status == 404, path
 
 
+@pytest.mark.long
 def test_half_sent_requests_keep_nobody_out(system: System, board: Start) -> None:
     """A head has so much time as a whole; so has a body that nobody waits for, and the next request's head."""
     system.check_law = False

@@ -50,6 +50,7 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.tagName"))
 
 
+@pytest.mark.long
 def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
     """Beats and windows come, end and go without a reload; a failure is marked; so is that no beat is left."""
     system.check_law = False
@@ -80,6 +81,7 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
     assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
 
 
+@pytest.mark.long
 def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None:
     """One that begins a window is named, with what it runs, without a reload."""
     system.check_law = False
@@ -95,6 +97,7 @@ def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None
     expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 began one at \d\d:\d\d"))
 
 
+@pytest.mark.long
 def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) -> None:
     """Click, and it says who claimed and began it, how late it was, its task's id; never an argument of its task.
 
@@ -147,6 +150,7 @@ def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) ->
     assert "0.0625" not in page.content()
 
 
+@pytest.mark.long
 def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit) -> None:
     """While its window runs and ends, the story on the page is told on; the keyboard stays where it is."""
     system.entries = {"long": {"task": WORK, "every": 3600.0, "args": [5]}}
@@ -170,6 +174,7 @@ def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit
     expect(cells(page, "long").first).to_be_focused()
 
 
+@pytest.mark.long
 def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     """One stop of Tab leads into the grid; arrows, Home, End, Page keys go through it; Enter opens, Esc comes back."""
     system.check_law = False
@@ -271,6 +276,7 @@ def query_of(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
+@pytest.mark.long
 def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> None:
     """However slow the server is: what is chosen before the last choice is shown is added to it."""
     system.check_law = False
@@ -304,6 +310,7 @@ def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> N
     assert query_of(page) == {"sort": ["name"], "zoom": ["week"], "group": ["prefix"], "open": ["mail"]}
 
 
+@pytest.mark.long
 def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) -> None:
     """What is chosen stands in the address; whoever opens it sees the same; Back leads to the view before."""
     system.check_law = False
@@ -350,6 +357,7 @@ def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) 
     assert window.entry == "mail-1"
 
 
+@pytest.mark.long
 def test_only_what_needs_attention(system: System, board: Start, visit: Visit) -> None:
     """The filter is an address of its own; what comes to need attention while it is on comes to be shown."""
     system.check_law = False
@@ -373,6 +381,7 @@ def test_only_what_needs_attention(system: System, board: Start, visit: Visit) -
     expect(page.locator("[role=rowheader]")).to_have_count(4)
 
 
+@pytest.mark.long
 def test_redis_goes_away_and_comes_back(
     system: System, board: Start, visit: Visit, start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -406,6 +415,7 @@ def test_redis_goes_away_and_comes_back(
         assert "Traceback" not in proc.log
 
 
+@pytest.mark.long
 def test_the_board_goes_away_and_comes_back(system: System, board: Start, visit: Visit) -> None:
     """The page says that it isn't live, and is again when the board is; also where that one has other entries."""
     system.check_law = False
@@ -436,6 +446,7 @@ def looks(system: System) -> int:
         return int(client.info("commandstats").get("cmdstat_zrange", {"calls": 0})["calls"])
 
 
+@pytest.mark.long
 def test_nobody_looks_and_nothing_is_asked(system: System, board: Start, visit: Visit) -> None:
     """Redis is read once for all viewers, and not at all for a page that is hidden or closed."""
     system.check_law = False
@@ -473,6 +484,7 @@ def test_nobody_looks_and_nothing_is_asked(system: System, board: Start, visit: 
 TOKEN = "a-token-of-the-tests-0123456789"
 
 
+@pytest.mark.long
 def test_the_token_lets_a_browser_in(system: System, board: Start, chromium: Browser) -> None:
     """Typed, or as a link on another site's page, in a chat say; it isn't in the address afterwards."""
     system.check_law = False

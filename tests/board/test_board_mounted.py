@@ -268,6 +268,7 @@ def proxied(mounted: Mounted) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mounted", ["mounted fastapi"], indirect=True)
+@pytest.mark.long
 def test_behind_a_proxy_in_a_browser(system: System, mounted: Mounted, proxied: str, visit: Visit) -> None:
     """Mounted, and below a path that the application doesn't know of: live, a story, and from it to an order."""
     page = visit(proxied, http_credentials={"username": "anna", "password": PASSWORDS["anna"], "send": "always"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from boards import start_board
 from processes import wait_until
 from system import System, once_soon
@@ -11,6 +12,7 @@ from system import System, once_soon
 WORK = "apps.once_app.work"
 
 
+@pytest.mark.long
 def test_the_board_shows_what_the_beats_run(system: System) -> None:
     """Also where its own code is another one, which it says in a line; and a story has the words of a failure."""
     system.check_law = False

@@ -66,6 +66,7 @@ def metrics(system: System, *arguments: str, name: str = "metrics", **env: Any) 
     return system.celery("once", "metrics", *arguments, name=name, **env)
 
 
+@pytest.mark.long
 def test_what_a_pair_did(system: System) -> None:
     """Outcomes, lateness, duration, what is open, which beats live: as the store has them."""
     system.entries = {
@@ -227,6 +228,7 @@ def test_so_many_clients_at_a_time(system: System) -> None:
     wait_until(lambda: _answers(url), "it answers again", 60)
 
 
+@pytest.mark.long
 def test_a_byte_now_and_then_keeps_no_client_in(system: System) -> None:
     """A request has so much time as a whole: 40 clients that send a byte each moment are ended, and others come in."""
     system.check_law = False
@@ -252,6 +254,7 @@ def _answers(url: str) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_without_redis(system: System, start_redis: Any) -> None:
     """The command says so in one line; what serves goes on, tells that Redis is away and nothing old, and recovers."""
     system.check_law = False

@@ -12,6 +12,7 @@ LEASE = 1.5
 WINDOW = {"entry": "tick", "start": text_of(10)}
 
 
+@pytest.mark.long
 def test_every_check_fails_on_stock_beat(procs, ledger, redis_url):
     """Two stock beats, one with a clock ahead, and kills: windows are early, overlap, are done twice, and get lost."""
     env = {"BROKER_URL": redis_url, "QUEUE": "stock-chaos", "LEDGER": str(ledger.path)}

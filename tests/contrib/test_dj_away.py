@@ -67,6 +67,7 @@ def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: Postgres
     check_no_gap(shop)
 
 
+@pytest.mark.long
 def test_who_shows_the_rows_finds_them_again(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """A board lives for weeks: a connection that died with the database is no reason to show old rows for ever."""
     shop = new_shop("postgres")
@@ -129,6 +130,7 @@ def test_a_locked_file(new_shop: Callable[..., Shop]) -> None:
     check_no_gap(shop)
 
 
+@pytest.mark.long
 def test_a_start_without_a_database(new_shop: Callable[..., Shop], sqlite_template: Path) -> None:
     """A beat that starts meanwhile waits; then it goes on where the last one stopped, as after any outage."""
     shop = new_shop()
@@ -175,6 +177,7 @@ def test_what_came_while_it_was_away_is_not_late(new_shop: Callable[..., Shop]) 
     assert parse_instant(shop.ran("new")[0]) > before - SECOND
 
 
+@pytest.mark.long
 def test_a_database_that_may_only_be_read_for_a_while(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """As a replica may: said once, windows go on, and what is to be written is written afterwards."""
     shop = new_shop("postgres")
@@ -196,6 +199,7 @@ def test_a_database_that_may_only_be_read_for_a_while(new_shop: Callable[..., Sh
     assert "is left out" not in beat.log
 
 
+@pytest.mark.long
 def test_a_database_that_may_only_be_read(new_shop: Callable[..., Shop]) -> None:
     """A beat has rows to make of its conf, and goes on without; it says so once."""
     shop = new_shop()

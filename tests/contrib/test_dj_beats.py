@@ -235,6 +235,7 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     shop.check_each_ran_once("old", "new", "one-off")
 
 
+@pytest.mark.long
 def test_a_beat_that_did_not_see_it(shop: Shop) -> None:
     """A one-off was disabled and enabled again while a beat stood still: it runs it once more, if nobody else does."""
     shop.orm("row('one-off', interval=every(3), one_off=True)")
@@ -277,6 +278,7 @@ _ACTS = {
 
 
 @pytest.mark.parametrize("edit", _EDITS)
+@pytest.mark.long
 def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
     """Made, made again, enabled or changed right after a window, which two beats haven't claimed: they stood still."""
     if _EDITS[edit]:
@@ -307,6 +309,7 @@ def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
     shop.audit()
 
 
+@pytest.mark.long
 def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     """When a row ran last and how often is written, by both beats together; nothing depends on it."""
     shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
@@ -326,6 +329,7 @@ def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("when", ["anywhere", "in the middle of a tick"])
+@pytest.mark.long
 def test_a_beat_that_stood_still_looks_first(shop: Shop, tmp_path: Path, when: str) -> None:
     """What was disabled meanwhile doesn't run, what was made does."""
     shop.orm("""row('tick', interval=every(1), headers='{"once": {"catch_up": "all"}}')""")
@@ -366,6 +370,7 @@ def test_a_clocked_row_that_is_moved_to_the_past(shop: Shop) -> None:
     shop.wait_disabled("late")
 
 
+@pytest.mark.long
 def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> None:
     """A row of the same name goes first; edits of rows, and one-offs, leave those that were set alone."""
     shop = any_shop
@@ -387,6 +392,7 @@ def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> N
     assert not any("Traceback" in beat.log for beat in beats)
 
 
+@pytest.mark.long
 def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
     """A row's headers set it; the admin's own switch stays as it was, and a wrong value leaves the row out."""
     once = '{"once": {"deadline": 1, "pause_after_failures": 2, "on_failure": "apps.dj_shop.celery.tell"}}'

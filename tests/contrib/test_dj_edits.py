@@ -237,6 +237,7 @@ def late(rows: Any, beats: Sequence[Any], name: str = "row", **fields: Any) -> d
     return window
 
 
+@pytest.mark.long
 def test_a_window_runs_by_one_of_two_names(
     rows: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_window_runs_by_one_of_two_names(
     ]
 
 
+@pytest.mark.long
 def test_a_window_runs_by_the_new_name(rows: Any, new_beat: Any, store: Store) -> None:
     """It is lost by neither."""
     beat = new_beat()
@@ -345,6 +347,7 @@ def test_a_one_off_that_is_enabled_at_once(rows: Any, store: Store, had_its_wind
     assert rows.objects.get().enabled
 
 
+@pytest.mark.long
 def test_a_one_off_that_is_made_anew_while_it_is_executed(rows: Any, new_beat: Any, store: Store) -> None:
     """By its own task, say, with the same name and schedule: it is another one, which has its own window."""
     first, second = new_beat(), new_beat()
@@ -409,6 +412,7 @@ def test_a_one_off_that_can_not_be_disabled_is_asked_for_once(store: Store, had_
     assert not beat._one_offs
 
 
+@pytest.mark.long
 def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat: Any, store: Store) -> None:
     """What stands there says nothing of the row, which goes on by its new name; nor does it stop the beat."""
     beat = new_beat()
@@ -422,6 +426,7 @@ def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat
     assert store.account("new") is not None
 
 
+@pytest.mark.long
 def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
     rows: Any, new_beat: Any, app: Celery, store: Store
 ) -> None:

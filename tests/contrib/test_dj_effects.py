@@ -78,6 +78,7 @@ def of(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("only_project", databases(*kinds), indirect=True)
 
 
+@pytest.mark.long
 def test_the_first_to_commit_is_the_one(project: Shop) -> None:
     """A later execution is refused, and nothing of it is written; its result is what was recorded."""
     project.orm("write(1, result={'invoices': 12})")
@@ -145,6 +146,7 @@ except RecordError as exc:
 
 
 @of("postgres", "mariadb")
+@pytest.mark.long
 def test_the_second_waits_for_the_first(project: Shop) -> None:
     """While the first's transaction is open nobody knows; when it has committed, the second is refused."""
     assert project.orm("""
@@ -201,6 +203,7 @@ except RecordError as exc:
 """)
 
 
+@pytest.mark.long
 def test_another_database(new_project: Callable[..., Shop], tmp_path: Any) -> None:
     """``using`` names it, as everywhere in Django."""
     other = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "other.db")}
@@ -314,6 +317,7 @@ def prune(age):
 
 
 @of("sqlite")
+@pytest.mark.long
 def test_prune_as_a_command(project: Shop) -> None:
     """As people call it; what is wrong is one line."""
     assert manage(project, "once_prune", "--older-than", "90d") == ("deleted: 0\n", "")
@@ -352,6 +356,7 @@ result = list(IntervalSchedule.objects.values_list("every", flat=True))
 # -- a worker
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_behind_its_commit(new_project: Callable[..., Shop]) -> None:
     """Its window runs again, is refused by the row, and is done."""
     shop = new_project("postgres")

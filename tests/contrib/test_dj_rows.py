@@ -95,6 +95,7 @@ def row_of(entry: Any) -> BeatEntry:
 # -- when
 
 
+@pytest.mark.long
 def test_each_kind_of_schedule(make: Any) -> None:
     """The same windows as by the schedule in code."""
     assert windows(make(interval=7200), until=HOUR * 5) == [NOW + 2 * HOUR, NOW + 4 * HOUR]
@@ -116,6 +117,7 @@ def test_a_crontab_over_daylight_saving(make: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_row_begins_with_its_start_time(make: Any) -> None:
     """An interval's first window is start_time itself, a crontab's its first time from then on."""
     begins = NOW + HOUR + timedelta(seconds=7.5)
@@ -264,6 +266,7 @@ result = {row.name: [row.fingerprint, repr(row.source.schedule)] for row in rows
 """
 
 
+@pytest.mark.long
 def test_a_definition_is_the_same_in_every_process(shop: Shop) -> None:
     """Fingerprints have neither objects nor addresses in them, and differ wherever windows may."""
     shop.orm(ALL_KINDS)
@@ -360,6 +363,7 @@ def test_is_due_as_the_base_has_it(make: Any, when: dict[str, Any], bounds: dict
     assert found.next == pytest.approx(expected.next, abs=5)
 
 
+@pytest.mark.long
 def test_a_window_missed_in_an_outage_runs_once(make: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stock: not on the day of the outage, since it isn't read then; twice on the next, two hours early and in time."""
     from django_celery_beat import schedulers
@@ -526,6 +530,7 @@ def test_a_row_that_this_machine_can_not_read(make: Any, rows: Any, read: Any) -
         _ = found["row"].task
 
 
+@pytest.mark.long
 def test_rows_of_the_conf(shop: Shop) -> None:
     """`beat_schedule` is written to rows at a start, `once` and all; a row that is switched off stays so."""
     env = {"IN_CONF": "1"}

@@ -24,6 +24,7 @@ def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/schedule.db"
 
 
+@pytest.mark.long
 def test_two_beats_over_another_base(system: System, uri: str, tmp_path: Path) -> None:
     """Windows run once, an edit is seen by both beats and nothing runs early for it; the commands read its rows."""
     system.app, system.scheduler, system.entries = "apps.sa_app", SCHEDULER, {}

@@ -368,6 +368,7 @@ def invoices(system: System, sqlite: Base, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 @pytest.mark.parametrize("point", ["worker.body", "worker.committed", "worker.traced"])
+@pytest.mark.long
 def test_a_worker_that_is_killed(invoices: System, sqlite: Base, point: str) -> None:
     """Before its commit, behind it, or before its end is recorded: the window is written once."""
     invoices.kill_point = f"{point}:KILL"

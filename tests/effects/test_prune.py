@@ -35,6 +35,7 @@ def left(base: Base) -> set[str]:
     return {row.id.partition("-")[0] for row in base.rows()}
 
 
+@pytest.mark.long
 def test_old_rows_go(base: Base) -> None:
     """In batches, each committed; what is younger stays."""
     fill(base)

@@ -99,6 +99,7 @@ def lives_on(store: Store, node: RedisServer) -> set[str]:
     return {entry for entry in ENTRIES if key_slot(store.entry_key(entry).encode()) in slots}
 
 
+@pytest.mark.long
 def test_each_nodes_replica_speaks_for_that_node(cluster: Cluster) -> None:
     """With wait_replicas a claim is uncertain where its own master's replica is away, and nowhere else."""
     for node in cluster.masters():
@@ -151,6 +152,7 @@ def test_a_node_that_is_gone_takes_no_other_with_it(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("which", ["with the beats", "without"])
+@pytest.mark.long
 def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
     cluster: Cluster, system: System, which: str
 ) -> None:
@@ -295,6 +297,7 @@ def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
                 assert list(client.scan_iter("*message:*")) == [], "it is gone once its window has begun"
 
 
+@pytest.mark.long
 def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
     """Its places and its windows are in different slots, and renewed in one round; of limits only those away are."""
     for node in cluster.servers:

@@ -89,6 +89,7 @@ def test_server_forgets_or_keeps(start_redis: Callable[..., RedisServer]):
             assert client.get("kept") == ("yes" if appendonly else None)
 
 
+@pytest.mark.long
 def test_paused_server_hangs(start_redis: Callable[..., RedisServer]):
     """A paused server keeps its connections and answers nothing until it goes on."""
     import redis
@@ -168,6 +169,7 @@ def test_who_waits_under_a_fake_clock_does_not_spin(procs: Processes):
 # ------------------------------------------------------------------------------------------------- processes
 
 
+@pytest.mark.long
 def test_beat_and_worker_run(procs: Processes, env: dict[str, str], ledger: Ledger):
     """A stock beat and a worker fill the ledger; both end by SIGTERM with status 0 and leave no process."""
     worker = procs.start_worker("apps.stock", env=env, name="one")
@@ -194,6 +196,7 @@ def test_two_stock_beats_double_windows(procs: Processes, env: dict[str, str], l
     assert ledger.summary()[doubled[0]].finishes >= 2
 
 
+@pytest.mark.long
 def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], ledger: Ledger):
     """A paused beat, or a paused worker with its pool, does nothing until it goes on."""
     worker = procs.start_worker("apps.stock", env=env)
@@ -317,6 +320,7 @@ def test_what_a_fork_would_be_too_late_for_is_started(
     assert not preloaded().can_become([sys.executable, *words], environ(env))
 
 
+@pytest.mark.long
 def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: Ledger):
     """A beat's clock can be wrong, and can jump while it runs; the worker's stays right."""
     procs.start_worker("apps.stock", env=env).wait_ready()
@@ -333,6 +337,7 @@ def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: L
 
 
 @pytest.mark.xdist_group("rabbitmq")
+@pytest.mark.long
 def test_rabbitmq_broker(procs: Processes, rabbit_url: str, ledger: Ledger, tmp_path: Path):
     """The session's RabbitMQ carries the messages of a beat to a worker."""
     env = {"BROKER_URL": rabbit_url, "LEDGER": str(ledger.path), "QUEUE": "harness"}
@@ -368,6 +373,7 @@ needs.NEEDS["test-board"] = dataclasses.replace(needs.NEEDS["test-board"], of_wh
 """
 
 
+@pytest.mark.long
 def test_a_bare_machine_leaves_out_and_says_what(procs: Processes, tmp_path: Path):
     """Without a program or an extra its tests are skipped, no shell finds the program, and the others run."""
     (tmp_path / "test_lacking.py").write_text(_LACKING)
@@ -438,6 +444,7 @@ def test_logs(procs):
 """
 
 
+@pytest.mark.long
 def test_checks_after_a_test_can_fail(procs: Processes, tmp_path: Path):
     """A key that never expires fails the test that left it, and no other; a failed test shows its logs."""
     (tmp_path / "test_checked.py").write_text(_CHECKED)

@@ -212,6 +212,7 @@ def test_the_innermost_counts(app: Celery, redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.long
 def test_bodies_that_await(system: System, pool: str) -> None:
     """In a real worker of each pool: each runs in its window, and one that hides a coroutine fails."""
     system.check_law = False

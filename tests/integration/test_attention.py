@@ -33,6 +33,7 @@ def metrics(system: System) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
+@pytest.mark.long
 def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System) -> None:
     """A body that renews its lease for ever is hung once it runs far longer than the entry's history."""
     server = start_redis(faketime=0)
@@ -62,6 +63,7 @@ def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System)
     assert said["celery_once_beat_workers"] == 1
 
 
+@pytest.mark.long
 def test_a_hang_without_a_history_is_seen(start_redis: Callable[..., RedisServer], system: System) -> None:
     """Nothing of the entry was ever done: its interval says by when a run should have ended, after an hour at least."""
     server = start_redis(faketime=0)
@@ -107,6 +109,7 @@ def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer],
     assert "no worker for the queue" not in system.once("doctor", exit_code=1)
 
 
+@pytest.mark.long
 def test_a_message_that_waits_for_its_countdown_isnt_stuck(
     start_redis: Callable[..., RedisServer], system: System
 ) -> None:
@@ -123,6 +126,7 @@ def test_a_message_that_waits_for_its_countdown_isnt_stuck(
     assert told(system)["attention"] == ""
 
 
+@pytest.mark.long
 def test_skipped_ones_in_a_row_are_seen(system: System) -> None:
     """A window that runs on and on lets each newer one be skipped: three in a row need attention."""
     system.check_law = False
@@ -179,6 +183,7 @@ def test_a_lease_that_beats_dont_know(system: System) -> None:
     wait_until(lambda: "overdue" in told(system, "far")["attention"], "its lease has ended", 60)
 
 
+@pytest.mark.long
 def test_a_task_that_workers_dont_know(system: System) -> None:
     """Beats were deployed first: status and doctor name the worker and the task at once."""
     system.check_law = False
@@ -196,6 +201,7 @@ def test_a_task_that_workers_dont_know(system: System) -> None:
     assert told(system, "new")["attention"] == ""
 
 
+@pytest.mark.long
 def test_a_task_that_nobody_knows(system: System) -> None:
     """Its name is misspelt, so beat takes it for untracked: that workers discard each window is told all the same."""
     system.check_law = False

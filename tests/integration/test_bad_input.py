@@ -53,6 +53,7 @@ def test_a_wrong_setting(system: System, setting: str, value: object, said: str)
         assert "once: " in line
 
 
+@pytest.mark.long
 def test_an_unknown_key_of_an_entry(system: System) -> None:
     """An entry with a wrong 'once' option is named once and left out; the others go on."""
     system.entries = {
@@ -140,6 +141,7 @@ def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: py
         wait_until(lambda: not looks(), "it looks no more", 30)
 
 
+@pytest.mark.long
 def test_a_schedule_that_raises(system: System) -> None:
     """An entry whose schedule raises is named once and tried again later; it never stops beat."""
     system.entries = {**EVERY_SECOND, "broken": {"task": "apps.once_app.work", "broken": True}}
@@ -154,6 +156,7 @@ def test_a_schedule_that_raises(system: System) -> None:
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_a_key_of_the_wrong_type(system: System) -> None:
     """A foreign key where an entry's hash should be: named, with what to do; the other entries go on."""
     system.entries = {**EVERY_SECOND, "taken": {"task": "apps.once_app.work", "every": 1.0}}
@@ -270,6 +273,7 @@ def test_a_request_class_that_cannot_be_combined(system: System) -> None:
     assert "Traceback" not in worker.log
 
 
+@pytest.mark.long
 def test_a_wrong_attribute_stops_nobody_else(system: System) -> None:
     """Who only sends tasks, a web process say, goes on; a command of the CLI says what is wrong."""
     system.task = {"once_leese": 5}

@@ -269,6 +269,7 @@ def test_a_called_one_is_skipped_no_more(make: Any) -> None:
     assert tick.counts == {"done": 2, "skipped": 1}
 
 
+@pytest.mark.long
 def test_a_thousand_wait(make: Any) -> None:
     """Further new ones are skipped, and it is recorded why; a copy of one that waits, or what was ordered, isn't."""
     tick = make(overlap="buffer_all", on_failure="proj.tell")

@@ -108,6 +108,7 @@ def test_messages_travel_together(burst: Callable[..., OnceScheduler], redis_url
 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
+@pytest.mark.long
 def test_a_batch_that_is_cut(
     burst: Callable[..., OnceScheduler], broker: Proxy, redis_url: str, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:

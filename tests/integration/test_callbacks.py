@@ -53,6 +53,7 @@ def run(system: System, *, resume: bool = False) -> str:
     return start
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_before_they_are_sent(followed: System) -> None:
     """Its window runs again, and all comes once, from the second execution."""
     followed.kill_point = "worker.body_returned:KILL"
@@ -61,6 +62,7 @@ def test_a_worker_that_is_killed_before_they_are_sent(followed: System) -> None:
     followed.check_each_once(body_again=1)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_when_they_are_sent(followed: System) -> None:
     """Its end isn't recorded yet: the window runs again, and all comes twice."""
     followed.kill_point = "worker.traced:KILL"
@@ -70,6 +72,7 @@ def test_a_worker_that_is_killed_when_they_are_sent(followed: System) -> None:
     followed.check_each_once(body_again=1)
 
 
+@pytest.mark.long
 def test_a_stale_execution_sends_nothing(followed: System) -> None:
     """It froze for longer than its lease, and another began: neither callbacks nor a result are its own."""
     followed.kill_point = "worker.body:STOP"

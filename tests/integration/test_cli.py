@@ -77,6 +77,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", *arguments]
 
 
+@pytest.mark.long
 def test_the_status_of_a_pair(system: System, once: Once) -> None:
     """Beats, each entry's last window, what needs attention first; the same as JSON, and nothing is written."""
     system.entries = {
@@ -134,6 +135,7 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     assert alone.exit_code == 1, "nobody claims"
 
 
+@pytest.mark.long
 def test_reading_writes_nothing(system: System, once: Once) -> None:
     """Each command that looks leaves an empty Redis empty, and a used one as it was."""
     system.check_law = False
@@ -235,6 +237,7 @@ def test_the_help_of_each_command(system: System, once: Once) -> None:
         assert "\\b" not in shown.output
 
 
+@pytest.mark.long
 def test_the_history_of_an_entry(system: System, once: Once) -> None:
     """Which beat, who executed, how often tried, how late, how long, copies refused; what is open stands above."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 2.0, "args": [0.3]}}
@@ -350,6 +353,7 @@ def test_an_order_without_a_broker_opens_nothing(system: System, once: Once) -> 
     assert not any(window.backfill for window in system.account().open.values())
 
 
+@pytest.mark.long
 def test_pause_and_resume(system: System, once: Once) -> None:
     """Paused, nothing is claimed, over a restart too; --from-now records what passed as missed, and the law holds."""
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
@@ -378,6 +382,7 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     worker.stop()
 
 
+@pytest.mark.long
 def test_abandon(system: System, once: Once) -> None:
     """What is open is given up, and what runs only by request; the account balances, and the log says who did it."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
@@ -416,6 +421,7 @@ def test_abandon(system: System, once: Once) -> None:
     system.check_law = False
 
 
+@pytest.mark.long
 def test_the_log_of_orders(system: System, once: Once) -> None:
     """Each command that orders something says who and why; what isn't carried out for want of a broker isn't in it."""
     assert once("orders").log == "Nobody has ordered anything in the last 90 days.\n"
@@ -432,6 +438,7 @@ def test_the_log_of_orders(system: System, once: Once) -> None:
     beat.stop()
 
 
+@pytest.mark.long
 def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
     """Exit 1 and the entry's name where a counter is wrong; 0 where the law holds."""
     system.entries = {name: {"task": "apps.once_app.work", "every": 1.0} for name in ("one", "two")}
@@ -547,6 +554,7 @@ def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> Non
             client.delete(key)
 
 
+@pytest.mark.long
 def test_a_healthy_pair_passes(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
     """With an append-only file, two beats and beat_scheduler = 'once' nothing is to be done: exit 0."""
     system.use_store(start_redis(appendonly=True, args=("--maxmemory-policy", "noeviction")).url())
@@ -562,6 +570,7 @@ def test_a_healthy_pair_passes(start_redis: Callable[..., RedisServer], system: 
     system.settle(beats)
 
 
+@pytest.mark.long
 def test_errors_are_one_line(system: System, once: Once) -> None:
     """Redis away, a wrong setting, a foreign key: each command says it in one line and its own status."""
     system.check_law = False
@@ -607,6 +616,7 @@ def test_a_message_that_can_not_be_made(system: System, once: Once) -> None:
     beat.stop()
 
 
+@pytest.mark.long
 def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once) -> None:
     """A beat's name, an outcome in a history and a counter's name that nobody of ours wrote are written out."""
     system.check_law = False
@@ -652,6 +662,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_the_shell_completes_commands_and_entries(system: System) -> None:
     """``celery once hist<TAB>`` and ``celery once history ti<TAB>``, as bash asks."""
     system.check_law = False

@@ -24,6 +24,7 @@ UTC = timezone.utc
 STEPS = excluding(union("4 s", "6 s"), every("12 s"))
 
 
+@pytest.mark.long
 def test_beats_run_them_and_audit_counts_what_is_left_out(system: System) -> None:
     """Each start once, with two beats; what is excluded is counted as that, and as nothing else."""
     when = excluding("1 s", cron("*/3 * * * * *", tz="UTC"))
@@ -38,6 +39,7 @@ def test_beats_run_them_and_audit_counts_what_is_left_out(system: System) -> Non
     assert all(int(start[17:19]) % 3 for start in system.recorded())
 
 
+@pytest.mark.long
 def test_next_says_why_a_window_is_left_out(system: System) -> None:
     """By the name of the day; several in a row for one reason are one line."""
     nightly = excluding(cron("0 2 * * *"), {"2026-12-25": "Christmas Day"}, tz="Europe/Berlin")
@@ -63,6 +65,7 @@ def test_next_says_why_a_window_is_left_out(system: System) -> None:
     assert "2026-12-25 02:00:00+09:00" in tokyo
 
 
+@pytest.mark.long
 def test_what_leaves_out_everything_is_said_in_one_line(system: System) -> None:
     """By next, at once; by a beat it is asked on later, and the other entries go on."""
     nothing = excluding("1 s", every("1 s"))

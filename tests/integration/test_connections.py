@@ -164,6 +164,7 @@ def test_tls_by_options(start_redis: Callable[..., RedisServer], system: System,
         runs_windows(system)
 
 
+@pytest.mark.long
 def test_the_brokers_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
     """Coordinated in the broker, without a setting of our own: by the TLS settings that Celery has for it."""
     right, _, options = authorities
@@ -182,6 +183,7 @@ def make_cluster(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("by", ["url", "options"])
+@pytest.mark.long
 def test_a_cluster_with_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any, by: str) -> None:
     """The certificate of each node is verified by the authority that URL or options name."""
     right, _, options = authorities
@@ -193,6 +195,7 @@ def test_a_cluster_with_tls(start_redis: Callable[..., RedisServer], system: Sys
         runs_windows(system)
 
 
+@pytest.mark.long
 def test_a_broker_whose_prefix_is_a_hash_tag(start_redis: Callable[..., RedisServer], system: System) -> None:
     """All of Celery is in one slot, so a node of a cluster can be its broker: then it coordinates, too."""
     servers = [start_redis(args=("--cluster-enabled", "yes")) for _ in range(2)]
@@ -213,6 +216,7 @@ def test_a_broker_whose_prefix_is_a_hash_tag(start_redis: Callable[..., RedisSer
         assert [*client.scan_iter("{queue}:once:*")]
 
 
+@pytest.mark.long
 def test_a_proxy_that_knows_no_hello(start_redis: Callable[..., RedisServer], system: System) -> None:
     """RESP2 is spoken, which begins with no such command."""
     server = start_redis(args=("--rename-command", "HELLO", ""))
@@ -234,6 +238,7 @@ def test_a_credential_provider(start_redis: Callable[..., RedisServer], system: 
         runs_windows(system)
 
 
+@pytest.mark.long
 def test_a_wrong_authority(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
     """A certificate of another authority: one clear line, no traceback, and everybody waits."""
     _, wrong, options = authorities

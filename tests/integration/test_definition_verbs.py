@@ -408,6 +408,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     assert isinstance(changes, StoreDataError)
 
 
+@pytest.mark.long
 def test_a_change_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Defined]) -> None:
     """With once_beat_wait_replicas: a failover could undo it."""
     stage = new_stage(wait_replicas=1)

@@ -140,6 +140,7 @@ TAKEN_OVER = [
 # ------------------------------------------------------------------------------------------------ the demo
 
 
+@pytest.mark.long
 def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs: Processes):
     """Two kills cost one extra start and no window, two copies are refused; the demo's own server is enough.
 
@@ -231,6 +232,7 @@ def test_in_a_terminal_it_shows_live_what_happens(in_terminal: Callable[..., Ter
 
 
 @needs_proc
+@pytest.mark.long
 def test_ctrl_c_in_a_terminal_gives_it_back(in_terminal: Callable[..., Terminal]):
     """The cursor is there again and no process is; with NO_COLOR nothing was coloured."""
     terminal = in_terminal(NO_COLOR="1")
@@ -250,6 +252,7 @@ def test_ctrl_c_in_a_terminal_gives_it_back(in_terminal: Callable[..., Terminal]
 
 
 @needs_proc
+@pytest.mark.long
 def test_an_error_gives_the_terminal_back(in_terminal: Callable[..., Terminal]):
     """A process that ends by itself ends the demo with status 1, says which, and leaves the logs."""
     terminal = in_terminal()
@@ -265,6 +268,7 @@ def test_an_error_gives_the_terminal_back(in_terminal: Callable[..., Terminal]):
 
 
 @needs_proc
+@pytest.mark.long
 def test_ctrl_c_leaves_no_process(procs: Processes):
     """Interrupted in the middle of it, the demo ends with status 130, and its processes with it."""
     demo = start_demo(procs)
@@ -280,6 +284,7 @@ def test_ctrl_c_leaves_no_process(procs: Processes):
 
 
 @needs_proc
+@pytest.mark.long
 def test_a_given_server_keeps_what_is_its_own_and_nothing_of_the_demo(procs: Processes, redis_url: str):
     """On ``ONCE_BEAT_REDIS_URL`` the demo touches its own keys only, and takes them away when it is ended."""
     client = redis.Redis.from_url(redis_url, decode_responses=True)

@@ -40,6 +40,7 @@ def test_a_new_entry_is_not_run_early(system: System) -> None:
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     """Windows that pass while all beats restart are claimed by the next one, in order."""
     # However slow the machine, none is left to recovery.
@@ -62,6 +63,7 @@ def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     assert starts == sorted(starts)
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_from_the_first_window_of_a_new_entry(system: System) -> None:
     """A restart before an entry's first window doesn't lose that one."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 5.0}}
@@ -109,6 +111,7 @@ def test_a_long_outage_of_all_beats(system: System) -> None:
     assert sum(event["count"] for event in system.ledger.read("missed", entry="latest")) == missed["latest"]
 
 
+@pytest.mark.long
 def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
     """The newest definition counts at once, from now; old beats say so once and claim nothing of it."""
     old_entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
@@ -133,6 +136,7 @@ def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
     assert ran == set(system.starts())
 
 
+@pytest.mark.long
 def test_another_key_prefix(system: System) -> None:
     """As docs/settings.md says: while nothing runs the keys get other names, and all goes on where it stopped."""
     worker = system.worker(pool="solo").wait_ready()
@@ -201,6 +205,7 @@ def test_sigterm_while_an_object_is_finalized(system: System, moment: str) -> No
         assert not client.zcard("once:beats")
 
 
+@pytest.mark.long
 def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     """A beat that is told to end publishes and confirms what it has claimed, and ends with status 0.
 
@@ -226,6 +231,7 @@ def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     assert system.waiting() == claimed, "each window that was claimed has one message"
 
 
+@pytest.mark.long
 def test_a_plain_task_is_untracked(system: System) -> None:
     """An entry whose task is no OnceTask is claimed once, closed at once, and named once in a warning."""
     system.entries = {
@@ -273,6 +279,7 @@ def test_an_entry_that_becomes_untracked(system: System) -> None:
     wait_until(lambda: any(said in beat.log for beat in new), "that is said", 60)
 
 
+@pytest.mark.long
 def test_beats_that_are_deployed_before_workers(system: System) -> None:
     """A window that a worker discards, since it doesn't know its task, is named once and tried again soon.
 

@@ -249,6 +249,7 @@ def _raise(exc: BaseException) -> Any:
     raise exc
 
 
+@pytest.mark.long
 def test_an_end_that_was_sent_in_vain_delays_no_body(
     new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], patient: None
 ) -> None:
@@ -269,6 +270,7 @@ def test_the_thread_records_what_no_begin_takes_along(worker: Worker) -> None:
     wait_until(lambda: not leases(worker)._held, "its lease isn't renewed any more", 60)
 
 
+@pytest.mark.long
 def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:
     """Else another would begin a window whose body has returned."""
     worker.task.once_lease = 3.0
@@ -469,6 +471,7 @@ AT_LIMITS = int("on_failure" in inspect.getsource(Request.on_timeout))
 
 
 @pytest.mark.parametrize(("way", "hooks"), [("raise", 2), ("sleep", AT_LIMITS)])
+@pytest.mark.long
 def test_a_hook_knows_its_window(system: System, way: str, hooks: int) -> None:
     """Also where Celery calls it once more since it raised, or in the main process since a time limit is over."""
     system.app = "apps.sending_app"

@@ -52,6 +52,7 @@ def test_a_retry_is_no_death(system: System) -> None:
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.long
 def test_a_retry_that_is_not_thrown(system: System) -> None:
     """After retry(throw=False) the body goes on to its end; the retry is still the one that finishes the window."""
     one_window(system, "ending", args=["throwless"])
@@ -61,6 +62,7 @@ def test_a_retry_that_is_not_thrown(system: System) -> None:
     assert len(system.ledger.read("recorded")) == 1
 
 
+@pytest.mark.long
 def test_retries_that_run_out_are_a_failure(system: System) -> None:
     """A task that gives up after its own retries has failed; nothing of it runs again."""
     one_window(system, "retrying", args=[99])
@@ -81,6 +83,7 @@ def test_a_requeued_message_runs_again(system: System) -> None:
     assert {event["attempt"] for event in system.ledger.read("start")} == {1}
 
 
+@pytest.mark.long
 def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
     """A window whose executions all die is abandoned after max_attempts, with an error in the log."""
     system.task = {"once_max_attempts": 2}
@@ -98,6 +101,7 @@ def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
 
 
 @pytest.mark.parametrize("by", ["task", "app"])
+@pytest.mark.long
 def test_once_recover_false(system: System, by: str) -> None:
     """A window that began once and died is dropped, if its task or the app says that it isn't to be recovered."""
     if by == "task":
@@ -112,6 +116,7 @@ def test_once_recover_false(system: System, by: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["task", "app"])
+@pytest.mark.long
 def test_retry_failed_after(system: System, by: str) -> None:
     """The same window runs again later, up to max_attempts, and then has failed: the task says so, or the app."""
     if by == "task":
@@ -133,6 +138,7 @@ def test_a_task_may_decline_the_apps_retry_failed_after(system: System) -> None:
 
 
 @pytest.mark.parametrize("by", ["task", pytest.param("app", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_hard_time_limit_runs_again_as_any_failure(system: System, by: str) -> None:
     """retry_failed_after counts for a hard limit too, the app's also."""
     system.task = {"once_max_attempts": 2}
@@ -145,6 +151,7 @@ def test_a_hard_time_limit_runs_again_as_any_failure(system: System, by: str) ->
     assert len(system.ledger.read("start")) == 2
 
 
+@pytest.mark.long
 def test_a_hard_time_limit_after_a_retry_was_sent(system: System) -> None:
     """A child that is killed after it handed its window over leaves it to the retry, which finishes it."""
     one_window(system, "ending", args=["hands over"], options={"time_limit": 4})
@@ -167,6 +174,7 @@ def test_a_message_that_can_not_be_made(system: System) -> None:
     wait_until(lambda: system.outcomes() == {"failed": 1}, f"window {start} is failed", 60)
 
 
+@pytest.mark.long
 def test_a_worker_without_its_replica_gives_windows_back(system: System) -> None:
     """A begin that no replica confirmed isn't acted on, and isn't counted as an execution that died."""
     system.settings = {"once_beat_lease": 6.0, "once_beat_max_attempts": 1}
@@ -204,6 +212,7 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
     assert len(system.ledger.read("start")) == int(terminate)
 
 
+@pytest.mark.long
 def test_an_expired_message(system: System) -> None:
     """A message that expires before a worker took it closes its window as expired; it isn't published again."""
     system.settings = {
@@ -225,6 +234,7 @@ def test_an_expired_message(system: System) -> None:
 
 
 @pytest.mark.parametrize("mended", ["by another worker", "by its clock"])
+@pytest.mark.long
 def test_a_worker_whose_clock_is_ahead(system: System, mended: str) -> None:
     """Celery discards what expires by its clock. The window is published again soon, until a worker has it.
 
@@ -246,12 +256,14 @@ def test_a_worker_whose_clock_is_ahead(system: System, mended: str) -> None:
     assert system.outcomes() == {"done": 1}
 
 
+@pytest.mark.long
 def test_a_retry_that_expires_before_its_window(system: System) -> None:
     """What its message says counts: it has expired, by whichever clock."""
     one_window(system, "ending", args=["a retry that expires"], options={"expires": 3600.0})
     assert system.outcomes() == {"expired": 1}
 
 
+@pytest.mark.long
 def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: System) -> None:
     """Celery has done all for the task: its end is recorded, though its soft limit is reached while Redis is slow.
 
@@ -284,6 +296,7 @@ def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: S
         worker.end()
 
 
+@pytest.mark.long
 def test_grace(system: System) -> None:
     """A window that is older than its grace when a worker gets to it is missed, and isn't executed."""
     system.settings = {
@@ -301,6 +314,7 @@ def test_grace(system: System) -> None:
     worker.wait_log("is missed: it was too late")
 
 
+@pytest.mark.long
 def test_a_duplicate_leaves_no_trace(system: System) -> None:
     """A copy that is refused changes nothing in the result, with task_track_started too."""
     system.result_url = system.store_url

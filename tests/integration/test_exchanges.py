@@ -101,6 +101,7 @@ def test_a_call_may_be_cut_short_at_any_moment(redis_url: str) -> None:
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.long
 def test_a_call_may_be_cut_short_at_any_instruction(redis_url: str) -> None:
     """The same at each instruction of ours and of redis-py's between the request and the last reply, in turn."""
     before = sys.gettrace()
@@ -262,6 +263,7 @@ def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None
                 says_its_own(store)
 
 
+@pytest.mark.long
 def test_greenlets_that_are_cut_short(redis_url: str) -> None:
     """With gevent a hundred greenlets call at once, and Timeouts end some: no call reads another's reply."""
     pytest.importorskip("gevent")

@@ -259,6 +259,7 @@ def test_a_begin_that_is_answered_late(slow: tuple[Worker, Proxy], redis_url: st
     assert worker.account.counts == {"done": 1}
 
 
+@pytest.mark.long
 def test_begins_that_are_all_answered_late(
     slow: tuple[Worker, Proxy], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, co
     assert (KEY.start in worker.account.open) == (not counts)
 
 
+@pytest.mark.long
 def test_a_delivery_that_its_pool_gives_to_another_child(new_worker: Callable[..., Worker], redis_url: str) -> None:
     """A child can die before its pool knows what it ran, which then runs it once more: that copy is refused.
 
@@ -574,6 +576,7 @@ def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
     check_that_leases_are_kept(worker)
 
 
+@pytest.mark.long
 def test_what_is_raised_before_the_body(worker: Worker) -> None:
     """Wherever a soft time limit meets the begin: no lease is renewed for it, and others are."""
     begun = 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from processes import wait_until
 from system import System
 
 WHY = "its ticks fail, for "
 
 
+@pytest.mark.long
 def test_failing_ticks_are_seen(system: System, tmp_path: Path) -> None:
     """By ping, status, doctor, metrics and the heartbeat file, with the reason; and when they work again."""
     fails, file = tmp_path / "fails", tmp_path / "heartbeat"

@@ -56,6 +56,7 @@ def test_the_words_of_a_failure(error: Exception, how: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(("how", "words"), [("message", "ValueError: this task fails"), ("type", "ValueError")])
+@pytest.mark.long
 def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words: str) -> None:
     """History, status and board say what a body raised, as far as the setting lets them."""
     system.check_law = False
@@ -71,6 +72,7 @@ def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words:
     assert entry["attention"] == [f"last window failed: {words}"]
 
 
+@pytest.mark.long
 def test_nothing_is_recorded_where_nothing_is_to_be(system: System) -> None:
     """A text may hold a secret: with "none" Redis has nothing of it."""
     system.check_law = False
@@ -85,6 +87,7 @@ def test_nothing_is_recorded_where_nothing_is_to_be(system: System) -> None:
     assert window["failure"] == ""
 
 
+@pytest.mark.long
 def test_a_hard_time_limit_has_words_too(system: System) -> None:
     """The child is killed: the worker's main process says why."""
     system.check_law = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from processes import wait_until
 from system import System
 
@@ -12,6 +13,7 @@ from celery_once_beat.store.keys import shard_of
 WORK = "apps.once_app.work"
 
 
+@pytest.mark.long
 def test_foreign_numbers(system: System) -> None:
     """Scores that are no times, counters of 40 digits, a foreign order: readers name each, and show all else."""
     system.check_law = False

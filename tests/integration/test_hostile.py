@@ -54,6 +54,7 @@ def meaning(headers: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("seed", [13, 26])
+@pytest.mark.long
 def test_fuzzed_headers(system: System, seed: int) -> None:
     """Hundreds of messages with broken headers: each fails with one line that names the header, and isn't executed.
 
@@ -121,6 +122,7 @@ def lines(proc: Proc) -> list[str]:
     return re.split(r"[\n\r\u2028]", proc.log)
 
 
+@pytest.mark.long
 def test_entries_of_any_name(system: System) -> None:
     """Whatever stands in a name, its windows are claimed, executed once and accounted for; none makes a log line."""
     system.entries = dict.fromkeys(NAMES.values(), EVERY_SECOND["tick"])
@@ -167,6 +169,7 @@ def _loaded(loaders: bytes, beats: list[Proc]) -> bool:
     return all(f":{beat.pid}:".encode() in loaders for beat in beats)
 
 
+@pytest.mark.long
 def test_foreign_values_under_running_beats(system: System) -> None:
     """A foreign value concerns its entry alone: each beat names it once, and the other entries go on."""
     system.entries = {**EVERY_SECOND, **dict.fromkeys(FOREIGN, EVERY_SECOND["tick"])}

@@ -327,6 +327,7 @@ def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis) -> None:
         wait_until(lambda: not raw.keys("once:*run:exits:*"), "its lease has run out", 60)
 
 
+@pytest.mark.long
 def test_a_long_job_keeps_its_window(redis_url: str) -> None:
     """A body that takes several leases is renewed: nobody else begins meanwhile or after it."""
     turn = once("long", **YEARLY, url=redis_url, lease=4.0)  # longer than a busy machine lets it wait for its renewal
@@ -553,6 +554,7 @@ def node(system: System) -> Callable[..., Proc]:
     return start
 
 
+@pytest.mark.long
 def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Callable[..., Proc]) -> None:
     """Eight nodes start: one runs. It is killed: the next that is started after its lease runs it, the rest don't."""
     first = [node("nightly", "366d", "works", "60") for _ in range(4)]
@@ -568,6 +570,7 @@ def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Ca
     assert len(system.ledger.read("finish")) == 1
 
 
+@pytest.mark.long
 def test_a_node_that_is_frozen_comes_back_stale(system: System, node: Callable[..., Proc]) -> None:
     """It sleeps past its lease, another runs the window: its end is not recorded, and it says so."""
     slow = node("frozen", "366d", "works", "5")  # it is frozen before it ends
@@ -627,6 +630,7 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     assert mail.apply_once((7,), key=7, every="366d") is None
 
 
+@pytest.mark.long
 def test_children_of_two_entries_of_one_instant(system: System) -> None:
     """A window is entry and start: each entry's task sends its own, also where a name is long or odd."""
     system.check_law = False

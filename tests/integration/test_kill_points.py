@@ -97,6 +97,7 @@ def test_a_worker_at_each_gap(system: System, point: str, action: str) -> None:
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("point", ENDS)
+@pytest.mark.long
 def test_a_worker_at_each_gap_of_an_end_that_waits(system: System, point: str, action: str) -> None:
     """A worker that dies or freezes between its body's last line and the record of its end: the window runs again."""
     system.app = "apps.drain_app"
@@ -108,6 +109,7 @@ def test_a_worker_at_each_gap_of_an_end_that_waits(system: System, point: str, a
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("point", RETRY)
+@pytest.mark.long
 def test_a_worker_at_each_gap_of_a_retry(system: System, point: str, action: str) -> None:
     """A worker that dies or freezes around handing its window to a retry loses none and doubles none."""
     system.entries = {"tick": {"task": "apps.once_app.retrying", "every": 1.0, "args": [1]}}
@@ -116,6 +118,7 @@ def test_a_worker_at_each_gap_of_a_retry(system: System, point: str, action: str
 
 
 @pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.long
 def test_a_beat_between_take_and_publish(system: System, action: str) -> None:
     """A beat that dies or freezes with an overdue window in its hands: the other one publishes it."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
@@ -174,6 +177,7 @@ def bodies_beside_others(system: System) -> list[Any]:
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("point", TURNS)
+@pytest.mark.long
 def test_a_worker_at_each_gap_of_a_turn(system: System, point: str, action: str) -> None:
     """A worker that dies or freezes while it parks or calls: the windows that wait run all the same, one at a time."""
     once = {"overlap": "buffer_all"}
@@ -185,6 +189,7 @@ def test_a_worker_at_each_gap_of_a_turn(system: System, point: str, action: str)
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("point", [*PLACES, "worker.parked", "worker.called"])
+@pytest.mark.long
 def test_a_worker_at_each_gap_of_a_place(system: System, point: str, action: str) -> None:
     """A worker that dies or freezes while it takes a place, or gives it back: no place is lost, all windows run."""
     entry = {"task": "apps.once_app.work", "every": 2.0, "args": [0.4], "options": {"once": {"limit": "reports"}}}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from processes import environ
 
 SETUP = """
@@ -62,6 +63,7 @@ def contents(folder: Path) -> list[str]:
         return list(database.iterdump())
 
 
+@pytest.mark.long
 def test_a_databases_rows_are_read_and_stay_as_they_are(tmp_path: Path) -> None:
     """Enabled rows and the conf's own entries; not what is switched off there.
 

@@ -163,6 +163,7 @@ def test_an_async_generator_is_refused(redis_url: str) -> None:
         once("rows", **YEARLY, url=redis_url)(rows)
 
 
+@pytest.mark.long
 def test_many_at_once(redis_url: str, raw: redis.Redis, run: Run) -> None:
     """A thousand windows and a thousand callers of one, in one loop: each window runs once, by a few threads."""
     ran: list[str] = []
@@ -266,6 +267,7 @@ def test_a_loop_doesnt_wait_for_redis(start_redis: Callable[..., RedisServer], r
     run(main())
 
 
+@pytest.mark.long
 def test_a_loop_that_is_blocked_keeps_its_window(redis_url: str) -> None:
     """A body that blocks its loop for longer than its lease is renewed all the same."""
 
@@ -523,8 +525,11 @@ def test_a_coroutine_that_is_closed(
     """It may not wait for anything: in its body its lease runs out, and that is said; before it, it is given back."""
     caplog.set_level(logging.INFO, LOGGER)
 
+    entered = []
+
     async def body(url: str, key: str) -> None:
         async with once(key, **YEARLY, url=url, lease=0.5):
+            entered.append(key)
             await asyncio.Event().wait()
 
     def closed(url: str, key: str, reached: Callable[[], object]) -> None:
@@ -539,7 +544,7 @@ def test_a_coroutine_that_is_closed(
         loop.close()
         coroutine.close()
 
-    closed(redis_url, "body", lambda: leases_of(store_of(_app_at(redis_url)))._held)
+    closed(redis_url, "body", lambda: entered)
     assert actions(caplog) == ["window_left"]
     wait_until(lambda: "body" not in ends(raw), "its lease has run out", 60)
     caplog.clear()
@@ -683,6 +688,7 @@ def node(system: System) -> Callable[..., Proc]:
     return start
 
 
+@pytest.mark.long
 def test_a_process_that_dies_leaves_the_window_to_the_next(system: System, node: Callable[..., Proc]) -> None:
     """Four start: one runs. It is killed: the next that asks after its lease runs the window."""
     first = [node("nightly", "60") for _ in range(4)]
@@ -696,6 +702,7 @@ def test_a_process_that_dies_leaves_the_window_to_the_next(system: System, node:
     assert started[0]["fence"] < started[1]["fence"]
 
 
+@pytest.mark.long
 def test_a_process_that_is_frozen_comes_back_stale(system: System, node: Callable[..., Proc]) -> None:
     """It sleeps past its lease, another runs the window: its end is not recorded, and it says so."""
     slow = node("frozen", "5")
@@ -708,6 +715,7 @@ def test_a_process_that_is_frozen_comes_back_stale(system: System, node: Callabl
     assert [event["held"] for event in system.ledger.read("finish")] == [True, False]
 
 
+@pytest.mark.long
 def test_ctrl_c_gives_the_window_back(system: System, node: Callable[..., Proc]) -> None:
     """asyncio.run cancels its tasks: the next caller doesn't wait for a lease."""
     runner = node("interrupted", "60")

@@ -143,6 +143,7 @@ def test_a_worker_that_goes_on(waiting: Callable[..., Waiting], pool: str, acks:
 
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
+@pytest.mark.long
 def test_a_warm_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """SIGTERM: whatever waits is recorded before the worker has ended."""
     case = waiting(pool, acks)
@@ -171,6 +172,7 @@ def test_a_soft_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple
 
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
+@pytest.mark.long
 def test_a_cold_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """SIGQUIT: whatever waits is recorded before the worker has ended, though Celery sends no worker_shutdown then."""
     if pool == "gevent" and VERSION < (5, 7):
@@ -182,6 +184,7 @@ def test_a_cold_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple
 
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
+@pytest.mark.long
 def test_a_restart(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """SIGHUP: the worker becomes another program, and runs no more functions of atexit's then.
 
@@ -200,6 +203,7 @@ def test_a_child_that_has_done_its_work(waiting: Callable[..., Waiting], limit: 
     waiting("prefork", **limit).check_done_soon()
 
 
+@pytest.mark.long
 def test_a_pool_that_restarts(waiting: Callable[..., Waiting]) -> None:
     """pool_restart: each child ends behind its next task, and records what waits."""
     case = waiting("prefork", worker_pool_restarts=True)
@@ -209,6 +213,7 @@ def test_a_pool_that_restarts(waiting: Callable[..., Waiting]) -> None:
     case.check_done_soon()
 
 
+@pytest.mark.long
 def test_a_pool_that_shrinks(waiting: Callable[..., Waiting]) -> None:
     """pool_shrink, and so does autoscale: the children that go record what waits."""
     case = waiting("prefork")

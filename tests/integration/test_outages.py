@@ -15,6 +15,7 @@ from celery_once_beat.store.model import Begun
 from celery_once_beat.windows import Window, encode_headers, format_instant, key_of
 
 
+@pytest.mark.long
 def test_a_beat_without_a_broker_claims_nothing(system: System) -> None:
     """A beat that reaches Redis and not the broker takes no window from one that reaches both."""
     cut_off = system.beat("cut-off", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{free_port()}//")
@@ -31,6 +32,7 @@ def test_a_beat_without_a_broker_claims_nothing(system: System) -> None:
     assert [f":{whole.pid}:".encode() in beat for beat in claimed_by] == [True]
 
 
+@pytest.mark.long
 def test_the_broker_comes_back(start_redis, system: System) -> None:
     """A beat whose broker goes away claims nothing, and goes on by itself when it is back; no window is lost."""
     broker = start_redis(appendonly=True)
@@ -50,6 +52,7 @@ def test_the_broker_comes_back(start_redis, system: System) -> None:
     system.check_each_once(body_again=1)
 
 
+@pytest.mark.long
 def test_a_message_that_waits_is_not_published_again(system: System) -> None:
     """Before its start_timeout a window in a long queue has one message, not one more every other second."""
     system.settings = {"once_beat_start_timeout": 60.0}
@@ -64,6 +67,7 @@ def test_a_message_that_waits_is_not_published_again(system: System) -> None:
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_a_purged_queue(system: System) -> None:
     """Messages that are lost in the broker are published again: every window is executed, late."""
     system.worker(pool="solo").wait_ready().pause()
@@ -101,6 +105,7 @@ def test_queued_windows_when_the_store_is_flushed(start_redis, system: System) -
     assert len(system.ledger.read("start")) == queued
 
 
+@pytest.mark.long
 def test_messages_that_a_killed_worker_had_reserved(system: System) -> None:
     """What a worker had taken from the queue and not begun is lost with it: published again."""
     system.settings = {"worker_prefetch_multiplier": 4}
@@ -139,6 +144,7 @@ return 1
 """
 
 
+@pytest.mark.long
 def test_a_flushed_store(start_redis, system: System) -> None:
     """A store that loses everything stops no schedule: no window is lost, none is executed twice.
 
@@ -165,6 +171,7 @@ def test_a_flushed_store(start_redis, system: System) -> None:
     assert [b - a for a, b in itertools.pairwise(times)] == [1.0] * (len(times) - 1), "a window was lost"
 
 
+@pytest.mark.long
 def test_redis_away_from_a_beat(start_redis, system: System) -> None:
     """A beat whose store is away waits, says so once, and goes on by the catch-up policy; it never ends."""
     store = start_redis(appendonly=True)
@@ -216,6 +223,7 @@ def test_redis_away_from_a_worker(start_redis, system: System) -> None:
     assert next(e["retries"] for e in system.ledger.read("start")) == 0, "the user's retries were touched"
 
 
+@pytest.mark.long
 def test_a_copy_of_a_window_that_nobody_recovers(system: System) -> None:
     """Of a key, or untracked: its worker died, and the copy that the broker delivers again isn't refused but waits.
 

@@ -36,6 +36,7 @@ LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}
 
 
 @pytest.mark.parametrize("by", ["app", "task", "entry"])
+@pytest.mark.long
 def test_skip(system: System, by: str) -> None:
     """Of an entry's windows one runs at a time; those that come meanwhile are skipped, recorded, and the law holds."""
     system.entries = {"tick": dict(LONG)}
@@ -63,6 +64,7 @@ def test_skip(system: System, by: str) -> None:
     system.check_conservation()
 
 
+@pytest.mark.long
 def test_allow(system: System) -> None:
     """By default all of them run, side by side; an entry may allow what its task would skip."""
     system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "allow"}}}}
@@ -139,6 +141,7 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     store.close()
 
 
+@pytest.mark.long
 def test_what_a_killed_worker_ran_goes_first(system: System) -> None:
     """With a body longer than the interval: the killed window runs again before any newer one, then they go on."""
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [2.5]}}
@@ -255,6 +258,7 @@ def test_failed_windows_run_again(system: System, by: str) -> None:
     beat.stop()
 
 
+@pytest.mark.long
 def test_an_entry_may_say_never(system: System) -> None:
     """0 at the entry: its task's setting doesn't count; recover=False drops what died."""
     system.entries = {

@@ -149,6 +149,7 @@ def test_the_file_says_what_ping_says(
     assert (file.changed(), file.ping()[0]) == ((0, 0), 1), "a beat that ends says so at once"
 
 
+@pytest.mark.long
 def test_a_killed_beats_file_grows_old(system: System, file: HeartbeatFile) -> None:
     """What it leaves behind is as old as its last sign of life; the next beat goes on with it."""
     system.check_law = False
@@ -163,6 +164,7 @@ def test_a_killed_beats_file_grows_old(system: System, file: HeartbeatFile) -> N
     assert file.ping()[0] == 0
 
 
+@pytest.mark.long
 def test_the_file_is_not_younger_than_what_redis_knows(
     system: System, redis_server: RedisServer, file: HeartbeatFile
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from processes import wait_until
 from system import System
 
 from celery_once_beat.windows import parse_instant
 
 
+@pytest.mark.long
 def test_two_beats_that_poll(system: System, tmp_path: Path) -> None:
     """Each interval has one window, however many beats ask; it counts as claimed, and no other one is missed."""
     work = tmp_path / "work"

@@ -32,6 +32,7 @@ def parts(message: bytes) -> dict[str, Any]:
         pytest.param({"serializer": "pickle", "compression": "zlib", "headers": {"old": 1}}, id="protocol 1"),
     ],
 )
+@pytest.mark.long
 def test_a_message_is_put_back_as_it_came(
     system: System, start_redis: Callable[..., RedisServer], options: dict[str, Any]
 ) -> None:

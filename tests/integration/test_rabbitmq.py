@@ -154,6 +154,7 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
 
 @pytest.mark.parametrize("at", ["basic.publish", "basic.ack"])
 @pytest.mark.parametrize("away", [False, True])
+@pytest.mark.long
 def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at: str, away: bool) -> None:
     """Before the message, or before its confirm: it is published again under the same id, a second copy is refused.
 
@@ -207,6 +208,7 @@ def is_quorum(rabbit: RabbitServer, system: System) -> bool:
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery 5.4's workers ask for what a quorum queue refuses")
+@pytest.mark.long
 def test_a_quorum_queue(rabbit: RabbitServer, system: System) -> None:
     """With a quorum queue too each window is executed once, also one whose worker is killed before its late ack."""
     system.settings |= {"task_default_queue_type": "quorum", "task_acks_late": True}
@@ -221,6 +223,7 @@ def test_a_quorum_queue(rabbit: RabbitServer, system: System) -> None:
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery 5.4's workers ask for what a quorum queue refuses")
+@pytest.mark.long
 def test_put_back_into_a_quorum_queue(start_redis: Callable, rabbit: RabbitServer, system: System) -> None:
     """Where Redis is away, a worker of a quorum queue puts the message back, and executes it once it is back."""
     store = start_redis(appendonly=True)
@@ -292,6 +295,7 @@ def test_rabbitmq_is_killed_under_load(system: System) -> None:
             beat.stop()
 
 
+@pytest.mark.long
 def test_a_task_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
     """The queue for the task of on_failure is of another type: that is said once, costs no other window, and ends."""
     told = f"{system.queue}-told"
@@ -310,6 +314,7 @@ def test_a_task_that_the_broker_refuses(rabbit: RabbitServer, system: System) ->
     system.settle([beat], "failing")
 
 
+@pytest.mark.long
 def test_windows_that_wait(rabbit: RabbitServer, system: System) -> None:
     """What is parked is published again as it came: to its queue, with its priority; the end of one begins the next."""
     system.entries = {

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from processes import Proc, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
@@ -44,6 +45,7 @@ def series(url: str) -> dict[tuple[str, str], float]:
     return {(sample.name, sample.labels.get("entry", "")): sample.value for sample in samples}
 
 
+@pytest.mark.long
 def test_readers_show_what_the_beats_run(system: System) -> None:
     """Entries and definitions are the beats'; by which this process's code differs is one line, and no alarm."""
     system.check_law = False

@@ -69,6 +69,7 @@ def start(procs: Processes, command: str, folder: Path, url: str, name: str) -> 
     )
 
 
+@pytest.mark.long
 def test_the_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
     """The app of docs/index.md by README's two commands, twice each: every report runs once, also without one beat."""
     beat, worker = CELERY
@@ -103,6 +104,7 @@ def run(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_runs_once_elsewhere(procs: Processes, redis_url: str, folder: Path) -> None:
     """The block of docs/index.md, on two machines at once: one of them cleans up, and each user gets one mail."""
     users = "users = lambda: ['ann', 'bob']\n\n\n@app.task\ndef mail(user): print(f'mail to {user}')\n\n\n"
@@ -126,6 +128,7 @@ def test_what_runs_once_elsewhere(procs: Processes, redis_url: str, folder: Path
     assert worker.log.count("mail to") == 2
 
 
+@pytest.mark.long
 def test_an_adopted_app_as_it_stands(procs: Processes, redis_url: str, folder: Path) -> None:
     """The app of docs/adopting.md: beat knows both entries as tracked, and each task runs for its window."""
     beat, worker = CELERY

@@ -195,6 +195,7 @@ def test_windows_of_a_task_that_is_plain_by_now(beat: Beat, heard: list[tuple[st
         assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
 
 
+@pytest.mark.long
 def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[tuple[str, dict[str, Any]]]) -> None:
     """Nothing is published on it; what the same pipeline ended all the same is said."""
     beat = new_beat(wait_replicas=1)

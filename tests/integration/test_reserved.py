@@ -90,6 +90,7 @@ def test_a_worker_that_is_busy_keeps_what_it_has_reserved(system: System) -> Non
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+@pytest.mark.long
 def test_what_a_rate_limit_holds_back(system: System, pool: str) -> None:
     """The store knows that it waits. A copy of what ran takes no token: there is one an hour, and it is refused."""
     system.settings = {"worker_prefetch_multiplier": 16, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 3}

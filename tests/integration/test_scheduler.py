@@ -495,6 +495,7 @@ def test_what_a_receiver_starts_can_be_ended(app: Celery, schedulers: Callable[[
             child.kill()
 
 
+@pytest.mark.long
 def test_a_slow_broker(app: Celery, redis_url: str, schedulers: Callable[..., OnceScheduler]) -> None:
     """A tick publishes what it has time for. Untracked windows, which nobody else would send, go out in later ones."""
     app.conf.once_beat_publish_timeout = 1.0
@@ -710,6 +711,7 @@ def test_a_window_whose_result_is_there(
         assert counts() == {outcome: 1}
 
 
+@pytest.mark.long
 def test_a_state_of_the_store_is_said_once(
     app: Celery,
     schedulers: Callable[[], OnceScheduler],

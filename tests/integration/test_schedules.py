@@ -353,6 +353,7 @@ def wait_executed(system: System, entry: str, number: int) -> list[str]:
     return executed(system, entry)
 
 
+@pytest.mark.long
 def test_beats_run_what_is_set_while_they_run(system: System, client: Schedules) -> None:
     """Each window once with two beats; a change counts from its instant, a deletion ends it."""
     system.pair()
@@ -376,6 +377,7 @@ def test_beats_run_what_is_set_while_they_run(system: System, client: Schedules)
     assert {later - start for start, later in itertools.pairwise(of_one)} == {timedelta(seconds=0.5)}
 
 
+@pytest.mark.long
 def test_pause_and_resume_from_anywhere(system: System, client: Schedules) -> None:
     """The command and the client do the same thing; it holds over a beat's restart."""
     system.worker().wait_ready()
@@ -420,6 +422,7 @@ def test_what_was_owed_is_run_by_the_old_definition(system: System, client: Sche
     assert all(start.microsecond % 500_000 == 0 for start in owed)
 
 
+@pytest.mark.long
 def test_a_deleted_ones_open_window_is_recovered(system: System, client: Schedules) -> None:
     """Its beat and its worker are killed, it is deleted, and a beat that never knew it publishes it again."""
     system.settings = {"once_beat_lease": 30.0}
@@ -457,6 +460,7 @@ def test_an_entry_that_cant_be_read_is_left_out_alone(system: System, client: Sc
     wait_executed(system, "text", 2)
 
 
+@pytest.mark.long
 def test_a_static_entry_counts(system: System, client: Schedules) -> None:
     """A deploy brings one of that name: it goes first, said once; without it, the stored one goes on."""
     system.worker().wait_ready()
@@ -522,6 +526,7 @@ def test_the_newest_window_is_that_of_the_definition_of_its_time(system: System,
     assert system.once("run", "report", "--window", coming, exit_code=2).endswith("hasn't come yet\n")
 
 
+@pytest.mark.long
 def test_a_redelivered_message_doesnt_carry_out_an_order(system: System, client: Schedules) -> None:
     """The order runs by its own message, with what the schedule says by then; the earlier one's copy is refused."""
     system.beat().wait_ready()
@@ -543,6 +548,7 @@ def test_a_redelivered_message_doesnt_carry_out_an_order(system: System, client:
     assert [event["start"] for event in system.refused()] == [format_instant(ordered.start)]
 
 
+@pytest.mark.long
 def test_beats_notice_that_the_store_lost_all(system: System, client: Schedules) -> None:
     """What isn't there any more isn't run; what is set again is."""
     system.worker().wait_ready()
@@ -592,6 +598,7 @@ def test_people_see_what_is_set(system: System, client: Schedules) -> None:
 
 @pytest.mark.parametrize("action", ["KILL", "STOP"])
 @pytest.mark.parametrize("point", ["beat.change_read", "beat.change_in_force"])
+@pytest.mark.long
 def test_a_beat_between_a_change_and_its_force(system: System, client: Schedules, point: str, action: str) -> None:
     """It dies or stands still with what it has read in its hands, over the next change too: nothing runs by the old."""
     system.settings = {"once_beat_lease": 4.0}

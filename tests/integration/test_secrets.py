@@ -68,6 +68,7 @@ def ping(system: System, env: dict[str, str], name: str, status: int) -> Proc:
     return proc
 
 
+@pytest.mark.long
 def test_no_password_is_shown(system: System, start_redis: Callable[..., RedisServer]) -> None:
     """Beat, worker and ping say no password at loglevel DEBUG: right ones, wrong ones, server gone and back."""
     system.check_law = False

@@ -16,6 +16,7 @@ from system import System, once_soon
         ("retry", "send", True),
     ],
 )
+@pytest.mark.long
 def test_only_a_retry_keeps_the_window(system: System, way: str, second: str, scheduled: bool) -> None:
     """What a body sends beside its retry isn't a copy of its window: it runs, as a plain task."""
     system.app = "apps.sending_app"
@@ -42,6 +43,7 @@ def test_only_a_retry_keeps_the_window(system: System, way: str, second: str, sc
         ("sent", "retry", False, "failed"),
     ],
 )
+@pytest.mark.long
 def test_a_message_has_the_window_if_it_is_given_it(
     system: System, task: str, way: str, scheduled: bool, outcome: str
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from system import System
 
 RARE = 3.0
 
 
+@pytest.mark.long
 def test_an_old_protocol_odd_messages_and_twins(system: System) -> None:
     """Message protocol 1 (no headers of Celery's own), YAML, compression, priorities, two workers of one name."""
     system.settings = {

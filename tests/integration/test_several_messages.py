@@ -21,6 +21,7 @@ TENANTS = {"acme", "globex", "initech"}
         pytest.param("apply_async", {"task_protocol": 1}, id="protocol-1"),
     ],
 )
+@pytest.mark.long
 def test_each_message_runs_once(system: System, way: str, settings: dict[str, Any]) -> None:
     """Each message of a publish runs once, with an id and a key of its own, also if the window is published twice."""
     system.app = "apps.tenants_app"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from system import System
 
 
+@pytest.mark.long
 def test_records_and_hashes_of_a_company(system: System) -> None:
     """Log records carry the names of our fields, and Python has the hashes of FIPS mode alone: all windows are done."""
     system.app = "apps.company_app"

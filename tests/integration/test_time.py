@@ -45,6 +45,7 @@ def test_clocks_that_jump(system: System) -> None:
     assert system.latest_early() <= 0
 
 
+@pytest.mark.long
 def test_clocks_at_the_ends_of_time(system: System) -> None:
     """A beat that believes in 1971, one in 2100 and a worker in 2038: each window once, when the server says so."""
     worker = system.worker(pool="solo", faketime=_until(2038)).wait_ready()
@@ -106,6 +107,7 @@ def _until(year: int) -> float:
     return (datetime(year, 6, 1, tzinfo=timezone.utc) - datetime.now(timezone.utc)).total_seconds()
 
 
+@pytest.mark.long
 def test_workers_down_for_days(start_redis, system: System) -> None:
     """Windows that waited three days for a worker all run when there is one, each once."""
     server = start_redis(faketime=0)

@@ -34,6 +34,7 @@ def first(system: System, kind: str, timeout: float = 60) -> dict[str, Any]:
     return wait_until(lambda: system.ledger.read(kind), f"{kind} is said", timeout)[0]
 
 
+@pytest.mark.long
 def test_late_without_a_worker(system: System) -> None:
     """No worker consumes its queue, and it says so."""
     system.entries = tick(deadline=6.0)
@@ -44,6 +45,7 @@ def test_late_without_a_worker(system: System) -> None:
     beat.stop()
 
 
+@pytest.mark.long
 def test_late_while_it_runs(system: System) -> None:
     """Where and since when it runs; it is said once, and its end is recorded all the same."""
     system.entries = tick(args=[6.0], every=7.0, deadline=2.0)
@@ -57,6 +59,7 @@ def test_late_while_it_runs(system: System) -> None:
     assert Counter(each["start"] for each in system.ledger.read("late"))[said["start"]] == 1
 
 
+@pytest.mark.long
 def test_the_history_says_what_was_done_late(system: System) -> None:
     """By how much it was past its deadline, also of a window that has long been done; one in time says nothing."""
     system.entries = {
@@ -87,6 +90,7 @@ def test_late_since_it_failed(system: System) -> None:
     assert "ValueError: this task fails" in said["why"]
 
 
+@pytest.mark.long
 def test_two_beats_say_it_once(system: System) -> None:
     """Whoever takes a notice says it: of each window one of them does."""
     system.entries = tick("ending", ["fails"], deadline=1.0, on_failure=TELL)
@@ -126,6 +130,7 @@ def test_a_beat_that_dies_while_it_tells(system: System, point: str) -> None:
     assert len(told) - len(starts) <= (1 if "before_told" in point else 0) + (10 if "STOP" in point else 0)
 
 
+@pytest.mark.long
 def test_failures_pause_under_two_workers(system: System) -> None:
     """So many in a row: no more of its windows are claimed, and people are told which failed."""
     system.entries = tick("ending", ["fails"], pause_after_failures=3)
@@ -149,6 +154,7 @@ def asked(system: System, *words: str) -> tuple[int, str]:
     return probe.wait(120), probe.log
 
 
+@pytest.mark.long
 def test_a_probe_sees_it_without_a_beat(system: System) -> None:
     """Redis alone says what should have been claimed; what nobody claims since it is paused isn't late."""
     system.entries = {**tick(deadline=3.0), "free": {"task": "apps.once_app.work", "every": 1.0}}
@@ -219,6 +225,7 @@ def test_a_probe_without_a_deadline(system: System) -> None:
         ("is revoked", "revoked", "its task was revoked"),
     ],
 )
+@pytest.mark.long
 def test_each_end_is_told(system: System, how: str, outcome: str, error: str) -> None:
     """The task gets entry, start, outcome and error, once for each window that isn't done."""
     entry = tick(on_failure=TELL)["tick"]
@@ -249,6 +256,7 @@ def test_each_end_is_told(system: System, how: str, outcome: str, error: str) ->
     assert parse_instant(told["start"])
 
 
+@pytest.mark.long
 def test_windows_that_were_missed_are_told_each(system: System) -> None:
     """A beat that comes back passes over what is too late, and tells of each."""
     system.entries = tick(on_failure=TELL, catch_up="latest")
@@ -282,6 +290,7 @@ def test_who_cannot_be_told(system: System) -> None:
     beat.wait_log(r"entry 'other', on_failure: this app doesn't know the task 'proj.typo'")
 
 
+@pytest.mark.long
 def test_a_schedule_set_at_run_time(system: System) -> None:
     """It has the three too; its pause stands in its definition, and outlives a change of it."""
     system.entries = {}
@@ -304,6 +313,7 @@ def test_a_schedule_set_at_run_time(system: System) -> None:
         schedules.set("users/43", schedule=2.0, once={"on_failure": 7}, **asked_for)
 
 
+@pytest.mark.long
 def test_a_beat_whose_schedule_tells_nobody(system: System) -> None:
     """As in a rolling deploy: of one definition it knows no task that is told, and leaves that to the other beat."""
     system.entries = tick("ending", ["fails"], on_failure=TELL)
@@ -333,6 +343,7 @@ def test_a_task_that_cannot_be_sent(system: System) -> None:
     system.settle([beat])
 
 
+@pytest.mark.long
 def test_what_cannot_be_written_is_the_trouble_of_its_entry(system: System) -> None:
     """The log of orders is a key of another type: people are told all the same, once, and the beat goes on."""
     system.entries = {**tick("ending", ["fails"], pause_after_failures=1), "other": EVERY_SECOND["tick"]}

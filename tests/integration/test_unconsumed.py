@@ -87,6 +87,7 @@ def hours(start_redis: Callable[..., RedisServer]) -> Iterator[Hours]:
 
 
 @pytest.mark.parametrize("purged", [True, False])
+@pytest.mark.long
 def test_copies_stay_in_proportion_to_windows(hours: Hours, purged: bool) -> None:
     """While nobody consumes one window is tried again; once somebody does all run soon, purged queue or not."""
     for _ in range(10 * 60):

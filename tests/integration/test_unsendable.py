@@ -26,6 +26,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 def test_a_message_that_can_not_be_made_fails(system: System) -> None:
     """Each try counts as an attempt: after max_attempts the window has failed, and the next one is claimed."""
     bad = {name: options for name, options in REFUSED.items() if name in ("compression", "serializer", "args")}

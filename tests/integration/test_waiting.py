@@ -42,6 +42,7 @@ def claimed(system: System, number: int, entry: str = "tick") -> None:
 
 
 @pytest.mark.parametrize("by", ["app", "task", "entry"])
+@pytest.mark.long
 def test_all_run_one_after_another_without_a_beat(system: System, by: str) -> None:
     """The end of each begins the next: no beat lives by then, so nobody else could have published it."""
     system.entries = {"tick": dict(LONG)}
@@ -63,6 +64,7 @@ def test_all_run_one_after_another_without_a_beat(system: System, by: str) -> No
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_one_waits(system: System) -> None:
     """Of those that come while one runs, one runs next; the others are skipped, and the law holds."""
     system.entries = {"tick": {**LONG, "args": [3.5], "options": {"once": {"overlap": "buffer_one"}}}}
@@ -80,6 +82,7 @@ def test_one_waits(system: System) -> None:
 
 
 @pytest.mark.parametrize("point", ["worker.body", "worker.finished", "worker.begun", "worker.before_finish"])
+@pytest.mark.long
 def test_a_worker_that_dies(system: System, point: str) -> None:
     """The window that it ran goes before those that wait; they all run, in their order but for that one."""
     system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "buffer_all"}}}}
@@ -142,6 +145,7 @@ def settled(system: System, beats: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("by", ["task", "entry"])
+@pytest.mark.long
 def test_a_limit_of_two(system: System, by: str) -> None:
     """Over all entries two run at once, and each window runs; ends begin those that wait, with no beat alive."""
     system.entries = shared(4)
@@ -166,6 +170,7 @@ def test_a_limit_of_two(system: System, by: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["worker.body", "worker.begun", "worker.finished"])
+@pytest.mark.long
 def test_the_places_of_the_dead(system: System, point: str) -> None:
     """A killed worker's places are free once their leases are over, and the windows that waited for them run."""
     system.entries = shared(3)
@@ -182,6 +187,7 @@ def test_the_places_of_the_dead(system: System, point: str) -> None:
         assert client.zcard("once:limit:{reports}:waiting") == 0
 
 
+@pytest.mark.long
 def test_overlap_and_limit(system: System) -> None:
     """Both at once: windows of an entry in their order, so many of all entries, and none stands still."""
     system.entries = shared(3, overlap="buffer_all")
@@ -199,6 +205,7 @@ def test_overlap_and_limit(system: System) -> None:
         assert all(one < other for one, other in itertools.pairwise(begun))
 
 
+@pytest.mark.long
 def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
     """It leaves the messages to those that do, and says so once."""
     system.entries = shared(1)
@@ -235,6 +242,7 @@ def test_a_limit_that_is_gone(system: System) -> None:
     wait_until(lambda: worker.log.count(gone) > before, "a late copy goes, too", 60)
 
 
+@pytest.mark.long
 def test_a_place_that_becomes_free_meanwhile(system: System) -> None:
     """Between the look for a place and the wait for one it became free, and nobody else will say so."""
     system.entries = shared(2)
@@ -320,6 +328,7 @@ def parked(system: System, number: int) -> None:
     wait_until(there, f"{number} messages are parked", 60)
 
 
+@pytest.mark.long
 def test_a_revoked_window_gives_its_place_on(system: System) -> None:
     """A window that is called and found revoked passes its place on: no beat is needed for it."""
     system.entries = {"tick": {**LONG, "args": [6.0], "options": SHARED}}
@@ -360,6 +369,7 @@ def test_a_queue_without_workers_blocks_no_limit(system: System) -> None:
     system.settle([beat], "live")
 
 
+@pytest.mark.long
 def test_a_topic_exchange(system: System) -> None:
     """The message of a window that waited goes where it came from, also where kombu forwards it itself."""
     system.app = "apps.waiting_app"
@@ -380,6 +390,7 @@ def test_a_topic_exchange(system: System) -> None:
     wait_until(lambda: not system.account().open, "each has ended", 60)
 
 
+@pytest.mark.long
 def test_people_see_for_what_a_window_waits(system: System) -> None:
     """Status, history, next and JSON say it; a window that is next in line is no trouble."""
     system.entries = {

@@ -155,6 +155,7 @@ def test_a_lock_of_the_examples_own(procs: Processes, tmp_path: Path) -> None:
     assert ours == (8, 8, 0, 0)
 
 
+@pytest.mark.long
 def test_a_way_that_is_interrupted_leaves_nothing_behind(procs: Processes, tmp_path: Path) -> None:
     """SIGTERM while a node stands still: it ends all nodes and the server, and says that it was interrupted."""
     directory = tmp_path / "tmp"

@@ -19,6 +19,7 @@ WHEN = cron("*/4 * * * * *", tz=ZONE)
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["of code", "set at run time"])
+@pytest.mark.long
 def test_beats_with_other_time_zone_data(system: System, tmp_path: Path, stored: bool) -> None:
     """The one that loaded last counts, and the other says why its own starts don't."""
     system.check_law = False  # this process computes the starts as the first beat does

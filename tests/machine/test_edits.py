@@ -299,6 +299,7 @@ def run(start_redis: Callable[..., RedisServer], runs: int, seed: int) -> None:
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(2))
+@pytest.mark.long
 def test_some_orders_of_edits(part: int, start_redis: Callable[..., RedisServer], request: Any) -> None:
     """Nothing is claimed twice, early, or by a definition after its successor; what was owed is done."""
     run(start_redis, 25, request.config.getoption("seed") * 2 + part)

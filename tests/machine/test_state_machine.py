@@ -235,6 +235,7 @@ KINDS = pytest.mark.parametrize("kind", [Machine, WaitingMachine], ids=["all beg
 
 @KINDS
 @pytest.mark.usefixtures("unmeasured")
+@pytest.mark.long
 def test_some_orders_of_steps(kind, start_redis, request):
     """The promise holds in every order of steps; of these some dozens are tried."""
     run_machine(kind, start_redis, 30, request.config.getoption("seed"))

@@ -1169,6 +1169,7 @@ def test_one_change_of_a_legal_history_is_found(change, seed, faults):
 
 @settings(max_examples=20, deadline=None)
 @given(seed=seeds)
+@pytest.mark.long
 def test_what_a_fault_allowed_is_found_without_it(seed):
     """An overlap or a repetition is allowed by its fault alone."""
     facts = Ideal(seed, 40).history()
@@ -1265,6 +1266,7 @@ def test_the_command_reads_stdin_and_knows_nothing_of_the_package():
     assert ran.stdout.splitlines()[-1] == "0 []"
 
 
+@pytest.mark.long
 def test_a_window_takes_some_hundred_bytes():
     """A million windows fit in memory."""
 

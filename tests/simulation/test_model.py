@@ -7,6 +7,7 @@ from simulation.explore import BrokenError, Explorer
 from simulation.model import PROPERTIES, RULES
 
 
+@pytest.mark.long
 def test_one_window_in_every_state():
     """Two beats and two workers do to one window what they can, and nothing goes wrong."""
     found = Explorer(1, 2, 2, tell_apart=True).explore()

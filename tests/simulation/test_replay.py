@@ -62,6 +62,7 @@ def check(server, number: int, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
+@pytest.mark.long
 def test_random_histories(start_redis, request):
     """A real server answers some hundred random histories as the model says: losses of its data too."""
     check(start_redis(faketime=0), 300, request.config.getoption("seed"))
@@ -94,6 +95,7 @@ def test_what_is_not_allowed_is_seen(start_redis):
     assert unseen == OF_THE_WORKER
 
 
+@pytest.mark.long
 def test_a_system_whose_worker_is_killed(start_redis, system):
     """Beats and workers, one of them killed in a body, are answered as the model says."""
     lines: list[Line] = []

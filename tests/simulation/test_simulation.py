@@ -33,6 +33,7 @@ def digest(run: subprocess.CompletedProcess[str]) -> str:
     return told(run).splitlines()[-1]
 
 
+@pytest.mark.long
 def test_one_seed_is_one_run(tmp_path: Path) -> None:
     """The same seed gives the same history to the byte; another one gives another."""
     one, other = tmp_path / "one", tmp_path / "other"
@@ -68,6 +69,7 @@ def test_two_processes_play_what_one_plays() -> None:
         *(pytest.param(rule, marks=pytest.mark.long) for rule in ("renew-extends", "limit-counts", "close-counts")),
     ],
 )
+@pytest.mark.long
 def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     """Without a rule of the protocol the simulation fails; the table of all is docs/reports/simulation.md."""
     run = simulate("--seed", 1, "--windows", 5000, "--until-wrong", "--without", rule)
@@ -75,6 +77,7 @@ def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     assert any(line.startswith("seed 1, episode ") for line in run.stdout.splitlines())
 
 
+@pytest.mark.long
 def test_the_model_goes_along() -> None:
     """With ``--model`` each answer of the store is held against the model: a verb that says otherwise is named."""
     run = simulate("--seed", 1, "--episode", 0, "--model", "--without", "confirm-moves")
@@ -134,6 +137,7 @@ def test_two_thousand_windows_and_the_model() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.long
 def test_what_was_found_once_stays_mended() -> None:
     """Shrunk histories of faults that were mended; each was seen to fail before. What is printed counts them from 0."""
     run = simulate("--plan", *KEPT)

@@ -34,6 +34,7 @@ class Flower:
 
 
 @pytest.mark.parametrize("sent_events", [True, False])
+@pytest.mark.long
 def test_flower_lists_each_window_once(system: System, *, sent_events: bool) -> None:
     """As a success, under the id that anyone can compute; a copy that is refused changes nothing of that."""
     observed = Observed(system)
