@@ -101,6 +101,7 @@ def test_the_rules_of_accessibility(varied: System, board: Start, visit: Visit, 
     check(page)
 
 
+@pytest.mark.long
 def test_a_rule_that_is_broken_is_found(varied: System, board: Start, visit: Visit) -> None:
     """The rules are tried indeed: a link without a name is a violation."""
     page = visit(board().url)
@@ -124,6 +125,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.long
 def test_shapes_tell_states_apart(varied: System, board: Start, visit: Visit, scheme: str) -> None:
     """Each state has a shape of its own, whoever sees no colours, and each stands out from its ground by 3:1."""
     page = visit(board().url, color_scheme=scheme)
@@ -237,6 +239,7 @@ def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
     expect(page.locator("[role=rowheader]")).to_have_count(6)
 
 
+@pytest.mark.long
 def test_thirty_rows_a_screen(system: System, board: Start, visit: Visit) -> None:
     """At 1080 pixels, and what happened at one time stands in one column, whatever an entry's name and schedule."""
     system.check_law = False

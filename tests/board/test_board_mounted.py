@@ -167,6 +167,7 @@ ALL = ["mounted starlette", "mounted fastapi", "mounted django asgi", "mounted d
 
 
 @pytest.mark.parametrize("mounted", ALL, indirect=True)
+@pytest.mark.long
 def test_an_example_runs_as_it_stands(system: System, mounted: Mounted) -> None:
     """Who isn't known gets nothing; who is looks; who may acts, and is in the log by the application's own name."""
     if "customer" in mounted.headers:

@@ -79,6 +79,7 @@ def test_as_many_faults_as_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("havoc", KINDS, indirect=True)
+@pytest.mark.long
 def test_messages_are_doubled(havoc: Havoc) -> None:
     """What was seen waits once more, and the worker that gets it refuses it as a copy of its window."""
     before = publish(havoc)

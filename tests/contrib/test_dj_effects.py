@@ -288,6 +288,7 @@ def manage(shop: Shop, *words: str, exit_code: int = 0) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_prune(project: Shop) -> None:
     """What is older goes, in batches; what is younger stays, and so does what else there is."""
     project.orm("""

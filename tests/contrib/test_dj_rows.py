@@ -304,6 +304,7 @@ def test_schedules_for_people_to_read(make: Any) -> None:
     assert describe(long.schedule).startswith("30 2 1 * 5 Europe/Berlin, from 2026-03-01T12:00:00Z, until")
 
 
+@pytest.mark.long
 def test_times_without_a_zone(new_shop: Any) -> None:
     """With USE_TZ = False a row's times are in Django's TIME_ZONE, all of them."""
     shop = new_shop(USE_TZ=False)

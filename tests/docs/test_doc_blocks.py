@@ -175,6 +175,7 @@ def prepare(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in RUN])
+@pytest.mark.long
 def test_a_page_runs(path: str, procs: Processes, redis_server: RedisServer, redis_url: str, tmp_path: Path) -> None:
     """Its code raises nothing, its commands end with 0, its output is what it shows, its beats and workers run."""
     folder = tmp_path / "folder"

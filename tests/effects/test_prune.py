@@ -57,6 +57,7 @@ def test_an_index_finds_them(base: Base) -> None:
     assert "recorded_at" in str(plan)
 
 
+@pytest.mark.long
 def test_the_command(system: System, sqlite: Base) -> None:
     """It prints how many, and warns if what it deletes may still be needed."""
     fill(sqlite, 3)
@@ -72,6 +73,7 @@ def test_the_command(system: System, sqlite: Base) -> None:
     assert [row.entry for row in sqlite.rows()] == ["nightly"]
 
 
+@pytest.mark.long
 def test_without_sqlalchemy_the_extra_is_named(system: System) -> None:
     """By the command; a body that gives ``record`` something else is told what it expects."""
     without = "import sys; sys.modules['sqlalchemy'] = None\n"

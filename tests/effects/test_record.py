@@ -174,6 +174,7 @@ def test_a_snapshot_of_mariadb_that_fails(new_base: Callable[..., Base], kind: s
 
 @pytest.mark.parametrize("level", ISOLATION)
 @pytest.mark.parametrize("kind", databases("postgres", "mariadb"))
+@pytest.mark.long
 def test_many_at_once(new_base: Callable[..., Base], kind: str, level: str) -> None:
     """Of eight executions of each of forty windows, some of which give up, one commits; nobody is refused too early."""
     base = new_base(kind, isolation_level=level, pool_size=8)

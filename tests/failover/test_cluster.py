@@ -126,6 +126,7 @@ def test_each_nodes_replica_speaks_for_that_node(cluster: Cluster) -> None:
                 ask(each, "FLUSHALL")
 
 
+@pytest.mark.long
 def test_a_node_that_is_gone_takes_no_other_with_it(cluster: Cluster) -> None:
     """A dead master whose replica is dead too: its entries are unavailable, each other one is claimed."""
     for node in cluster.servers:
@@ -191,6 +192,7 @@ def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
             ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
 
 
+@pytest.mark.long
 def test_a_slot_on_its_way_to_another_node_is_followed(cluster: Cluster) -> None:
     """While a slot migrates what has one key is asked of the new node, on ASK; after it, everything.
 

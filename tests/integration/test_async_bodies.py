@@ -236,6 +236,7 @@ def test_bodies_that_await(system: System, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
+@pytest.mark.long
 def test_threads_of_a_body(system: System, pool: str) -> None:
     """Each finds its body's window or raises: in threads, greenlets and after the body; also with others beside it."""
     system.app = "apps.threads_app"
@@ -264,6 +265,7 @@ def test_a_pool_that_awaits(system: System) -> None:
     worker.stop()
 
 
+@pytest.mark.long
 def test_a_window_that_a_pool_runs_in_another_thread(system: System) -> None:
     """It could not begin there: its body doesn't run, and the failure says which pools to use."""
     system.check_law = False

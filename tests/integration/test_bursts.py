@@ -98,6 +98,7 @@ def reads(url: str) -> int:
         return int(client.info("stats")["total_reads_processed"])  # type: ignore[index]
 
 
+@pytest.mark.long
 def test_messages_travel_together(burst: Callable[..., OnceScheduler], redis_url: str) -> None:
     """All that a burst asks of store and broker takes fewer round trips than there are messages."""
     scheduler = burst()
@@ -134,6 +135,7 @@ def test_a_batch_that_is_cut(
     assert twice <= SLICE if lost == "reply" else twice == 0, twice
 
 
+@pytest.mark.long
 def test_untracked_windows_travel_alone(burst: Callable[..., OnceScheduler], broker: Proxy, redis_url: str) -> None:
     """Nothing would publish them again: each is tried as Celery's retry policy says."""
     scheduler = burst(tracked=False)

@@ -465,6 +465,7 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
     beat.stop()
 
 
+@pytest.mark.long
 def test_a_server_whose_clock_went_back_is_seen(system: System, once: Once) -> None:
     """Entries stand still until the old time is reached: beat, status and doctor say so at once, and what to do."""
     system.settings = SLOWLY

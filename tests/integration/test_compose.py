@@ -320,6 +320,7 @@ def probe_redis(service: dict[str, Any], port: int) -> int:
     return _run(here).returncode
 
 
+@pytest.mark.long
 def test_redis_is_healthy_only_when_it_has_loaded_its_data(
     services: dict[str, Any], composed_redis: ComposedRedis, procs: Processes
 ) -> None:

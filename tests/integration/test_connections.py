@@ -155,6 +155,7 @@ def test_tls(start_redis: Callable[..., RedisServer], system: System, authoritie
         runs_windows(system)
 
 
+@pytest.mark.long
 def test_tls_by_options(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
     """The same where URL and options share the work."""
     right, _, options = authorities
@@ -227,6 +228,7 @@ def test_a_proxy_that_knows_no_hello(start_redis: Callable[..., RedisServer], sy
 
 
 @pytest.mark.parametrize("by", ["url", "options"])
+@pytest.mark.long
 def test_a_credential_provider(start_redis: Callable[..., RedisServer], system: System, by: str) -> None:
     """User and password by a class of the user's own, named as kombu and Celery have it named."""
     server, provider = start_redis(), "apps.credentials.Provider"
@@ -252,6 +254,7 @@ def test_a_wrong_authority(start_redis: Callable[..., RedisServer], system: Syst
 
 
 @pytest.mark.parametrize("by", ["url", "options"])
+@pytest.mark.long
 def test_a_password(start_redis: Callable[..., RedisServer], system: System, by: str) -> None:
     """In the URL, or in the options; shown nowhere."""
     server = start_redis()
@@ -273,6 +276,7 @@ def with_password(server: RedisServer, password: str = SECRET) -> Iterator[None]
 
 
 @pytest.mark.parametrize("given", [f"://:{SECRET}@", f"://nobody:{SECRET}@"])
+@pytest.mark.long
 def test_a_wrong_password(start_redis: Callable[..., RedisServer], system: System, given: str) -> None:
     """One line that says so, without what was given."""
     server = start_redis()
@@ -280,6 +284,7 @@ def test_a_wrong_password(start_redis: Callable[..., RedisServer], system: Syste
         is_said_once(system, "invalid username-password pair")
 
 
+@pytest.mark.long
 def test_a_unix_socket(start_redis: Callable[..., RedisServer], system: System, tmp_path: Path) -> None:
     """Celery's way to write it, with a password."""
     path = Path("/tmp") / f"once-{os.getpid()}.sock"  # a socket's path may be 107 bytes long
@@ -289,6 +294,7 @@ def test_a_unix_socket(start_redis: Callable[..., RedisServer], system: System, 
         runs_windows(system)
 
 
+@pytest.mark.long
 def test_a_user_with_no_more_than_it_needs(start_redis: Callable[..., RedisServer], system: System) -> None:
     """The document's list suffices for a beat, a worker and a probe."""
     server = start_redis()

@@ -417,6 +417,7 @@ def test_a_change_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..
             send()
 
 
+@pytest.mark.long
 def test_a_pause_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Defined]) -> None:
     """The same of an entry of a beat's own schedule."""
     stage = new_stage(wait_replicas=1)

@@ -20,6 +20,7 @@ from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import KeyedWindow, format_instant, parse_instant
 
 
+@pytest.mark.long
 def test_a_new_entry_is_not_run_early(system: System) -> None:
     """A new entry's first window is its first start after it was first seen, and the store says so at once."""
     system.entries = {
@@ -257,6 +258,7 @@ def test_a_plain_task_is_untracked(system: System) -> None:
     wait_until(lambda: len(system.ledger.read("start", name="plain")) == total, "each ran exactly once", 60)
 
 
+@pytest.mark.long
 def test_an_entry_that_becomes_untracked(system: System) -> None:
     """Once no living beat tracks it, its open windows are dropped, each with a line in the log."""
     entry = {"task": "apps.once_app.work", "every": 1.0}

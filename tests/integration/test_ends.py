@@ -38,6 +38,7 @@ def result_of(system: System) -> AsyncResult:
     return app.AsyncResult(task_id("once:", "tick", system.account().cursor))
 
 
+@pytest.mark.long
 def test_a_retry_is_no_death(system: System) -> None:
     """Ten retries with countdown 0, more than max_attempts, by whichever worker is faster: one outcome, done."""
     system.settings = {"once_beat_max_attempts": 2, "once_beat_lease": 30.0}
@@ -128,6 +129,7 @@ def test_retry_failed_after(system: System, by: str) -> None:
     assert [event["attempt"] for event in system.ledger.read("start")] == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_task_may_decline_the_apps_retry_failed_after(system: System) -> None:
     """The task's 0 means never, whatever the app's setting says."""
     system.settings = {"once_beat_retry_failed_after": 0.5}
@@ -168,6 +170,7 @@ def test_a_base_with_a_call_of_its_own(system: System) -> None:
     assert len(system.ledger.read("finish")) == 1
 
 
+@pytest.mark.long
 def test_a_message_that_can_not_be_made(system: System) -> None:
     """A window whose arguments the task refuses ends as failed after max_attempts; others go on meanwhile."""
     start = one_window(system, "no_arguments", args=[1, 2], worker=False)
@@ -338,6 +341,7 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
     assert worker.alive
 
 
+@pytest.mark.long
 def test_a_duplicate_of_a_failure_leaves_no_trace(system: System) -> None:
     """A failed result isn't turned back to STARTED by a copy: the tracer would write that before it is refused."""
     system.result_url = system.store_url
@@ -388,6 +392,7 @@ def _now() -> float:
     return time.time()
 
 
+@pytest.mark.long
 def test_the_messages_say_their_window(system: System) -> None:
     """Flat headers that any language's worker can read; the 'once' option is taken out before publishing."""
     start = one_window(system, "work", worker=False, options={"once": {"catch_up": "all"}, "headers": {"mine": 1}})

@@ -99,6 +99,7 @@ def server(any_url: str) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.long
 def test_a_garbage_field_is_refused_as_a_whole_or_plays_no_part(case: str, server: Server, any_url: str) -> None:
     """A verb that can't go on for a field names the entry's hash and has written nothing; else it does all it does.
 

@@ -585,6 +585,7 @@ def test_a_node_that_is_frozen_comes_back_stale(system: System, node: Callable[.
     assert [event["held"] for event in finished] == [True, False]
 
 
+@pytest.mark.long
 def test_children_are_sent_once(system: System) -> None:
     """A parent that runs again sends no child twice; a failed child and a retry end as they would."""
     system.check_law = False

@@ -114,6 +114,7 @@ CASES = [("prefork", BOTH), *((pool, (acks,)) for pool in ("solo", "threads", "g
 
 @pytest.mark.parametrize("following", ["drain.next", "drain.once", "window"])
 @pytest.mark.parametrize("pool", ["solo", *POOLS])
+@pytest.mark.long
 def test_no_body_runs_before_it_is_recorded(waiting: Callable[..., Waiting], pool: str, following: str) -> None:
     """The next task may hold the GIL for an hour, or kill the process: what succeeded before stays so.
 
@@ -130,6 +131,7 @@ def test_no_body_runs_before_it_is_recorded(waiting: Callable[..., Waiting], poo
 
 
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
+@pytest.mark.long
 def test_an_end_beside_a_body(waiting: Callable[..., Waiting], pool: str) -> None:
     """While another thread runs a body, whatever its task, an end isn't put off."""
     case = waiting(pool, ("early",), beside=True)
@@ -137,6 +139,7 @@ def test_an_end_beside_a_body(waiting: Callable[..., Waiting], pool: str) -> Non
 
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
+@pytest.mark.long
 def test_a_worker_that_goes_on(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """Nothing comes next that could take an end along: a thread records it, whatever the pool."""
     waiting(pool, acks, within=leases.WITHIN).check_done_soon()
@@ -162,6 +165,7 @@ def test_a_warm_shutdown_of_the_whole_group(waiting: Callable[..., Waiting]) -> 
 
 @pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has none")
 @pytest.mark.parametrize(("pool", "acks"), CASES)
+@pytest.mark.long
 def test_a_soft_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """SIGQUIT, and some time for tasks to end: whatever waits is recorded before the worker has ended."""
     case = waiting(pool, acks, worker_soft_shutdown_timeout=1.0, worker_enable_soft_shutdown_on_idle=True)

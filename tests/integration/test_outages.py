@@ -82,6 +82,7 @@ def test_a_purged_queue(system: System) -> None:
     system.check_each_once()
 
 
+@pytest.mark.long
 def test_queued_windows_when_the_store_is_flushed(start_redis, system: System) -> None:
     """What waits in the queue when the store loses everything still runs, once, though its messages come twice."""
     store = start_redis()

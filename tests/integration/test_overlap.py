@@ -241,6 +241,7 @@ def test_what_waits_and_cannot_be_read_is_named(tick: tuple[Store, list[WindowKe
 
 
 @pytest.mark.parametrize("by", ["task", "entry"])
+@pytest.mark.long
 def test_failed_windows_run_again(system: System, by: str) -> None:
     """Up to max_attempts executions, each so much later; then it has failed."""
     system.entries = {"tick": {"task": "apps.once_app.ending", "every": 3600.0 * 24, "args": ["fails"]}}

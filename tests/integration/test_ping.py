@@ -194,6 +194,7 @@ def test_the_file_is_not_younger_than_what_redis_knows(
         wait_until(look, "five signs of life", 60)
 
 
+@pytest.mark.long
 def test_a_file_that_can_not_be_written(system: System, tmp_path: Path) -> None:
     """One line says it, and what to set; the beat goes on, and writes it once that is possible."""
     folder = tmp_path / "missing"

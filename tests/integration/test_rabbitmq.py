@@ -85,6 +85,7 @@ def id_of(start: str, entry: str = "tick") -> str:
     return task_id("once:", entry, parse_instant(start))
 
 
+@pytest.mark.long
 def test_confirms_are_on(rabbit: RabbitServer, proxy: AmqpProxy, system: System) -> None:
     """A beat asks for confirms before its first message and waits for each; its broker says the same of its channel."""
     beat = system.beat(BROKER_URL=proxy.url())

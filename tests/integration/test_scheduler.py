@@ -549,6 +549,7 @@ def slow_beat(
     return make
 
 
+@pytest.mark.long
 def test_a_beat_that_publishes_slowly_keeps_its_claims(
     app: Celery, redis_url: str, slow_beat: Callable[[float], OnceScheduler]
 ) -> None:
@@ -675,6 +676,7 @@ def test_a_window_that_nobody_begins(
         ("STARTED", None, None),
     ],
 )
+@pytest.mark.long
 def test_a_window_whose_result_is_there(
     app: Celery,
     redis_url: str,

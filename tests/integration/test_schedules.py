@@ -98,6 +98,7 @@ def test_the_same_again_is_no_change(schedules: Schedules) -> None:
     assert schedules.set("a", task="t", schedule=60, paused=True).version == 2
 
 
+@pytest.mark.long
 def test_schedules_are_listed_by_name(schedules: Schedules) -> None:
     """By prefix, from a name on, over pages."""
     for number in range(1100):
@@ -400,6 +401,7 @@ def test_pause_and_resume_from_anywhere(system: System, client: Schedules) -> No
     assert [change.what for change in client.changes("tick")] == ["resume", "pause", "set"]
 
 
+@pytest.mark.long
 def test_what_was_owed_is_run_by_the_old_definition(system: System, client: Schedules) -> None:
     """All beats were down over the change: windows up to it have the old arguments, those after it the new ones."""
     system.worker().wait_ready()
@@ -439,6 +441,7 @@ def test_a_deleted_ones_open_window_is_recovered(system: System, client: Schedul
     until(lambda: not system.account("tick").open, "every window has its outcome")
 
 
+@pytest.mark.long
 def test_an_entry_that_cant_be_read_is_left_out_alone(system: System, client: Schedules) -> None:
     """Named once; the others run. Set again, it runs too."""
     for name in ("good", "text", "newer", "unknown type", "options"):
@@ -506,6 +509,7 @@ def test_an_order_is_published_by_a_beat(system: System, client: Schedules) -> N
     assert "overdue" not in beat.log
 
 
+@pytest.mark.long
 def test_the_newest_window_is_that_of_the_definition_of_its_time(system: System, client: Schedules) -> None:
     """The new definition has no window yet: an order runs the last one of the old. What is to come isn't ordered."""
     system.worker().wait_ready()
@@ -565,6 +569,7 @@ def test_beats_notice_that_the_store_lost_all(system: System, client: Schedules)
     assert system.store.account("a") is None
 
 
+@pytest.mark.long
 def test_people_see_what_is_set(system: System, client: Schedules) -> None:
     """The commands show it as any other entry; an account is counted over its versions; what is wrong is named."""
     system.worker().wait_ready()

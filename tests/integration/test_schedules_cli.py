@@ -414,6 +414,7 @@ def test_two_that_apply_at_once(app: Celery, schedules: Schedules) -> None:
     assert len(found) <= 1 or any(str(exc).startswith("not all") for exc in failed)
 
 
+@pytest.mark.long
 def test_the_command_while_a_beat_runs(system: System, tmp_path: Any) -> None:
     """From a file to executed windows, in processes of their own; a conflict ends with 1 before anything runs."""
     system.entries = {}

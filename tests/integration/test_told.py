@@ -80,6 +80,7 @@ def test_the_history_says_what_was_done_late(system: System) -> None:
     beat.stop()
 
 
+@pytest.mark.long
 def test_late_since_it_failed(system: System) -> None:
     """What its failure said is why."""
     system.entries = tick("ending", ["fails"], deadline=2.0)
@@ -109,6 +110,7 @@ def test_two_beats_say_it_once(system: System) -> None:
 
 
 @pytest.mark.parametrize("point", ["beat.telling:KILL", "beat.before_told:KILL", "beat.told:KILL", "beat.telling:STOP"])
+@pytest.mark.long
 def test_a_beat_that_dies_while_it_tells(system: System, point: str) -> None:
     """Another beat tells what wasn't told; what was told perhaps is told again, under the same id."""
     system.entries = tick("ending", ["fails"], on_failure=TELL)
@@ -179,6 +181,7 @@ def test_a_probe_sees_it_without_a_beat(system: System) -> None:
     assert asked(system)[0] == 0
 
 
+@pytest.mark.long
 def test_a_probe_of_what_failed(system: System) -> None:
     """The newest window that ended failed, and nothing was done since; it says what the failure said."""
     system.entries = tick("ending", ["fails"], deadline=1.0)
@@ -190,6 +193,7 @@ def test_a_probe_of_what_failed(system: System) -> None:
     assert "ValueError: this task fails" in said
 
 
+@pytest.mark.long
 def test_a_probe_of_what_waits(system: System) -> None:
     """It says for what a window waits, as a beat does: also without a beat."""
     once = {"limit": "reports", "overlap": "buffer_all", "deadline": 1.0}
@@ -331,6 +335,7 @@ def test_a_beat_whose_schedule_tells_nobody(system: System) -> None:
     wait_until(lambda: owed <= {each["start"] for each in system.ledger.read("told")}, "all are told", 60)
 
 
+@pytest.mark.long
 def test_a_task_that_cannot_be_sent(system: System) -> None:
     """Why, in one line."""
     system.entries = tick("ending", ["fails"], on_failure="apps.once_app.no_arguments")

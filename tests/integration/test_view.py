@@ -104,6 +104,7 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
     assert told()["b"] == (False, 0, 0)
 
 
+@pytest.mark.long
 def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
     """Nothing is written, no beat lives, and windows come due: each look says what a first one would say."""
     app.conf.beat_schedule["daily"] = {"task": "proj.task", "schedule": crontab(hour="5", minute="30")}
