@@ -28,7 +28,7 @@ MOST_FAILURE = 200
 #: Most characters of a failure's text that are read: a password in it may be long.
 _MOST_READ = 8192
 #: A password by its name, in a URL's query or in a database's connection string.
-_NAMED_PASSWORD = re.compile(r"(?i)(passw(?:or)?d|pwd)=('[^']*'|[^\s&;,]+)")
+_NAMED_PASSWORD = re.compile(r"""(?i)(passw(?:or)?d|pwd)=('[^']*'|"[^"]*"|[^\s&;,]+)""")
 #: Most characters of a value in a message.
 _SHOWN = 80
 #: Most characters of a name that somebody else wrote.

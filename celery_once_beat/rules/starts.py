@@ -236,7 +236,7 @@ def is_clocked(cls: type) -> bool:
 def _interval_start(interval: Any, after: datetime, anchor: datetime | None) -> datetime | None:
     step = interval.run_every
     if step <= timedelta(0):
-        raise ScheduleError(f"{shown(interval)}: found an interval of {step}, expected more than 0")
+        raise ScheduleError(f"{shown(interval)}: found an interval of {step.total_seconds():g} s, expected more than 0")
     return grid_start(step, None if step % _DAY else interval.tz, after, anchor)
 
 

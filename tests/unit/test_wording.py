@@ -40,7 +40,14 @@ def test_a_guess_is_written_as_the_caller_writes_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["postgres://user:secret@h/x", "no: " + "x" * 52 + " postgres://u:secret@h", "pwd=secret"]
+    "text",
+    [
+        "postgres://user:secret@h/x",
+        "no: " + "x" * 52 + " postgres://u:secret@h",
+        "pwd=secret",
+        "password='a secret'",
+        'password="a secret" host=h',
+    ],
 )
 def test_a_value_is_shown_without_a_password(text: str) -> None:
     """An entry that is left out shows what it raised, in its status and on the board, cut anywhere."""
