@@ -27,6 +27,7 @@ __all__ = (
     "KeyedWindow",
     "Window",
     "WindowKey",
+    "alert_id",
     "check_retry",
     "decode_headers",
     "encode_call",
@@ -40,7 +41,6 @@ __all__ = (
     "parse_instant",
     "starts_after",
     "task_id",
-    "told_id",
     "with_window",
     "without_window",
 )
@@ -65,7 +65,7 @@ HEADERS = frozenset(
     }
 )
 #: Each of them alone makes a message one that was sent for a window.
-_TELLING = ("once_entry", "once_start", "once_v")
+_WINDOW_HEADERS = ("once_entry", "once_start", "once_v")
 #: The header that counts how often a message for a window was put back.
 PUT_BACK = "once_put_back"
 
@@ -245,7 +245,7 @@ def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None =
     return uuid_of(name if ordered is None else f"{name}\x00{format_instant(ordered)}")
 
 
-def told_id(prefix: str, entry: str, start: datetime, what: str) -> str:
+def alert_id(prefix: str, entry: str, start: datetime, what: str) -> str:
     """Return the id of what is said of a window once: the same where it is said again. Else as :func:`task_id`."""
     return uuid_of(f"window\x00{prefix}\x00{entry}\x00{format_instant(start)}\x00told\x00{what}")
 
@@ -296,7 +296,7 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     isn't compared. Raises HeaderError, naming the header, if they aren't what :func:`encode_headers` writes, and
     NewerVersionError if a newer version wrote them.
     """
-    if headers.keys().isdisjoint(_TELLING):
+    if headers.keys().isdisjoint(_WINDOW_HEADERS):
         return None
     version = _count(headers, "once_v")
     if version > _VERSION:
@@ -343,7 +343,7 @@ def find_among(*mappings: object) -> Mapping[Any, object] | None:
         if mapping is None or not isinstance(mapping, (dict, Mapping)):
             continue
         for level in (mapping, mapping.get("headers")):
-            if level is None or not isinstance(level, (dict, Mapping)) or level.keys().isdisjoint(_TELLING):
+            if level is None or not isinstance(level, (dict, Mapping)) or level.keys().isdisjoint(_WINDOW_HEADERS):
                 continue
             if found is None or ("once_entry" in level and "once_entry" not in found):
                 found = level

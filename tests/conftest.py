@@ -283,7 +283,7 @@ def rabbit_url(rabbit_server: RabbitServer) -> str:
 _MEASURED = (
     "board", "contrib", "test_bad_input.py", "test_cli.py", "test_deploys.py", "test_ends.py", "test_keyed.py",
     "test_leases.py", "test_load_schedule.py", "test_odd_schedules.py", "test_outages.py", "test_overlap.py",
-    "test_pair.py", "test_ping.py", "test_prune.py", "test_schedules_cli.py", "test_told.py", "test_view.py",
+    "test_pair.py", "test_ping.py", "test_prune.py", "test_schedules_cli.py", "test_alerting.py", "test_view.py",
     "test_waiting.py",
 )  # fmt: skip
 

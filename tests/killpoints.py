@@ -26,9 +26,9 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
     "beat.change_read": ("after", ("store.Store.definitions",)),
     "beat.change_in_force": ("after", ("beat.entries.Entries.put_in",)),
-    "beat.telling": ("after", ("store.Store.tell_many",)),
-    "beat.before_told": ("before", ("store.Store.told",)),
-    "beat.told": ("after", ("store.Store.told",)),
+    "beat.telling": ("after", ("store.Store.take_alerts",)),
+    "beat.before_told": ("before", ("store.Store.confirm_alert",)),
+    "beat.told": ("after", ("store.Store.confirm_alert",)),
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
     "worker.before_begin": ("before", ("store.Store.begin",)),
     "worker.begun": ("after", ("store.Store.begin",)),
@@ -67,7 +67,7 @@ def _is(reply: object, kind: str) -> bool:
 _COUNTS: dict[str, Callable[[Any], bool]] = {
     "beat.claimed": _any("Claimed"),  # one that only lost doesn't stand in the gap
     "beat.change_read": bool,
-    "beat.telling": _any("Tell"),
+    "beat.telling": _any("AlertDetails"),
     "beat.taken": lambda taken: bool(taken[0]),  # what to publish, and why it isn't all
     "worker.full": lambda reply: _is(reply, "Full"),
     "worker.entered": lambda reply: _is(reply, "Entered"),

@@ -149,7 +149,7 @@ class Claiming:
             while left and len(chunk) < CHUNK and (not chunk or time.monotonic() < until):
                 entry = left.pop()
                 with self._entries.alone(entry):
-                    chunk.append((entry, entry.load_request(self._beat, now, self._entries.told(entry))))
+                    chunk.append((entry, entry.load_request(self._beat, now, self._entries.summary(entry))))
             if chunk:
                 yield chunk
             if time.monotonic() > until:

@@ -45,7 +45,7 @@ from celery_once_beat.errors import OnceError, ScheduleError, SettingError, Unde
 from celery_once_beat.identity import digest
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import (
-    TELLS,
+    ALERT_OPTIONS,
     EntryPolicy,
     PureSchedule,
     Step,
@@ -85,8 +85,8 @@ _BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
 _SLICE = 0.05
 #: The options that say to which queue a message goes.
 _ROUTED_BY = ("queue", "exchange", "routing_key")
-#: Most texts that are kept of what people are told.
-_MOST_TOLD = 1024
+#: Most texts that are kept of what readers are shown.
+_MOST_SUMMARIES = 1024
 #: A plan that is older is made anew: what was on time may be late by now.
 _PLAN_LASTS = timedelta(seconds=5)
 
@@ -270,8 +270,8 @@ class BeatEntry:
         """
         return fingerprint in (None, self.fingerprint, self.fingerprint.partition("~")[0])
 
-    def load_request(self, beat: str, now: datetime, told: str = "") -> LoadRequest:
-        """Return the request by which ``beat`` loads it; ``told`` is what people are told of it."""
+    def load_request(self, beat: str, now: datetime, summary: str = "") -> LoadRequest:
+        """Return the request by which ``beat`` loads it; ``summary`` is what readers are shown of it."""
         limits, delay, source = self.policy, self.timing.delay(now), self.source
         if limits.grace is not None and delay:  # it counts from when a message may run
             limits = replace(limits, grace=limits.grace + delay)
@@ -287,7 +287,7 @@ class BeatEntry:
             counts_from=self.counts_from or self.came_at or self.absent_at,
             absent_at=max(filter(None, (self.absent_at, self._ran_elsewhere())), default=None),
             stored=self.stored,
-            defined=told,
+            defined=summary,
             row=getattr(source, "row", ""),
             row_at=getattr(source, "edited_at", None),
             pause=self.pause,
@@ -560,7 +560,7 @@ class BeatEntry:
 def _refuse_untracked(name: str, source: Any, policy: EntryPolicy) -> None:
     """Raise SettingError where an untracked entry sets what takes the ends of its windows, which nobody learns."""
     once = (source.options or {}).get("once") or {}
-    asked = {f"once[{key!r}]": once.get(key) for key in TELLS}
+    asked = {f"once[{key!r}]": once.get(key) for key in ALERT_OPTIONS}
     asked["once['overlap']"] = policy.overlap if policy.waits else None
     asked["once['limit']" if "limit" in once else "once_limit of its task"] = policy.limit
     for where, found in asked.items():
@@ -639,7 +639,7 @@ class Entries:
         #: How many are untracked.
         self.untracked = 0
         #: Tasks of on_failure that this app doesn't know, as it was logged.
-        self._logged_told: set[str] = set()
+        self._logged_on_failure: set[str] = set()
         self._logged_untracked: set[str] = set()
         #: Those that were set at run time; one of the schedule with the same name hides them.
         self._stored: dict[str, BeatEntry] = {}
@@ -648,8 +648,8 @@ class Entries:
         self._wrong: dict[str, str] = {}
         #: The same of those that were set at run time.
         self.wrong_stored: dict[str, str] = {}
-        #: What people are told of entries, by all that it says: many say the same.
-        self._told: dict[tuple[object, ...], str] = {}
+        #: What readers are shown of entries, by all that it says: many say the same.
+        self._summaries: dict[tuple[object, ...], str] = {}
 
     @property
     def settings(self) -> Settings:
@@ -674,16 +674,16 @@ class Entries:
         """The entry ``name``."""
         return self._entries.get(name)
 
-    def told(self, entry: BeatEntry) -> str:
-        """Return what people are told of ``entry``; '' for one that was set at run time: the store has it."""
+    def summary(self, entry: BeatEntry) -> str:
+        """Return what readers are shown of ``entry``; '' for one that was set at run time: the store has it."""
         if entry.stored:
             return ""
         source, policy, countdown = entry.source, entry.policy, entry.timing.countdown
         lease, queue = self.lease_of(entry), self._queue_name(source)
         said = (entry.fingerprint, entry.tracked, lease, countdown, queue)
-        if said not in self._told:
-            if len(self._told) >= _MOST_TOLD:
-                self._told.clear()
+        if said not in self._summaries:
+            if len(self._summaries) >= _MOST_SUMMARIES:
+                self._summaries.clear()
             definition = LoadedDefinition(
                 task=source.task,
                 schedule=entry.when,
@@ -697,8 +697,8 @@ class Entries:
                 countdown=countdown,
                 queue=queue,
             )
-            self._told[said] = definition.text()
-        return self._told[said]
+            self._summaries[said] = definition.text()
+        return self._summaries[said]
 
     def queue(self, entry: BeatEntry) -> str | None:
         """Return the queue into which an entry's messages go; None where that isn't known."""
@@ -709,7 +709,7 @@ class Entries:
         routed = {name: options[name] for name in _ROUTED_BY if options.get(name) is not None} if options else {}
         asked = (source.task, *map(str, routed.items()))
         if asked not in self._queues:
-            if len(self._queues) >= _MOST_TOLD:
+            if len(self._queues) >= _MOST_SUMMARIES:
                 self._queues.clear()
             self._queues[asked] = self._queue_of(source.task, routed)
         return self._queues[asked]
@@ -812,7 +812,7 @@ class Entries:
             self.untracked += not entry.tracked
             self._unloaded.add(entry)
         self._name_untracked(entries)
-        self._name_unknown_told(entries)
+        self._warn_of_unknown_on_failure(entries)
 
     def take_out(self, name: str) -> None:
         """Drop an entry that was set at run time."""
@@ -895,7 +895,7 @@ class Entries:
     def _warn_of_untracked(self) -> None:
         self.untracked = sum(not entry.tracked for entry in self)
         self._name_untracked(self)
-        self._name_unknown_told(self)
+        self._warn_of_unknown_on_failure(self)
 
     def _name_untracked(self, entries: Iterable[BeatEntry]) -> None:
         # Why an entry went astray was logged then.
@@ -911,12 +911,12 @@ class Entries:
                 extra=about("entries_untracked", entries=sorted(new)),
             )
 
-    def _name_unknown_told(self, entries: Iterable[BeatEntry]) -> None:
-        """Warn of tasks that are to be told of ends, and that this app doesn't know: a worker has to."""
+    def _warn_of_unknown_on_failure(self, entries: Iterable[BeatEntry]) -> None:
+        """Warn of tasks of ``on_failure`` that this app doesn't know: a worker has to."""
         for entry in entries:
             task = entry.policy.on_failure
-            if task is not None and task not in self._tasks and task not in self._logged_told:
-                self._logged_told.add(task)
+            if task is not None and task not in self._tasks and task not in self._logged_on_failure:
+                self._logged_on_failure.add(task)
                 logger.warning(
                     "once: entry %r, on_failure: this app doesn't know the task %r; it is sent all the same, by the "
                     "app's routes, so a worker has to know it",

@@ -19,10 +19,10 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
     SHARDS,
+    Alert,
     BeatReport,
     Closed,
     Heartbeat,
-    Notice,
     Overdue,
     Store,
     Taken,
@@ -75,7 +75,7 @@ class Recovery:
         #: Why the last look didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
         #: What the last look found to be said.
-        self.notices: list[Notice] = []
+        self.alerts: list[Alert] = []
         #: The last look told the store that this beat lives, and learned who else does; else ``alive`` is older.
         self.heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
@@ -180,8 +180,8 @@ class Recovery:
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows: list[WindowKey] = []
-        self.notices = []
-        for shard, members in enumerate([*found.shards, *found.notices]):
+        self.alerts = []
+        for shard, members in enumerate([*found.shards, *found.alerts]):
             if isinstance(members, StoreUnavailableError):
                 continue  # see ``away``
             if isinstance(members, OnceError):
@@ -189,7 +189,7 @@ class Recovery:
                 continue
             self._logged.pop(f"shard {shard}", None)
             windows += [each for each in members if isinstance(each, WindowKey)]
-            self.notices += [each for each in members if isinstance(each, Notice)]
+            self.alerts += [each for each in members if isinstance(each, Alert)]
             if len(members) == _MOST:
                 self._full.add(shard)
         return windows

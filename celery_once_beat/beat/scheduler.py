@@ -32,13 +32,13 @@ from celery_once_beat.windows import Window, WindowKey, format_instant
 from celery_once_beat.wording import failure_words, shown
 
 from . import broker
+from .alerts import Alerts
 from .claiming import CHUNK, Claiming
 from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
 from .guard import TookTooLong, guard
 from .heartbeat_file import HeartbeatFile
-from .notices import Notices
 from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .results import Results
@@ -128,7 +128,7 @@ class OnceSchedulerMixin(Publishing):
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
         self._recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
-        self._notices = Notices(self.store, self.beat_id, self.clock, self.entries, self, self.send_beside)
+        self._alerts = Alerts(self.store, self.beat_id, self.clock, self.entries, self, self.send_beside)
 
     @classmethod
     def _unfit(cls) -> str:
@@ -315,7 +315,7 @@ class OnceSchedulerMixin(Publishing):
             load,
             self._close_by_result,
             partial(self._recover, overdue),
-            self._say,
+            self._send_alerts,
             self._check_names,
         ):
             try:
@@ -484,13 +484,13 @@ class OnceSchedulerMixin(Publishing):
         if away is not None:
             raise away
 
-    def _say(self) -> None:
-        """Say what the last look found to be said. Raises StoreUnavailableError."""
-        found = self._recovery.notices
+    def _send_alerts(self) -> None:
+        """Send the alerts that the last sweep found. Raises StoreUnavailableError."""
+        found = self._recovery.alerts
         if found:
-            entries = self._recovery.find({notice.window for notice in found})
+            entries = self._recovery.find({alert.window for alert in found})
             with held_back():
-                for window in self._notices.say(found, entries, broker=self.broker_ready):
+                for window in self._alerts.send_due(found, entries, broker=self.broker_ready):
                     self._recovery.moved(window)
 
     # -- Redis is away ----------------------------------------------------------------------------------------

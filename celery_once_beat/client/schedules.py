@@ -257,7 +257,7 @@ class Schedules:
     ) -> Iterator[builtins.list[Schedule]]:
         found = [raised(names) for names in self._store.definition_names()]
         names = sorted(name for each in found for name in each if name.startswith(prefix) and name > after)
-        tell = wrong or _log_wrong
+        on_wrong = wrong or _log_wrong
         for position in range(0, len(names), _PAGE):
             page = []
             chunk = names[position : position + _PAGE]
@@ -269,7 +269,7 @@ class Schedules:
                 except StoreUnavailableError:
                     raise
                 except OnceError as exc:
-                    tell(exc)
+                    on_wrong(exc)
             yield page
 
     def changes(self, name: str) -> Sequence[Change]:

@@ -8,7 +8,7 @@ from .budget import budget, half_spent, spend
 from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour
 from .policy import (
-    TELLS,
+    ALERT_OPTIONS,
     EntryPolicy,
     Limits,
     Step,
@@ -38,8 +38,8 @@ from .wall_clock import by_wall_clock, first_instant, naive_utc
 from .zones import find_zone, plain_zone, read_zone, zone_name
 
 __all__ = (
+    "ALERT_OPTIONS",
     "MOST_APART",
-    "TELLS",
     "Balance",
     "CronTimes",
     "EntryPolicy",

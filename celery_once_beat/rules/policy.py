@@ -146,9 +146,9 @@ class EntryPolicy(Limits):
 #: Most entries have one of a few: a policy is kept once for all that have it.
 _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
 #: What is said of windows that aren't done as they should be.
-TELLS = ("deadline", "pause_after_failures", "on_failure")
+ALERT_OPTIONS = ("deadline", "pause_after_failures", "on_failure")
 #: What the settings say too.
-_OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING or field.name in TELLS]
+_OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING or field.name in ALERT_OPTIONS]
 
 
 def _wrong(name: str, value: object, expected: str) -> SettingError:
@@ -274,7 +274,7 @@ def spread_offset(entry: str, spread: float) -> timedelta:
 
 
 #: What a task may say too.
-_OF_TASK = ("max_attempts", "recover", *TELLS)
+_OF_TASK = ("max_attempts", "recover", *ALERT_OPTIONS)
 
 _CHECKS = {
     "catch_up": check_choice(*CATCH_UP),

@@ -214,30 +214,30 @@ class OnceCollector(Collector):
             logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
 
     def _counters(self) -> Iterator[Metric]:
-        told = {label: self._seen[entry.entry].shown for label, entry in self._own.items()}
+        exposed = {label: self._seen[entry.entry].shown for label, entry in self._own.items()}
         if self._others:
-            told[OTHERS] = self._counted_by_others
+            exposed[OTHERS] = self._counted_by_others
         for name, help_, label in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, help_, labels=["entry", label] if label else ["entry"])
-            for entry, counts in told.items():
+            for entry, counts in exposed.items():
                 for value, number in counts.get(name, {}).items():
                     counter.add_metric([entry, value] if label else [entry], number)
             yield counter
         for name, help_, _ in _HISTOGRAMS:
             histogram = HistogramMetricFamily(_PREFIX + name, help_, labels=["entry"])
-            for entry, counts in told.items():
+            for entry, counts in exposed.items():
                 if name in counts:
                     *buckets, (_, total) = counts[name].items()
                     histogram.add_metric([entry], buckets, total)
             yield histogram
 
     def _gauges(self) -> Iterator[Metric]:
-        told = {label: [entry] for label, entry in self._own.items()}
+        exposed = {label: [entry] for label, entry in self._own.items()}
         if self._others:
-            told[OTHERS] = self._others
+            exposed[OTHERS] = self._others
         for name, help_, value, together in _GAUGES:
             gauge = _gauges(name, help_, "entry")
-            for label, entries in told.items():
+            for label, entries in exposed.items():
                 values = [float(found) for entry in entries if (found := value(entry)) is not None]
                 if values:
                     gauge.add_metric([label], together(values))
@@ -286,7 +286,7 @@ class _Seen:
     """What an entry had counted at one look."""
 
     #: What its counts were made of.
-    told: tuple[object, ...]
+    exposed: tuple[object, ...]
     counts: _Counts
     #: With what couldn't be read at this look, as it was before.
     ever: _Counts
@@ -294,11 +294,11 @@ class _Seen:
     @classmethod
     def of(cls, entry: EntryStatus, before: _Seen | None) -> _Seen:
         """Make it of what the report says; most entries say what they said before."""
-        told = (entry.outcomes, entry.backfilled, entry.refused, entry.said_late, entry.times)
-        if before is not None and before.told == told:
+        exposed = (entry.outcomes, entry.backfilled, entry.refused, entry.said_late, entry.times)
+        if before is not None and before.exposed == exposed:
             return before
         counts = _counts(entry)
-        return cls(told, counts, {**before.ever, **counts} if before else counts)
+        return cls(exposed, counts, {**before.ever, **counts} if before else counts)
 
     @property
     def shown(self) -> _Counts:

@@ -16,7 +16,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import EntrySeen, Lookup, Overview, Remembered, Store, WindowSeen
 
 from .judgements import needs_records
-from .report import Report, Told, make_report
+from .report import LastStatuses, Report, make_report
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -59,7 +59,7 @@ class View:
         self._deep: dict[str, EntrySeen] = {}
         self._windows: dict[str, Sequence[WindowSeen]] = {}
         self._remembered = Remembered()
-        self._told = Told()
+        self._last_statuses = LastStatuses()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -84,11 +84,11 @@ class View:
         self._windows = {name: each_window(again[name]) if name in again else self._windows[name] for name in deep}
         self._seen, self._deep = overview.entries, deep
         # An older window that can't be read is its entry's trouble too.
-        told = {
+        entries = {
             name: replace(seen, trouble=deep[name].trouble) if deep[name].trouble and not seen.trouble else seen
             for name, seen in self._seen.items()
         }
-        return Sight(make_report(replace(overview, entries=told), schedule, self._told), self._windows)
+        return Sight(make_report(replace(overview, entries=entries), schedule, self._last_statuses), self._windows)
 
     def _current_schedule(self) -> LoadedSchedule:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:

@@ -63,8 +63,8 @@ class BeatStatus:
     @classmethod
     def of(cls, seen: BeatSeen) -> BeatStatus:
         """Make it of what the store says."""
-        told = {f.name: getattr(seen.report, f.name) for f in fields(seen.report)} if seen.report else {}
-        return cls(seen.name, round(seen.heard, 3), app=seen.app, **told)
+        known = {f.name: getattr(seen.report, f.name) for f in fields(seen.report)} if seen.report else {}
+        return cls(seen.name, round(seen.heard, 3), app=seen.app, **known)
 
     @property
     def says(self) -> dict[str, str | None]:
@@ -255,8 +255,8 @@ def as_json(value: Any) -> Any:
     return format_instant(value) if isinstance(value, datetime) else value
 
 
-class Told:
-    """What one caller was told of entries. One that rests stands as it did, until time alone changes how it stands."""
+class LastStatuses:
+    """Entry statuses of the last report, reused while nothing about an entry can have changed."""
 
     def __init__(self) -> None:
         self.lines: Lines = {}
@@ -283,19 +283,19 @@ class Told:
         return status
 
 
-def make_report(overview: Overview, schedule: LoadedSchedule, told: Told | None = None) -> Report:
+def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatuses | None = None) -> Report:
     """Say how everything stands, by one look at the store; ``schedule`` is what this process has, see ``lineup``.
 
-    ``told``: who looks again and again is told what is the same by the same objects.
+    ``before``: what hasn't changed since the last report is returned as the same objects.
     """
-    told = told or Told()
+    before = before or LastStatuses()
     now = overview.now
-    listed, differs = line_up(schedule, overview, told.lines)
+    listed, differs = line_up(schedule, overview, before.lines)
     looks = [_Judged.at(each, now) for each in listed]
     idle = {queue.queue: queue for queue in _idle_queues(looks)}
     entries = [
-        told.entry(look.listed, now)
-        or told.keep(look.listed, _entry(look, now, idle.get(look.listed.queue or "")), now)
+        before.entry(look.listed, now)
+        or before.keep(look.listed, _entry(look, now, idle.get(look.listed.queue or "")), now)
         for look in looks
     ]
     names = {each.name for each in listed}

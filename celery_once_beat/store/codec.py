@@ -344,7 +344,7 @@ def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
     return model.Unknown()
 
 
-def read_tell(reply: list[Any]) -> model.TellReply:
+def read_tell(reply: list[Any]) -> model.AlertReply:
     match reply[0]:
         case "no":
             return model.Unchanged()
@@ -356,7 +356,7 @@ def read_tell(reply: list[Any]) -> model.TellReply:
     number = rest.partition(":")[0]
     window = _read_open(account) if account else None
     of_turn = window is not None and window.waits == "turn"
-    return model.Tell(
+    return model.AlertDetails(
         turn=whole(turn),
         ended=_read_ended(ended) if ended else None,
         open=window,
@@ -374,7 +374,7 @@ def read_tell(reply: list[Any]) -> model.TellReply:
 
 
 def _read_ended(text: str) -> model.Ended:
-    """Read how a window ended; see ``e:<start>`` in ``lua/pieces/notices.lua``."""
+    """Read how a window ended; see ``e:<start>`` in ``lua/pieces/alerts.lua``."""
     outcome, at, attempts, failure = text.split(" ", 3)
     return model.Ended(_word(outcome), instant(at), whole(attempts), failure)
 
@@ -543,16 +543,16 @@ def read_app(text: str | None) -> str | None:
     return repr(name) + (f" ({apart!r})" if apart else "")
 
 
-def read_members(reply: list[str] | OnceError) -> list[WindowKey | model.Notice | None] | OnceError:
+def read_members(reply: list[str] | OnceError) -> list[WindowKey | model.Alert | None] | OnceError:
     """Read members of an open zset; None stands for a foreign one."""
     return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
 
 
-def _read_member(member: str) -> WindowKey | model.Notice | None:
+def _read_member(member: str) -> WindowKey | model.Alert | None:
     if not member.endswith("Z"):
         of, _, kind = member.rpartition("!")
         window = _read_window(of)
-        return model.Notice(window, kind) if window is not None and kind in model.NOTICES else None
+        return model.Alert(window, kind) if window is not None and kind in model.ALERT_KINDS else None
     return _read_window(member)
 
 

@@ -417,13 +417,13 @@ class OrderRecord:
     order: Order
 
 
-#: What a notice says of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
-NOTICES = ("late", "ended", "paused")
-#: In an open zset a notice's score is so much more than the server ms at which it is due. No deadline is as large.
-FIRST_NOTICE = 10**15
+#: What an alert says of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
+ALERT_KINDS = ("late", "ended", "paused")
+#: In an open zset an alert's score is so much more than the server ms at which it is due. No deadline is as large.
+FIRST_ALERT = 10**15
 
 
-class Notice(NamedTuple):
+class Alert(NamedTuple):
     """Something that is to be said once of a window."""
 
     window: WindowKey
@@ -444,12 +444,12 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Tell:
-    """The notice is this beat's to say. Its fields are what there is to say of the window."""
+class AlertDetails:
+    """The alert is this beat's to send. Its fields are what there is to say of the window."""
 
     #: How it ended, if it has. A window may be open again since, by order: what is late is None then.
     ended: Ended | None = None
-    #: Given back with ``told``.
+    #: Given back with ``confirm_alert``.
     turn: int = 0
     #: Its account, while it is open.
     open: OpenWindow | None = None
@@ -513,9 +513,9 @@ class BeatReport:
 class Overdue:
     """What one look found: for each shard the windows past their deadline, or its error."""
 
-    shards: list[list[WindowKey | Notice | None] | OnceError]
+    shards: list[list[WindowKey | Alert | None] | OnceError]
     #: For each shard what is to be said.
-    notices: list[list[WindowKey | Notice | None] | OnceError]
+    alerts: list[list[WindowKey | Alert | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
     #: For each shard that was asked the names of definitions that changed, each with the number of its change, and ''
@@ -651,4 +651,4 @@ ChangeReply = Changed | Conflict | Unknown
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
 ConfirmReply = Confirmed | Closed | Unchanged
 TakeReply = Taken | Closed | Unchanged
-TellReply = Tell | Forgotten | Unchanged
+AlertReply = AlertDetails | Forgotten | Unchanged

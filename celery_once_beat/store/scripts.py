@@ -24,7 +24,7 @@ from celery_once_beat.windows import format_instant
 from . import codec
 from .codec import encode, pack_word
 from .keys import VERSION
-from .model import BOUNDS, FIRST_NOTICE, MOST_WAITING
+from .model import BOUNDS, FIRST_ALERT, MOST_WAITING
 from .nodes import Command
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ def _read_pieces() -> dict[str, str]:
     pieces = {
         "VERSION": f"local VERSION = '{VERSION}'",
         "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
-        "FIRST_NOTICE": f"local FIRST_NOTICE = {FIRST_NOTICE}",
+        "FIRST_NOTICE": f"local FIRST_NOTICE = {FIRST_ALERT}",
         "MOST_WAITING": f"local MOST_WAITING = {MOST_WAITING}",
         "FAILED_AS": f"local FAILED_AS = {{{', '.join(f'{outcome} = true' for outcome in sorted(FAILED_AS))}}}",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
@@ -314,7 +314,7 @@ BACKFILL = Verb(
     waits=True,
 )
 ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
-#: ``kind`` of the notice, see ``lua/pieces/notices.lua``; the beat says it within ``length``.
+#: ``kind`` of the notice, see ``lua/pieces/alerts.lua``; the beat says it within ``length``.
 TELL = Verb(
     "tell",
     "entry open history run",

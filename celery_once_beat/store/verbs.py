@@ -202,29 +202,29 @@ class Store:
 
         return self._ask_with_beats([partial(postpone, *each) for each in windows], others, asked_at)
 
-    def tell_many(self, beat: str, notices: Iterable[tuple[model.Notice, bool]]) -> list[model.TellReply | OnceError]:
-        """Take notices that are due, to say them; each comes with whether the beat's schedule has its entry.
+    def take_alerts(self, beat: str, alerts: Iterable[tuple[model.Alert, bool]]) -> list[model.AlertReply | OnceError]:
+        """Take alerts that are due, to send them; each comes with whether the beat's schedule has its entry.
 
-        What this beat hasn't :meth:`told` within ``publish_timeout``, any beat says again.
+        What this beat doesn't :meth:`confirm_alert` within ``publish_timeout``, any beat sends again.
         """
         return self._trip.run(
             [
                 self._of_window(
                     scripts.TELL,
-                    notice.window,
-                    [self.keys.of_entry("failures", notice.window.entry)],
-                    kind=notice.kind,
+                    alert.window,
+                    [self.keys.of_entry("failures", alert.window.entry)],
+                    kind=alert.kind,
                     beat=beat,
                     known=known,
                     length=self.settings.publish_timeout,
                 )
-                for notice, known in notices
+                for alert, known in alerts
             ]
         )
 
-    def told(self, notice: model.Notice, turn: int) -> bool:
-        """Say that this beat has said what it took; returns False where the window has ended anew since."""
-        call = self._of_window(scripts.TOLD, notice.window, kind=notice.kind, turn=turn)
+    def confirm_alert(self, alert: model.Alert, turn: int) -> bool:
+        """Say that this beat has sent what it took; returns False where the window has ended anew since."""
+        call = self._of_window(scripts.TOLD, alert.window, kind=alert.kind, turn=turn)
         return self._trip.one(call) == "told"
 
     def _ask_with_beats(self, calls: Sequence[_Unsent], alive: Collection[str], asked_at: datetime | None) -> list[Any]:
@@ -284,7 +284,7 @@ class Store:
             ("ZRANGEBYSCORE", self.keys.open(part % SHARDS), first, last, "LIMIT", skip.get(part, 0), most)
             for parts, first, last in (
                 (range(SHARDS), "-inf", until),
-                (range(SHARDS, 2 * SHARDS), model.FIRST_NOTICE, model.FIRST_NOTICE + until),
+                (range(SHARDS, 2 * SHARDS), model.FIRST_ALERT, model.FIRST_ALERT + until),
             )
             for part in parts
         ]

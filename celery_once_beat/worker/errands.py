@@ -23,7 +23,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-from .turn import Telling, see_through
+from .turn import StoreRequest, see_through
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -40,8 +40,8 @@ class Errands:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._store: Store | None = None
-        self._waiting: queue.SimpleQueue[Telling | threading.Event] = queue.SimpleQueue()
-        self._now: Telling | None = None
+        self._waiting: queue.SimpleQueue[StoreRequest | threading.Event] = queue.SimpleQueue()
+        self._now: StoreRequest | None = None
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._given_up = False
@@ -56,7 +56,7 @@ class Errands:
         if self._waiting.qsize() >= _MOST:
             unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))
             return
-        self._waiting.put(Telling(lambda: send(self._own_store()), seconds, unrecorded))
+        self._waiting.put(StoreRequest(lambda: send(self._own_store()), seconds, unrecorded))
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="once-errands", daemon=True)
@@ -71,13 +71,13 @@ class Errands:
         if done.wait(seconds):
             return
         self._given_up = True
-        left: list[Telling | threading.Event | None] = [self._now]
+        left: list[StoreRequest | threading.Event | None] = [self._now]
         with contextlib.suppress(queue.Empty):
             while True:
                 left.append(self._waiting.get_nowait())
-        for telling in left:
-            if isinstance(telling, Telling):
-                telling.unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
+        for request in left:
+            if isinstance(request, StoreRequest):
+                request.unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
 
     def _own_store(self) -> Store:
         self._store = self._store or Store(Settings.from_app(self._app))
@@ -85,15 +85,15 @@ class Errands:
 
     def _run(self) -> None:
         while True:
-            telling = self._waiting.get()
-            if isinstance(telling, threading.Event):
-                telling.set()
+            request = self._waiting.get()
+            if isinstance(request, threading.Event):
+                request.set()
                 continue
-            self._now = telling
+            self._now = request
             try:
-                see_through(telling)
+                see_through(request)
             except Exception as exc:  # noqa: BLE001  # whatever becomes of one, the others are told
-                telling.unrecorded(OnceError(repr(exc)))
+                request.unrecorded(OnceError(repr(exc)))
             self._now = None
 
 

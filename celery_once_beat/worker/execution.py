@@ -150,7 +150,7 @@ class Execution(Turn):
             if not isinstance(reply, Buffered):
                 break
             self._call(reply)
-            self._tell_skipped(reply.skipped)
+            self._signal_skipped(reply.skipped)
             if not self._park(reply) and (reply.waits_for is not None or not self._enter(request, parked=True)):
                 raise Ignore("window waits")
         else:
@@ -178,7 +178,7 @@ class Execution(Turn):
             level = logging.ERROR if outcome.urgency else logging.INFO
             self.log(level, outcome.action, "is %s: %s", outcome.name, reply.why or outcome.meaning)
             signals.window_abandoned.send(sender=self.task, window=self.window, outcome=outcome.name)
-            self.tell_closed(outcome.name)
+            self.signal_closed(outcome.name)
             raise Ignore(f"window is {outcome.name}")
         reason = reason_of(reply)
         self.log(logging.INFO, "window_refused", "refused, this copy comes late: %s", reason)
@@ -199,7 +199,7 @@ class Execution(Turn):
 
     # -- windows that wait
 
-    def _tell_skipped(self, starts: Iterable[datetime]) -> None:
+    def _signal_skipped(self, starts: Iterable[datetime]) -> None:
         """Say which windows this begin has passed over."""
         for start in starts:
             skipped, outcome = replace(self.window, start=start, end=None), OUTCOMES["skipped"]
@@ -453,15 +453,15 @@ class Execution(Turn):
         """Hand the window over to its own retry number: the same message comes again, and nothing died."""
         if self.handed_over or self.lease is None:
             return
-        if not self._told:
-            self.tell(lambda: self._hand_over(self.retry, 0.0))
+        if not self._end_sent:
+            self.send_end(lambda: self._hand_over(self.retry, 0.0))
         if self.stale:
             self.end_stale()
 
     def hand_over(self, options: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
         try:
-            self.tell(lambda: self._hand_over(options["retries"], _delay(options)))
+            self.send_end(lambda: self._hand_over(options["retries"], _delay(options)))
         except BaseException:
             if self.handed_over:  # raised from outside: the retry goes out first
                 publish()

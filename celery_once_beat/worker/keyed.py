@@ -201,7 +201,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             return None
         if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
             return turn.end(error, self._again)  # asks nothing; a coroutine that is closed may not wait
-        turn.start_telling()
+        turn.start_end_timer()
         return await called(turn.store, partial(turn.end, error, self._again))
 
     def _enter(self, turn: _Turn | None, frame: FrameType) -> Window | None:
@@ -292,9 +292,9 @@ class _Turn(Turn):
             self.release()
         return recorded
 
-    def start_telling(self) -> None:
+    def start_end_timer(self) -> None:
         """Let the time count from now for which its end is told, however long that waits for a thread."""
-        self._left_to_tell()
+        self._seconds_to_record()
 
     def give_back(self) -> None:
         """Let the next caller begin at once: its body was cancelled. Asked again, it is answered alike."""

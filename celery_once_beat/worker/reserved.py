@@ -52,9 +52,9 @@ class Waiting:
     window: WindowKey
     retry: int
     length: float
-    told: bool = False
+    reported: bool = False
     #: When it is told the next time, by ``clock.steady``.
-    tell_at: float = 0.0
+    report_at: float = 0.0
 
 
 class Reserved:
@@ -111,10 +111,10 @@ class Reserved:
                 self._waiting[reference] = self._read(request, self._settings)
             else:
                 self._new.add(reference)
-        self._tell_all(steady())
+        self._report_all(steady())
         for reference, held in limited.items():
             each = self._waiting.get(reference)
-            if each is not None and each.tell_at == math.inf and isinstance(held, list):
+            if each is not None and each.report_at == math.inf and isinstance(held, list):
                 held[1] = 0
 
     def _limited(self) -> Iterator[tuple[ref[Any], Any]]:
@@ -124,24 +124,24 @@ class Reserved:
             for held in list(bucket.contents) if bucket else ():
                 yield ref(held[0]), held
 
-    def _tell_all(self, now: float) -> None:
-        waiting = [each for each in self._waiting.values() if each is not None and each.tell_at < math.inf]
-        waiting.sort(key=lambda each: not each.told)
-        due = [each for each in waiting[:_MOST] if each.tell_at <= now]
+    def _report_all(self, now: float) -> None:
+        waiting = [each for each in self._waiting.values() if each is not None and each.report_at < math.inf]
+        waiting.sort(key=lambda each: not each.reported)
+        due = [each for each in waiting[:_MOST] if each.report_at <= now]
         for place in range(0, len(due), _PIPELINE):
-            self._tell(due[place : place + _PIPELINE], now)
+            self._report(due[place : place + _PIPELINE], now)
         if not waiting:
             self._store.close()
 
-    def _tell(self, due: list[Waiting], now: float) -> None:
+    def _report(self, due: list[Waiting], now: float) -> None:
         replies = self._store.receive_many([(each.window, each.retry, each.length) for each in due])
         for each, reply in zip(due, replies, strict=True):
-            each.told = isinstance(reply, Confirmed)
+            each.reported = isinstance(reply, Confirmed)
             if isinstance(reply, OnceError):  # it isn't known whether it is a copy
                 logger.debug("once: %s", reply)
-                each.tell_at = now + _LOOK
+                each.report_at = now + _LOOK
             else:
-                each.tell_at = now + each.length / 3 if each.told else math.inf
+                each.report_at = now + each.length / 3 if each.reported else math.inf
 
 
 def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:

@@ -5,8 +5,8 @@ Who decides
 The store does, by the server's clock. A turn asks whether it may begin, and tells how it ended. In between it trusts
 its lease, counted from before the request was sent, and ``leases`` renews that.
 
-``begin`` and ``Telling.step`` are steps: each asks the store once and returns how many seconds to wait before it is
-called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's turn,
+``begin`` and ``StoreRequest.step`` are steps: each asks the store once and returns how many seconds to wait before it
+is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's turn,
 ``keyed`` that of ``once()``. In asyncio all of it runs in threads: ``awaited``.
 
 What each failure does
@@ -130,9 +130,9 @@ class Turn(ABC):
         #: What people are told of its failure.
         self._failure = ""
         #: Until when the store is told or asked, once the body has ended; by time.monotonic().
-        self._tell_until: float | None = None
+        self._record_until: float | None = None
         #: True also if the store couldn't be reached.
-        self._told = False
+        self._end_sent = False
         #: Nothing is left to do for the end.
         self._recorded = False
 
@@ -190,7 +190,7 @@ class Turn(ABC):
         if self._finish("done"):
             self._recorded = True  # before its signal: a receiver hears it once
             signals.window_succeeded.send(sender=self.sender, window=self.window)
-            self.tell_closed("done")
+            self.signal_closed("done")
 
     def fail(self, exc: BaseException, again_after: float | None) -> None:
         """Record that the body failed; with ``again_after`` the window may run again so many seconds later."""
@@ -199,9 +199,9 @@ class Turn(ABC):
             self._recorded = True
             failure = self._failure
             signals.window_failed.send(sender=self.sender, window=self.window, exception=exc, failure=failure)
-            self.tell_closed("failed")
+            self.signal_closed("failed")
 
-    def tell_closed(self, outcome: str) -> None:
+    def signal_closed(self, outcome: str) -> None:
         """Signal that the window has ended."""
         signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
@@ -213,9 +213,9 @@ class Turn(ABC):
         """
         if self.handed_over:
             return False
-        if not self._told:
-            self.tell(lambda: self._send_finish(outcome, again_after))
-        self._told = True
+        if not self._end_sent:
+            self.send_end(lambda: self._send_finish(outcome, again_after))
+        self._end_sent = True
         if self.stale:
             self.end_stale()
         if isinstance(self._answer, (Again, Finished)) and self._answer.called is not None:
@@ -235,17 +235,17 @@ class Turn(ABC):
         fence = self.lease.renewal.fence
         tracked, failure = self.window.tracked, self._failure
         self._answer = self.store.finish(Ending(self.key, self.owner, fence, outcome, again_after, tracked, failure))
-        self.stale, self._told = isinstance(self._answer, Stale), True
+        self.stale, self._end_sent = isinstance(self._answer, Stale), True
 
-    def tell(self, send: Callable[[], object]) -> None:
+    def send_end(self, send: Callable[[], object]) -> None:
         """Tell the store for as long as a lease."""
-        see_through(Telling(send, self._left_to_tell(), self.log_unrecorded))
+        see_through(StoreRequest(send, self._seconds_to_record(), self.log_unrecorded))
 
-    def _left_to_tell(self) -> float:
+    def _seconds_to_record(self) -> float:
         now = time.monotonic()
-        if self._tell_until is None:
-            self._tell_until = now + self.length
-        return max(self._tell_until - now, 0.0)
+        if self._record_until is None:
+            self._record_until = now + self.length
+        return max(self._record_until - now, 0.0)
 
     def check_lease(self) -> None:
         """Ask the store whether another has begun, unless the lease is certainly held, and will be for long enough.
@@ -264,7 +264,7 @@ class Turn(ABC):
             else:
                 lease.sent = sent
 
-        see_through(Telling(ask, self._left_to_tell(), lambda _: None))
+        see_through(StoreRequest(ask, self._seconds_to_record(), lambda _: None))
 
     def end_stale(self) -> None:
         """Another has begun: say so, and record nothing."""
@@ -299,10 +299,10 @@ def wait_for(step: Callable[[], float | None]) -> None:
         time.sleep(seconds)
 
 
-class Telling:
-    """Tells the store how an execution ended, and tries again for ``seconds``: a lost end costs another execution.
+class StoreRequest:
+    """A request to the store that is sent again for ``seconds``: a lost end costs another execution.
 
-    If it can't be told, ``unrecorded`` gets the error, at once for a foreign key or a newer version.
+    If the store doesn't answer by then, ``unrecorded`` gets the error: at once for a foreign key or a newer version.
     """
 
     def __init__(self, send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
@@ -312,7 +312,7 @@ class Telling:
         self._pause = 0.1
 
     def step(self) -> float | None:
-        """Tell it once; a step."""
+        """Send it once; a step."""
         try:
             self._send()
         except OnceError as exc:
@@ -324,7 +324,7 @@ class Telling:
         return None
 
 
-def see_through(telling: Telling) -> None:
+def see_through(request: StoreRequest) -> None:
     """Call its step until it is settled. An exception raised from outside meanwhile goes on then.
 
     A second exception from outside goes on at once.
@@ -336,7 +336,7 @@ def see_through(telling: Telling) -> None:
             try:
                 if seconds:
                     time.sleep(seconds)
-                seconds = telling.step()
+                seconds = request.step()
             except BaseException as exc:
                 if raised is not None:
                     raise

@@ -291,8 +291,8 @@ def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
         shop.wait_loaded("x")
     for beat in beats:
         shop.stand_still(beat)
-    notices = 2.0  # a beat that stood still for fewer seconds goes on as if it hadn't
-    window = datetime.fromtimestamp(((utcnow().timestamp() + notices) // 3 + 1) * 3, timezone.utc)
+    alerts = 2.0  # a beat that stood still for fewer seconds goes on as if it hadn't
+    window = datetime.fromtimestamp(((utcnow().timestamp() + alerts) // 3 + 1) * 3, timezone.utc)
     wait_until(lambda: utcnow() > window + 0.5 * SECOND, "a window has passed", 10)
     edited = utcnow()
     shop.orm(_ACTS[edit])

@@ -25,6 +25,7 @@ from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import (
     MOST_WAITING,
     Again,
+    Alert,
     BeatReport,
     Begun,
     Buffered,
@@ -39,7 +40,6 @@ from celery_once_beat.store.model import (
     Full,
     HandedOver,
     LoadRequest,
-    Notice,
     Parked,
     Published,
     Stale,
@@ -637,7 +637,7 @@ def test_for_what_each_waits(make: Any) -> None:
             if each.state == "buffered"
         }
         for number, what in said.items():
-            tell = tick.store.tell_many("beat", [(Notice(tick.window(number), "late"), True)])[0]
+            tell = tick.store.take_alerts("beat", [(Alert(tick.window(number), "late"), True)])[0]
             assert (numbers[tell.waits_for] if tell.waits_for else tell.limit or None) == what, number
         return said
 

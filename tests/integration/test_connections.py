@@ -24,15 +24,15 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainW
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Lookup, Order
 from celery_once_beat.store.model import (
+    Alert,
+    AlertDetails,
     Begun,
     Buffered,
     Called,
     Claimed,
     Finished,
     Loaded,
-    Notice,
     Parked,
-    Tell,
 )
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
@@ -415,10 +415,10 @@ def test_being_told_needs_no_more_rights(any_server: RedisServer) -> None:
     fence = stage.begin("A").fence
     assert stage.store.finish(Ending(stage.window, "A", fence, "failed")) == Finished()
     for kind in ("ended", "paused"):
-        notice = Notice(stage.window, kind)
-        said = stage.store.tell_many("beat-1", [(notice, True)])[0]
-        assert isinstance(said, Tell)
-        assert stage.store.told(notice, said.turn)
+        alert = Alert(stage.window, kind)
+        said = stage.store.take_alerts("beat-1", [(alert, True)])[0]
+        assert isinstance(said, AlertDetails)
+        assert stage.store.confirm_alert(alert, said.turn)
     stage.close()
 
 

@@ -162,8 +162,8 @@ def test_what_is_to_be_said_hides_nothing(beat: Beat) -> None:
     windows = beat.claim("a", 250, deadline=1.0)
     overdue = beat.recovery.look(REPORT)
     assert overdue == windows[:100]
-    assert len(beat.recovery.notices) == 100
-    (known,) = {notice.kind for notice in beat.recovery.notices}
+    assert len(beat.recovery.alerts) == 100
+    (known,) = {alert.kind for alert in beat.recovery.alerts}
     assert known == "late"
     assert beat.recovery.look(REPORT) == windows[100:200], "nobody moved the first"
 

@@ -139,7 +139,7 @@ class Worker:
         state.reserved_requests.add(request)
         return request
 
-    def told(self) -> set[int]:
+    def reported(self) -> set[int]:
         """The windows whose deadline is a lease away, once the worker has looked."""
         self.reserved.look()
         near = set()
@@ -170,11 +170,11 @@ def worker(redis_url: str) -> Iterator[Worker]:
 def test_what_begins_soon_is_never_told(worker: Worker) -> None:
     """Only what waits at two looks; and never what a pool has begun, or what has no window."""
     waits, soon, _foreign = worker.receive(1), worker.receive(2), worker.receive(0)
-    assert worker.told() == set()
+    assert worker.reported() == set()
     soon.time_start = 1.0
-    assert worker.told() == {1}
+    assert worker.reported() == {1}
     waits.time_start = 1.0
-    assert worker.told() == {1}
+    assert worker.reported() == {1}
 
 
 def test_it_is_told_again_before_it_is_overdue(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +182,8 @@ def test_it_is_told_again_before_it_is_overdue(worker: Worker, monkeypatch: pyte
     now = [0.0]
     monkeypatch.setattr(reserved, "steady", lambda: now[0])
     request = worker.receive(1)
-    assert worker.told() == set()
-    assert worker.told() == {1}
+    assert worker.reported() == set()
+    assert worker.reported() == {1}
 
     def moves() -> bool:
         worker.stage.start = nth(1)
@@ -219,10 +219,10 @@ def test_there_is_an_upper_limit(worker: Worker, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(reserved, "_MOST", 2)
     monkeypatch.setattr(reserved, "_PIPELINE", 1)
     requests = {number: worker.receive(number) for number in (1, 2)}
-    worker.told()
-    assert worker.told() == {1, 2}
+    worker.reported()
+    assert worker.reported() == {1, 2}
     requests[3] = worker.receive(3)
-    worker.told()
-    assert worker.told() == {1, 2}
+    worker.reported()
+    assert worker.reported() == {1, 2}
     requests.pop(1).time_start = 1.0
-    assert worker.told() == {1, 2, 3}
+    assert worker.reported() == {1, 2, 3}

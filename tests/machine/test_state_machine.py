@@ -14,8 +14,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
+from machine.alerts import TOLD, NoticeRules
 from machine.beats import Job
-from machine.notices import TOLD, NoticeRules
 from machine.rules import START_TIMEOUT, entries, maybe, nothing, rarely, several
 from machine.waiting import OVERLAPS, WaitingRules, WaitingWorld
 from machine.workers import WorkerRules

@@ -74,7 +74,7 @@ class Books:
     accounts: dict[str, EntryAccount | None]
     open: set[WindowKey]
     #: What is to be said, each with when it is due, server ms.
-    notices: dict[r.Notice, float]
+    alerts: dict[r.Alert, float]
 
     def total(self, entry: str) -> Counter[str]:
         account = self.accounts[entry]
@@ -237,7 +237,7 @@ class World:
                 pipe.hgetall(self.store.entry_key(entry))
                 pipe.zrange(self.open_key(entry), 0, -1, withscores=True)
             raw = pipe.execute()
-        accounts, open_windows, notices = {}, set(), {}
+        accounts, open_windows, alerts = {}, set(), {}
         for entry, fields, members in zip(ENTRIES, raw[::2], raw[1::2], strict=True):
             account = read_account(entry, fields)
             assert not isinstance(account, OnceError), account
@@ -245,12 +245,12 @@ class World:
             found = read_members([member for member, _ in members])
             for each, (member, at) in zip(found, members, strict=True):
                 assert each is not None, member
-                if isinstance(each, r.Notice):
-                    notices[each] = at - r.FIRST_NOTICE
+                if isinstance(each, r.Alert):
+                    alerts[each] = at - r.FIRST_ALERT
                 else:
                     open_windows.add(each)
                 assert member.startswith(f"{entry}@"), member
-        return Books(accounts, open_windows, notices)
+        return Books(accounts, open_windows, alerts)
 
     def open_key(self, entry: str) -> str:
         return self.store.keys.open(self.store.shard_of(entry))

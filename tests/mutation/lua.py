@@ -28,8 +28,8 @@ __all__ = ("TESTS", "Lua", "mutants")
 #: try random orders of steps: each takes half a minute, and every mutant that survives would meet them.
 TESTS = [
     f"tests/integration/test_{name}.py" for name in (
-        "store_verbs", "buffers", "limits", "notices", "unconsumed", "definition_verbs", "garbage", "times", "lookup",
-        "exchanges", "keyed", "view", "waiting", "execution_steps", "recovery", "claiming", "defined",
+        "store_verbs", "buffers", "limits", "alert_verbs", "unconsumed", "definition_verbs", "garbage", "times",
+        "lookup", "exchanges", "keyed", "view", "waiting", "execution_steps", "recovery", "claiming", "defined",
         "execution_garbage", "overlap", "failure_words", "costs",
     )
 ]  # fmt: skip

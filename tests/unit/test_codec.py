@@ -225,8 +225,8 @@ def test_an_outcome_is_a_word(word: str) -> None:
     ("member", "expected"),
     [
         (f"a@b@{A}", WINDOW),
-        (f"a@b@{A}!late", m.Notice(WINDOW, "late")),
-        (f"a!b@{A}!ended", m.Notice(WindowKey("a!b", AT), "ended")),
+        (f"a@b@{A}!late", m.Alert(WINDOW, "late")),
+        (f"a!b@{A}!ended", m.Alert(WindowKey("a!b", AT), "ended")),
         (f"a@b@{A}!other", None),
         (f"a@b#{A}", None),
         (f"@{A}", None),

@@ -9,7 +9,7 @@ import pytest
 
 from celery_once_beat.beat.reasons import end_words, why_late
 from celery_once_beat.outcomes import OUTCOMES, STATES
-from celery_once_beat.store import OpenWindow, Tell
+from celery_once_beat.store import AlertDetails, OpenWindow
 from celery_once_beat.store.model import Ended
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 987_654, tzinfo=timezone.utc)
@@ -34,50 +34,60 @@ UNBEGUN = f"claimed at {AT}, and no worker has begun it"
 
 
 REASONS = [
-    (Tell(), "published", "nothing more is known of it"),
-    (Tell(open=BEGUN, run="running"), "running", f"running since {AT}"),
-    (Tell(open=OWNED, run="running"), "running", f"running since {AT} on celery@host-7, attempt 2"),
-    (Tell(open=BEGUN, run="waiting", retry=2), "waiting", "waits for retry 2"),
-    (Tell(open=BEGUN, run="waiting", retry=2, failure="Boom: 1"), "waiting", "waits for retry 2, after Boom: 1"),
-    (Tell(open=BEGUN, deadline=NOW + MINUTE), "running", f"began {AT}, {DEAD}"),
-    (Tell(open=BEGUN), "running", f"began {AT}, {DEAD}"),
-    (Tell(open=BEGUN, deadline=NOW), "overdue", f"began {AT}, {DEAD}"),
-    (Tell(open=BACK, deadline=NOW + MINUTE), "waiting", f"runs again by {LATER}, began {AT}"),
-    (Tell(open=BACK, deadline=NOW, failure="Boom"), "overdue", f"is to run again, began {AT}, after Boom"),
-    (Tell(open=BACK), "waiting", f"is to run again, began {AT}"),
-    (Tell(open=NEW, deadline=NOW + MINUTE), "published", UNBEGUN),
-    (Tell(open=NEW, deadline=NOW - MINUTE), "overdue", UNBEGUN),
-    (Tell(open=NEW, unconsumed=True), "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
-    (Tell(ended=Ended("failed", NOW, 2, "Boom")), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
+    (AlertDetails(), "published", "nothing more is known of it"),
+    (AlertDetails(open=BEGUN, run="running"), "running", f"running since {AT}"),
+    (AlertDetails(open=OWNED, run="running"), "running", f"running since {AT} on celery@host-7, attempt 2"),
+    (AlertDetails(open=BEGUN, run="waiting", retry=2), "waiting", "waits for retry 2"),
     (
-        Tell(open=an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
+        AlertDetails(open=BEGUN, run="waiting", retry=2, failure="Boom: 1"),
+        "waiting",
+        "waits for retry 2, after Boom: 1",
+    ),
+    (AlertDetails(open=BEGUN, deadline=NOW + MINUTE), "running", f"began {AT}, {DEAD}"),
+    (AlertDetails(open=BEGUN), "running", f"began {AT}, {DEAD}"),
+    (AlertDetails(open=BEGUN, deadline=NOW), "overdue", f"began {AT}, {DEAD}"),
+    (AlertDetails(open=BACK, deadline=NOW + MINUTE), "waiting", f"runs again by {LATER}, began {AT}"),
+    (AlertDetails(open=BACK, deadline=NOW, failure="Boom"), "overdue", f"is to run again, began {AT}, after Boom"),
+    (AlertDetails(open=BACK), "waiting", f"is to run again, began {AT}"),
+    (AlertDetails(open=NEW, deadline=NOW + MINUTE), "published", UNBEGUN),
+    (AlertDetails(open=NEW, deadline=NOW - MINUTE), "overdue", UNBEGUN),
+    (AlertDetails(open=NEW, unconsumed=True), "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
+    (AlertDetails(ended=Ended("failed", NOW, 2, "Boom")), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
+    (
+        AlertDetails(open=an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        Tell(open=an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
+        AlertDetails(open=an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        Tell(open=an_open(waits="turn"), run="waiting", retry=0, waits_for=NOW - 2 * MINUTE),
+        AlertDetails(open=an_open(waits="turn"), run="waiting", retry=0, waits_for=NOW - 2 * MINUTE),
         "buffered",
         f"waits for the window of {AT}",
     ),
-    (Tell(open=an_open(waits="turn")), "buffered", "it is its turn, and no worker has begun it"),
+    (AlertDetails(open=an_open(waits="turn")), "buffered", "it is its turn, and no worker has begun it"),
     (
-        Tell(open=an_open(waits="turn"), unconsumed=True),
+        AlertDetails(open=an_open(waits="turn"), unconsumed=True),
         "buffered",
         "it is its turn, and no worker has begun it: no worker consumes the queue 'night'",
     ),
-    (Tell(open=an_open(waits="place"), limit="reports"), "buffered", "waits for a place of the limit 'reports'"),
     (
-        Tell(open=an_open(waits="place"), limit="reports", paused=True, paused_by="ann", paused_for="no\nthanks"),
+        AlertDetails(open=an_open(waits="place"), limit="reports"),
+        "buffered",
+        "waits for a place of the limit 'reports'",
+    ),
+    (
+        AlertDetails(
+            open=an_open(waits="place"), limit="reports", paused=True, paused_by="ann", paused_for="no\nthanks"
+        ),
         "buffered",
         "waits for a place of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
     ),
     (
-        Tell(ended=Ended("skipped", NOW, 0, "1000 windows of its entry wait already")),
+        AlertDetails(ended=Ended("skipped", NOW, 0, "1000 windows of its entry wait already")),
         "skipped",
         "skipped at 2026-01-01T12:00:00Z: 1000 windows of its entry wait already",
     ),
@@ -85,13 +95,13 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("tell", "state", "why"), REASONS)
-def test_each_state_of_a_window(tell: Tell, state: str, why: str) -> None:
+def test_each_state_of_a_window(tell: AlertDetails, state: str, why: str) -> None:
     """What holds a window up is said in one sentence, with times that people read."""
     assert why_late(tell, "night", NOW) == (state, why)
 
 
 @pytest.mark.parametrize(("tell", "state", "why"), REASONS)
-def test_a_reason_is_one_line_of_a_known_state(tell: Tell, state: str, why: str) -> None:
+def test_a_reason_is_one_line_of_a_known_state(tell: AlertDetails, state: str, why: str) -> None:
     """Also where the queue isn't known."""
     found, text = why_late(tell, None, NOW)
     assert found == state
@@ -102,7 +112,7 @@ def test_a_reason_is_one_line_of_a_known_state(tell: Tell, state: str, why: str)
 
 def test_a_queue_that_is_not_known() -> None:
     """Nothing is made up of it."""
-    assert why_late(Tell(open=NEW, unconsumed=True), None, NOW)[1] == f"{UNBEGUN}: no worker consumes its queue"
+    assert why_late(AlertDetails(open=NEW, unconsumed=True), None, NOW)[1] == f"{UNBEGUN}: no worker consumes its queue"
 
 
 @pytest.mark.parametrize(
@@ -116,23 +126,23 @@ def test_a_queue_that_is_not_known() -> None:
 )
 def test_a_paused_entry(said: dict[str, str], words: str) -> None:
     """Who paused it and why is behind the reason, without what would move a terminal; not where the window ended."""
-    tell = Tell(open=BEGUN, run="running", paused=True, **said)
+    tell = AlertDetails(open=BEGUN, run="running", paused=True, **said)
     assert why_late(tell, None, NOW) == ("running", f"running since {AT}{words}")
-    ended = Tell(ended=Ended("failed", NOW, 1, "Boom"), paused=True, **said)
+    ended = AlertDetails(ended=Ended("failed", NOW, 1, "Boom"), paused=True, **said)
     assert "paused" not in why_late(ended, None, NOW)[1]
 
 
 @pytest.mark.parametrize(
     ("tell", "words"),
     [
-        (Tell(ended=Ended("failed", NOW, 1, "of its end")), "of its end"),
-        (Tell(ended=Ended("failed", NOW, 1, "of its end"), failure="of before"), "of its end"),
-        (Tell(ended=Ended("failed", NOW, 1), failure="of before"), "of before"),
-        (Tell(ended=Ended("missed", NOW, 0)), OUTCOMES["missed"].meaning),
-        (Tell(ended=Ended("mislaid", NOW, 0)), "mislaid"),
+        (AlertDetails(ended=Ended("failed", NOW, 1, "of its end")), "of its end"),
+        (AlertDetails(ended=Ended("failed", NOW, 1, "of its end"), failure="of before"), "of its end"),
+        (AlertDetails(ended=Ended("failed", NOW, 1), failure="of before"), "of before"),
+        (AlertDetails(ended=Ended("missed", NOW, 0)), OUTCOMES["missed"].meaning),
+        (AlertDetails(ended=Ended("mislaid", NOW, 0)), "mislaid"),
     ],
 )
-def test_how_it_ended(tell: Tell, words: str) -> None:
+def test_how_it_ended(tell: AlertDetails, words: str) -> None:
     """What its failure said goes first; an outcome of a newer version is its name."""
     assert end_words(tell) == words
 
@@ -140,10 +150,10 @@ def test_how_it_ended(tell: Tell, words: str) -> None:
 def test_what_others_wrote_is_one_line() -> None:
     """A failure's text and a worker's name can't do anything to a terminal, and a name is cut."""
     long = an_open(begun=True, owner=f"{'h' * 300}:1:a")
-    assert why_late(Tell(open=long, run="running"), None, NOW)[1].endswith(f" on {'h' * 200}")
+    assert why_late(AlertDetails(open=long, run="running"), None, NOW)[1].endswith(f" on {'h' * 200}")
     odd = an_open(begun=True, owner="a\x07b:1:a")
-    assert why_late(Tell(open=odd, run="running"), None, NOW)[1].endswith(r" on 'a\x07b'")
-    ended = Tell(ended=Ended("failed", NOW, 1, "one\ntwo"))
+    assert why_late(AlertDetails(open=odd, run="running"), None, NOW)[1].endswith(r" on 'a\x07b'")
+    ended = AlertDetails(ended=Ended("failed", NOW, 1, "one\ntwo"))
     assert why_late(ended, None, NOW)[1].endswith(r": 'one\ntwo'")
-    failed = Tell(open=BEGUN, run="waiting", retry=1, failure="one\ntwo")
+    failed = AlertDetails(open=BEGUN, run="waiting", retry=1, failure="one\ntwo")
     assert why_late(failed, None, NOW)[1].endswith(r", after 'one\ntwo'")

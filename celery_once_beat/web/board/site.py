@@ -215,7 +215,7 @@ class _News(Response):
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Send until the viewer goes."""
         self._feed.viewers += 1
-        tasks = [asyncio.create_task(self._tell(send)), asyncio.create_task(_gone(receive))]
+        tasks = [asyncio.create_task(self._send_news(send)), asyncio.create_task(_gone(receive))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -224,7 +224,7 @@ class _News(Response):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, send: Send) -> None:
+    async def _send_news(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for text in self._news:
             if self._closing():

@@ -31,8 +31,8 @@ class Telling:
     """What a beat has taken and is to say."""
 
     beat: str
-    notice: r.Notice
-    reply: r.Tell
+    alert: r.Alert
+    reply: r.AlertDetails
     #: Until then no other beat says it.
     until: datetime
 
@@ -42,8 +42,8 @@ class NoticeRules(BeatRules):
 
     telling: list[Telling]
     #: How often each was said, and how often more than once was excused.
-    said: Counter[tuple[r.Notice, datetime | None]]
-    excused: Counter[tuple[r.Notice, datetime | None]]
+    said: Counter[tuple[r.Alert, datetime | None]]
+    excused: Counter[tuple[r.Alert, datetime | None]]
 
     def begin_telling(self) -> None:
         self.telling, self.said, self.excused = [], Counter(), Counter()
@@ -54,18 +54,18 @@ class NoticeRules(BeatRules):
 
     def tell_by(self, beat: Beat, *, twice: bool = False) -> None:
         world, now = self.world, self.world.time
-        due = [notice for notice, at in world.books.notices.items() if at <= now.timestamp() * 1000]
+        due = [alert for alert, at in world.books.alerts.items() if at <= now.timestamp() * 1000]
         due.sort(key=lambda each: (astuple(each.window), each.kind))
         if not due:
             return
 
         def send():
-            return world.store.tell_many(beat.name, [(notice, True) for notice in due])
+            return world.store.take_alerts(beat.name, [(alert, True) for alert in due])
 
         until = now + timedelta(seconds=world.store.settings.publish_timeout)
-        for notice, reply in zip(due, world.ask("tell", send, nothing, twice=twice), strict=True):
-            if isinstance(reply, r.Tell):
-                self.telling.append(Telling(beat.name, notice, reply, until))
+        for alert, reply in zip(due, world.ask("tell", send, nothing, twice=twice), strict=True):
+            if isinstance(reply, r.AlertDetails):
+                self.telling.append(Telling(beat.name, alert, reply, until))
 
     @precondition(lambda self: self.telling)
     @rule(which=several, dies=rarely, twice=maybe)
@@ -76,13 +76,15 @@ class NoticeRules(BeatRules):
         for telling in told:
             self.telling.remove(telling)
             ended = telling.reply.ended
-            what = telling.notice, ended.at if ended and telling.notice.kind == "ended" else None
+            what = telling.alert, ended.at if ended and telling.alert.kind == "ended" else None
             self.said[what] += 1
             # Who slept says it beside another beat; what the store isn't told is said again.
             self.excused[what] += dies or self.world.time >= telling.until
         if told and not dies:
-            said = [(telling.notice, telling.reply.turn) for telling in told]
-            self.world.ask("told", lambda: [self.world.store.told(*each) for each in said], nothing, twice=twice)
+            said = [(telling.alert, telling.reply.turn) for telling in told]
+            self.world.ask(
+                "told", lambda: [self.world.store.confirm_alert(*each) for each in said], nothing, twice=twice
+            )
 
     @precondition(lambda self: self.telling)
     @rule(which=several)
@@ -104,12 +106,12 @@ class NoticeRules(BeatRules):
     def tell_all(self, beat: Beat) -> None:
         """One beat lives: all is said that is owed, and nothing is left of it."""
         world = self.world
-        while world.books.notices:
-            world.pass_time(max(max(world.books.notices.values()) / 1000 - world.time.timestamp(), 0.1))
+        while world.books.alerts:
+            world.pass_time(max(max(world.books.alerts.values()) / 1000 - world.time.timestamp(), 0.1))
             self.tell_due(beat)
         if world.lossy or not self.told:
             return
-        told = {notice.window for notice, at in self.said if notice.kind == "ended" and at is not None}
+        told = {alert.window for alert, at in self.said if alert.kind == "ended" and at is not None}
         owed = {window for window in world.owed if window.entry == "tracked"}
         assert owed <= told, f"nobody was told of {owed - told}"
         left = {name for name in world.client.hkeys(world.store.entry_key("tracked")) if name[:2] in ("e:", "n:")}
@@ -125,4 +127,4 @@ class NoticeRules(BeatRules):
         for window in failed:
             ends = [end for (ended, _), ends in self.world.closings.items() if ended == window for end in ends]
             assert FAILED_AS & {*ends}, f"{window} has paused {entry}, and it ended as {ends}"
-        assert self.said[r.Notice(failed[-1], "paused"), None], self.said
+        assert self.said[r.Alert(failed[-1], "paused"), None], self.said

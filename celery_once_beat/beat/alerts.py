@@ -1,11 +1,11 @@
-"""What is said once of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
+"""Alerts, sent once for a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
 
-The store keeps each as a notice that becomes due (``store/lua/pieces/notices.lua``). A beat's look finds it. The beat
+The store keeps each as a notice that becomes due (``store/lua/pieces/alerts.lua``). A beat's look finds it. The beat
 takes it, says it, and then tells the store that it is said:
 
-- it dies or sleeps before it says it: after ``publish_timeout`` any beat does;
-- it dies after it, and before ``told``: the same, so it is said twice. The task of ``on_failure`` has the same id;
-- the reply to ``tell`` or ``told`` is lost: that is sent again, and answers the same.
+- it dies or sleeps before it sends it: after ``publish_timeout`` any beat does;
+- it dies after it, and before it confirms: the same, so it is sent twice. The task of ``on_failure`` has the same id;
+- the reply to ``details`` or ``told`` is lost: that is sent again, and answers the same.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import Forgotten, Notice, Order, Published, Store, Tell
-from celery_once_beat.windows import Window, WindowKey, format_instant, told_id
+from celery_once_beat.store import Alert, AlertDetails, Forgotten, Order, Published, Store
+from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 
 from .entries import BeatEntry, Entries
 from .guard import guard
@@ -32,14 +32,14 @@ from .server_clock import ServerClock
 
 logger = guarded(get_logger(__name__))
 
-#: Notices that are taken together; each has to be said before ``publish_timeout`` is over.
+#: Alerts that are taken together; each has to be sent before ``publish_timeout`` is over.
 _SLICE = 10
 #: Sends a task by name, with its arguments and its id. Returns what became of the message, and why it wasn't sent.
 Send = Callable[[str, Mapping[str, Any], str], tuple[Published, str]]
 
 
-class Notices:
-    """Says what one beat's look has found."""
+class Alerts:
+    """Sends the alerts that one beat's sweep has found."""
 
     def __init__(
         self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, send: Send
@@ -56,42 +56,42 @@ class Notices:
         #: By task: until when (``clock.steady``) it isn't tried, since the broker refused it, or may have.
         self._refused: dict[str, float] = {}
 
-    def say(
-        self, found: Sequence[Notice], entries: Mapping[WindowKey, BeatEntry | None], *, broker: Callable[[], bool]
+    def send_due(
+        self, found: Sequence[Alert], entries: Mapping[WindowKey, BeatEntry | None], *, broker: Callable[[], bool]
     ) -> list[WindowKey]:
-        """Say what a look has found, as much as there is time for.
+        """Send what a sweep has found, as much as there is time for.
 
         ``entries`` has None where this beat has no such entry. ``broker``: whether it answers; a task is to be sent.
-        Returns the windows whose notices were moved. Raises StoreUnavailableError.
+        Returns the windows whose alerts were moved. Raises StoreUnavailableError.
         """
-        known = [notice for notice in found if notice.window in entries]
-        if any(notice.kind == "ended" for notice in known) and not broker():
-            known = [notice for notice in known if notice.kind != "ended"]
+        known = [alert for alert in found if alert.window in entries]
+        if any(alert.kind == "ended" for alert in known) and not broker():
+            known = [alert for alert in known if alert.kind != "ended"]
         until = steady() + min(self._store.settings.publish_timeout / 2, BEAT_TTL / 3)
         moved: list[WindowKey] = []
         for position in range(0, len(known), _SLICE):
             asked = [
-                (notice, _tells(notice, entries[notice.window]))
-                for notice in known[position : position + _SLICE]
-                if not self._is_refused(notice, entries[notice.window])
+                (alert, _can_send(alert, entries[alert.window]))
+                for alert in known[position : position + _SLICE]
+                if not self._is_refused(alert, entries[alert.window])
             ]
-            for (notice, _), reply in zip(asked, self._store.tell_many(self._beat, asked), strict=True):
+            for (alert, _), reply in zip(asked, self._store.take_alerts(self._beat, asked), strict=True):
                 if steady() > until:
                     return moved
                 if isinstance(reply, StoreUnavailableError):
                     raise reply
                 if isinstance(reply, OnceError):
-                    self._log_once(str(reply), about("window_unreadable", notice.window, owner=self._beat))
-                elif isinstance(reply, (Tell, Forgotten)):
-                    moved.append(notice.window)
-                    entry = entries[notice.window]
-                    if isinstance(reply, Tell) and entry is not None and not self._is_refused(notice, entry):
-                        self._try(notice.window, partial(self._say_and_tell, notice, entry, reply))
+                    self._log_once(str(reply), about("window_unreadable", alert.window, owner=self._beat))
+                elif isinstance(reply, (AlertDetails, Forgotten)):
+                    moved.append(alert.window)
+                    entry = entries[alert.window]
+                    if isinstance(reply, AlertDetails) and entry is not None and not self._is_refused(alert, entry):
+                        self._try(alert.window, partial(self._send_and_confirm, alert, entry, reply))
         return moved
 
-    def _is_refused(self, notice: Notice, entry: BeatEntry | None) -> bool:
+    def _is_refused(self, alert: Alert, entry: BeatEntry | None) -> bool:
         """Whether the broker has just refused the task that it takes: each try may cost a connection."""
-        task = entry.policy.on_failure if entry is not None and notice.kind == "ended" else None
+        task = entry.policy.on_failure if entry is not None and alert.kind == "ended" else None
         return task is not None and steady() < self._refused.get(task, 0.0)
 
     def _try(self, window: WindowKey, step: Callable[[], object]) -> None:
@@ -100,24 +100,24 @@ class Notices:
         with guard(lambda why: self._log_once(why, extra), timed=False, asks=True):
             step()
 
-    def _say_and_tell(self, notice: Notice, entry: BeatEntry, tell: Tell) -> None:
-        if self._say(notice, entry, tell):
-            self._store.told(notice, tell.turn)
+    def _send_and_confirm(self, alert: Alert, entry: BeatEntry, details: AlertDetails) -> None:
+        if self._send_one(alert, entry, details):
+            self._store.confirm_alert(alert, details.turn)
 
-    def _say(self, notice: Notice, entry: BeatEntry, tell: Tell) -> bool:
-        """Say one notice; returns False where it is to be said again later."""
-        window = Window(notice.window.entry, notice.window.start, None)
-        match notice.kind:
+    def _send_one(self, alert: Alert, entry: BeatEntry, details: AlertDetails) -> bool:
+        """Send one alert; returns False where it is to be sent again later."""
+        window = Window(alert.window.entry, alert.window.start, None)
+        match alert.kind:
             case "late":
-                self._say_late(entry, window, tell)
+                self._send_late(entry, window, details)
             case "paused":
-                self._say_paused(entry, window, tell)
+                self._send_paused(entry, window, details)
             case _:
-                return self._say_ended(entry, window, tell)
+                return self._send_ended(entry, window, details)
         return True
 
-    def _say_late(self, entry: BeatEntry, window: Window, tell: Tell) -> None:
-        state, why = why_late(tell, self._entries.queue(entry), self._clock.now())
+    def _send_late(self, entry: BeatEntry, window: Window, details: AlertDetails) -> None:
+        state, why = why_late(details, self._entries.queue(entry), self._clock.now())
         logger.error(
             "once: window %s of %r is late: %s",
             format_instant(window.start),
@@ -127,14 +127,14 @@ class Notices:
         )
         signals.window_late.send(sender=self._sender, window=window, state=state, why=why)
 
-    def _say_paused(self, entry: BeatEntry, window: Window, tell: Tell) -> None:
-        note, key = tell.paused_for, WindowKey(window.entry, window.start)
+    def _send_paused(self, entry: BeatEntry, window: Window, details: AlertDetails) -> None:
+        note, key = details.paused_for, WindowKey(window.entry, window.start)
         if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
-            words = json.dumps({"by": tell.paused_by, "note": note})
+            words = json.dumps({"by": details.paused_by, "note": note})
             pause = partial(self._store.set_paused, entry.name, words, paused=True, only_still=True)
             self._try(key, pause)
-        call = told_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
-        order = Order("pause", window.entry, tell.paused_by, note, format_instant(window.start))
+        call = alert_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
+        order = Order("pause", window.entry, details.paused_by, note, format_instant(window.start))
         self._try(key, partial(self._store.note, order, call))
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
@@ -144,17 +144,17 @@ class Notices:
         )
         signals.entry_paused.send(sender=self._sender, window=window, note=note)
 
-    def _say_ended(self, entry: BeatEntry, window: Window, tell: Tell) -> bool:
-        task, ended = entry.policy.on_failure, tell.ended
-        assert task is not None, "else it is another beat's to say"
+    def _send_ended(self, entry: BeatEntry, window: Window, details: AlertDetails) -> bool:
+        task, ended = entry.policy.on_failure, details.ended
+        assert task is not None, "else it is another beat's to send"
         assert ended is not None, "else there is nothing to say"
         kwargs = {
             "entry": window.entry,
             "start": format_instant(window.start),
             "outcome": ended.outcome,
-            "error": end_words(tell),
+            "error": end_words(details),
         }
-        sent_as = told_id(self._store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
+        sent_as = alert_id(self._store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
         published, why = self._send(task, kwargs, sent_as)
         extra = about("on_failure_unsendable", window, task=task, owner=self._beat)
         if published == Published.IMPOSSIBLE:
@@ -181,6 +181,6 @@ class Notices:
             logger.error("once: %s", text, extra=extra)
 
 
-def _tells(notice: Notice, entry: BeatEntry | None) -> bool:
-    """Whether this beat can say it: its schedule has the entry, and for an end the entry's ``on_failure``."""
-    return entry is not None and (notice.kind != "ended" or entry.policy.on_failure is not None)
+def _can_send(alert: Alert, entry: BeatEntry | None) -> bool:
+    """Whether this beat can send it: its schedule has the entry, and for an end the entry's ``on_failure``."""
+    return entry is not None and (alert.kind != "ended" or entry.policy.on_failure is not None)

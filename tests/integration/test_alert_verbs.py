@@ -12,14 +12,14 @@ from celery_once_beat.errors import StoreDataError
 from celery_once_beat.store import Ending
 from celery_once_beat.store.codec import read_members
 from celery_once_beat.store.model import (
-    FIRST_NOTICE,
+    FIRST_ALERT,
+    Alert,
+    AlertDetails,
     Closed,
     Ended,
     Finished,
     Forgotten,
-    Notice,
     Paused,
-    Tell,
     Unchanged,
 )
 from celery_once_beat.windows import format_instant
@@ -35,15 +35,15 @@ def stage(any_url: str) -> Iterator[Stage]:
     stage.close()
 
 
-def notices(stage: Stage) -> dict[str, int]:
+def alerts(stage: Stage) -> dict[str, int]:
     """The notices there are: kind → when it is due, server ms."""
     found = stage.raw.zrange(stage.open_key, 0, -1, withscores=True)
-    read = {member: (notice, int(score)) for (member, score) in found for notice in read_members([member])}
-    return {notice.kind: at - FIRST_NOTICE for notice, at in read.values() if isinstance(notice, Notice)}
+    read = {member: (alert, int(score)) for (member, score) in found for alert in read_members([member])}
+    return {alert.kind: at - FIRST_ALERT for alert, at in read.values() if isinstance(alert, Alert)}
 
 
 def due(stage: Stage, kind: str) -> None:
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!{kind}": FIRST_NOTICE + stage.now() - 1}, xx=True)
+    stage.raw.zadd(stage.open_key, {f"{stage.member}!{kind}": FIRST_ALERT + stage.now() - 1}, xx=True)
 
 
 #: The turns that beats were given.
@@ -51,13 +51,13 @@ turns: dict[tuple[str, str], int] = {}
 
 
 def tell(stage: Stage, kind: str, beat: str = "beat-1", *, known: bool = True) -> Any:
-    reply = stage.store.tell_many(beat, [(Notice(stage.window, kind), known)])[0]
+    reply = stage.store.take_alerts(beat, [(Alert(stage.window, kind), known)])[0]
     turns[beat, kind] = getattr(reply, "turn", turns.get((beat, kind), 0))
     return reply
 
 
 def told(stage: Stage, kind: str, beat: str = "beat-1") -> bool:
-    return stage.store.told(Notice(stage.window, kind), turns[beat, kind])
+    return stage.store.confirm_alert(Alert(stage.window, kind), turns[beat, kind])
 
 
 def end(stage: Stage, outcome: str, failure: str = "") -> None:
@@ -75,33 +75,33 @@ def fields(stage: Stage) -> set[str]:
 def test_a_window_that_is_done_in_time_leaves_nothing(stage: Stage) -> None:
     """Its deadline is kept from its claim to its end."""
     stage.claim()
-    assert notices(stage) == {"late": (stage.start - T0.replace(year=1970)).total_seconds() * 1000 + 900_000}
+    assert alerts(stage) == {"late": (stage.start - T0.replace(year=1970)).total_seconds() * 1000 + 900_000}
     stage.confirm()
     stage.begin("A")
     assert stage.finish("A") == Finished()
-    assert notices(stage) == {}
+    assert alerts(stage) == {}
     assert fields(stage) == set()
 
 
 def test_late_is_said_once(stage: Stage) -> None:
     """One beat says it; sent again it is answered the same; what that beat doesn't say, another one does."""
     stage.claim()
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!late": FIRST_NOTICE + stage.now() + 60_000}, xx=True)
+    stage.raw.zadd(stage.open_key, {f"{stage.member}!late": FIRST_ALERT + stage.now() + 60_000}, xx=True)
     assert tell(stage, "late") == Unchanged(), "it isn't due"
     due(stage, "late")
     first = tell(stage, "late")
-    assert isinstance(first, Tell)
+    assert isinstance(first, AlertDetails)
     assert first.ended is None
     assert not first.paused
     assert tell(stage, "late") == first, "the reply was lost"
     assert tell(stage, "late", "beat-2") == Unchanged(), "another beat says it"
     due(stage, "late")
-    assert isinstance(tell(stage, "late", "beat-2"), Tell), "the first one died"
+    assert isinstance(tell(stage, "late", "beat-2"), AlertDetails), "the first one died"
     assert told(stage, "late", "beat-2")
     assert told(stage, "late", "beat-2"), "the reply was lost"
     assert tell(stage, "late") == Unchanged()
     assert stage.store.account(ENTRY).late == 1
-    assert (notices(stage), fields(stage)) == ({}, set())
+    assert (alerts(stage), fields(stage)) == ({}, set())
 
 
 def test_what_a_slow_beat_says_is_said(stage: Stage) -> None:
@@ -109,9 +109,9 @@ def test_what_a_slow_beat_says_is_said(stage: Stage) -> None:
     stage.claim()
     for beat in ("beat-1", "beat-2", "beat-1"):
         due(stage, "late")
-        assert isinstance(tell(stage, "late", beat), Tell)
+        assert isinstance(tell(stage, "late", beat), AlertDetails)
     assert told(stage, "late", "beat-2")
-    assert notices(stage) == {}
+    assert alerts(stage) == {}
     assert told(stage, "late", "beat-1")
     assert stage.store.account(ENTRY).late == 1
 
@@ -120,7 +120,7 @@ def test_what_a_slow_beat_says_is_said(stage: Stage) -> None:
 def test_an_end_that_is_not_done_is_told_and_stays_late(stage: Stage, outcome: str) -> None:
     """What its failure said is told with it; the window is late all the same, since it isn't done."""
     end(stage, outcome, "ValueError: no")
-    assert notices(stage).keys() == {"late", "ended"}
+    assert alerts(stage).keys() == {"late", "ended"}
     said = tell(stage, "ended")
     assert said.ended == Ended(outcome, said.ended.at, 1, "ValueError: no")
     assert told(stage, "ended")
@@ -128,7 +128,7 @@ def test_an_end_that_is_not_done_is_told_and_stays_late(stage: Stage, outcome: s
     assert tell(stage, "late").ended == said.ended
     assert told(stage, "late")
     assert {name[:2] for name in fields(stage)} <= {"st"}
-    assert notices(stage) == {}
+    assert alerts(stage) == {}
 
 
 def test_a_beat_that_slept_does_not_remove_a_later_end(stage: Stage) -> None:
@@ -141,7 +141,7 @@ def test_a_beat_that_slept_does_not_remove_a_later_end(stage: Stage) -> None:
     assert told(stage, "ended")
     first = turns["beat-1", "ended"]
     assert tell(stage, "ended").ended.failure == "second"
-    assert not stage.store.told(Notice(stage.window, "ended"), first), "it came late, once more"
+    assert not stage.store.confirm_alert(Alert(stage.window, "ended"), first), "it came late, once more"
     due(stage, "ended")
     assert tell(stage, "ended", "beat-2").ended.failure == "second"
     stage.backfill()
@@ -167,7 +167,7 @@ def test_an_end_is_told_that_was_ordered_again_before(stage: Stage, again: str) 
         late = tell(stage, "late")
         assert (late.ended, late.open.backfill) == (None, True)
         assert told(stage, "late")
-    assert notices(stage) == {}
+    assert alerts(stage) == {}
     assert fields(stage) == {"streak"}
 
 
@@ -181,7 +181,7 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
         assert told(stage, "ended")
     stage.store.pause(ENTRY)
     stage.claim(start=nth(6), since=nth(4), mode="pass", missed=[nth(5), nth(6)], missed_count=2)
-    assert "ended" not in notices(stage)
+    assert "ended" not in alerts(stage)
 
 
 def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> None:
@@ -189,7 +189,7 @@ def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> 
     stage.load(deadline=900.0)
     stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
     stage.start = nth(3)
-    assert "ended" not in notices(stage)
+    assert "ended" not in alerts(stage)
     assert not fields(stage)
 
 
@@ -248,9 +248,9 @@ def test_a_notice_of_an_entry_that_nobody_has(stage: Stage) -> None:
     """It is for beats that have the entry; once none has had it for an hour, it is forgotten."""
     end(stage, "failed")
     assert tell(stage, "ended", known=False) == Unchanged()
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!ended": FIRST_NOTICE + stage.now() - 3_700_000}, xx=True)
+    stage.raw.zadd(stage.open_key, {f"{stage.member}!ended": FIRST_ALERT + stage.now() - 3_700_000}, xx=True)
     assert tell(stage, "ended", known=False) == Forgotten()
-    assert "ended" not in notices(stage)
+    assert "ended" not in alerts(stage)
     end_again = stage.start = nth(2)
     assert end_again
     stage.claim(since=nth(1))
@@ -265,7 +265,7 @@ def test_without_the_settings_nothing_is_kept(any_url: str) -> None:
     stage.load(**ALL)
     stage.load()
     end(stage, "failed")
-    assert notices(stage) == {}
+    assert alerts(stage) == {}
     assert not {"tells", "streak"} & set(stage.raw.hkeys(stage.entry_key))
     assert fields(stage) == set()
     stage.close()
@@ -277,7 +277,7 @@ def test_an_end_is_told_where_somebody_is_named(any_url: str, field: str) -> Non
     stage = Stage(any_url)
     stage.load(**{field: ALL[field]})
     end(stage, "failed")
-    assert ("ended" in notices(stage)) is (field == "on_failure")
+    assert ("ended" in alerts(stage)) is (field == "on_failure")
     stage.close()
 
 
@@ -285,12 +285,12 @@ def test_an_end_is_told_where_somebody_is_named(any_url: str, field: str) -> Non
 def test_late_in_each_state(stage: Stage, state: str) -> None:
     """Whatever the state of a window, what is said of it is said once, and can be read."""
     stage.reach(state)
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!late": FIRST_NOTICE + stage.now() - 1})
+    stage.raw.zadd(stage.open_key, {f"{stage.member}!late": FIRST_ALERT + stage.now() - 1})
     answer = tell(stage, "late")
-    assert isinstance(answer, (Tell, Unchanged, Forgotten))
+    assert isinstance(answer, (AlertDetails, Unchanged, Forgotten))
     assert tell(stage, "late") == answer, "the reply was lost"
     assert told(stage, "late")
-    assert notices(stage).get("late") is None
+    assert alerts(stage).get("late") is None
 
 
 def test_nothing_is_left_of_an_entry_that_the_store_lost(stage: Stage) -> None:
@@ -300,7 +300,7 @@ def test_nothing_is_left_of_an_entry_that_the_store_lost(stage: Stage) -> None:
     due(stage, "late")
     assert tell(stage, "late") == Unchanged(), "how it ended was lost with the entry"
     assert not stage.raw.exists(stage.entry_key)
-    assert "late" not in notices(stage)
+    assert "late" not in alerts(stage)
 
 
 def test_a_counter_that_cannot_be_read_says_nothing_twice(stage: Stage) -> None:
@@ -308,9 +308,9 @@ def test_a_counter_that_cannot_be_read_says_nothing_twice(stage: Stage) -> None:
     stage.claim()
     due(stage, "late")
     stage.raw.hset(stage.entry_key, "late", "garbage")
-    assert isinstance(tell(stage, "late"), Tell)
+    assert isinstance(tell(stage, "late"), AlertDetails)
     assert told(stage, "late")
-    assert notices(stage) == {}
+    assert alerts(stage) == {}
 
 
 def test_a_backlog_does_not_keep_ends_from_being_told(stage: Stage) -> None:
@@ -318,7 +318,7 @@ def test_a_backlog_does_not_keep_ends_from_being_told(stage: Stage) -> None:
     filler = {f"w:{number}": "an open window" for number in range(2001)}
     stage.raw.hset(stage.entry_key, mapping=filler)
     end(stage, "failed")
-    assert "ended" in notices(stage)
+    assert "ended" in alerts(stage)
     stage.raw.hset(stage.entry_key, mapping={f"e:{number}": "an end" for number in range(2000)})
     stage.start = nth(2)
     stage.claim(since=nth(1))
