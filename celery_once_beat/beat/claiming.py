@@ -110,11 +110,11 @@ class Claiming:
 
     # -- definitions ------------------------------------------------------------------------------------------
 
-    def left(self, entries: Iterable[BeatEntry]) -> None:
+    def unload_entries(self, entries: Iterable[BeatEntry]) -> None:
         """Note that entries have left the schedule: :meth:`load` tells the store."""
-        self.gone({entry.name: entry.fingerprint for entry in entries if entry.loaded_at and not entry.stored})
+        self.unload({entry.name: entry.fingerprint for entry in entries if entry.loaded_at and not entry.stored})
 
-    def gone(self, entries: Mapping[str, str]) -> None:
+    def unload(self, entries: Mapping[str, str]) -> None:
         """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""
         self._left.update(entries)
 
@@ -212,7 +212,7 @@ class Claiming:
         self._left = dict(compress(left, away))
 
     def _loaded(self, entry: BeatEntry, reply: Loaded) -> None:
-        entry.loaded(reply)
+        entry.apply_load(reply)
         if reply.news != "same" and logger.isEnabledFor(logging.INFO):
             cursor = format_instant(reply.cursor)
             logger.info(
@@ -228,7 +228,7 @@ class Claiming:
         elif reply.paused:
             self._entries.pause(entry)
         else:
-            self._entries.loaded(entry, reply.cursor)
+            self._entries.continue_from(entry, reply.cursor)
 
     def _stand_still(self, entry: BeatEntry, cursor: datetime) -> None:
         """Let it wait: its ``cursor`` lies in the future. It is loaded again, since somebody may delete its key."""
@@ -260,7 +260,7 @@ class Claiming:
         self.behind = (max(ahead.values()) - now).total_seconds() if ahead else 0.0
 
     def _superseded(self, entry: BeatEntry, reply: Superseded) -> None:
-        entry.superseded(reply)
+        entry.apply_superseded(reply)
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
@@ -293,7 +293,7 @@ class Claiming:
                 self._entries.claim_failed(entry, reply)
             elif isinstance(reply, (Claimed, Moved)):
                 self._count(entry, step, reply, claims)
-                self._entries.claimed(entry, reply.cursor if isinstance(reply, Moved) else step.start)
+                self._entries.apply_claim(entry, reply.cursor if isinstance(reply, Moved) else step.start)
             elif isinstance(reply, Paused):
                 self._entries.pause(entry)
             elif isinstance(reply, Superseded):

@@ -97,7 +97,9 @@ def make_defined(
     if replaced and not replaced[0].replaced:
         del replaced[0]  # the first one may count from before it was set: from where another scheduler stopped
     # So may the present one: the others end there.
-    entry.follows([Earlier(min(change.at, known.since), partial(make_earlier, change.replaced)) for change in replaced])
+    entry.set_earlier(
+        [Earlier(min(change.at, known.since), partial(make_earlier, change.replaced)) for change in replaced]
+    )
     return entry
 
 

@@ -300,46 +300,46 @@ class BeatEntry:
 
     # -- what happens to it -----------------------------------------------------------------------------------
 
-    def follows(self, earlier: Sequence[Earlier]) -> None:
-        """Its definition took the place of others, oldest first."""
+    def set_earlier(self, earlier: Sequence[Earlier]) -> None:
+        """Set the definitions that this one replaced, oldest first."""
         self.earlier = earlier
 
-    def loaded(self, reply: Loaded) -> None:
-        """The store has its definition, and says from where that counts."""
+    def apply_load(self, reply: Loaded) -> None:
+        """Take over from where its definition counts: the store has it."""
         self.loaded_at, self.absent_at, self.came_at, self.pause = reply.loaded_at, None, None, ""
         if reply.news != "new" or self.since is None:  # else the store lost its data; what this beat knows counts
             self.since = reply.since
         self.counted_from = self.since
 
-    def superseded(self, reply: Superseded) -> None:
-        """Another beat's definition counts; the entry is in a schedule all the same."""
+    def apply_superseded(self, reply: Superseded) -> None:
+        """Note that another beat's definition counts; the entry is in a schedule all the same."""
         self.loaded_at = self.loaded_at or reply.loaded_at or 0
         self.absent_at = self.came_at = None
 
-    def came(self, at: datetime | None, absent_at: datetime | None) -> None:
-        """Count its windows from ``at``, when it came into the schedule; None: from ``absent_at``, the look before."""
+    def set_first_seen(self, at: datetime | None, absent_at: datetime | None) -> None:
+        """Count its windows from ``at``, when it came into the schedule; None: from ``absent_at``, the sweep before."""
         self.came_at, self.absent_at = at, absent_at
 
-    def advanced(self, source: Any) -> None:
-        """The base has made another object of the same entry."""
+    def set_source(self, source: Any) -> None:
+        """Use another object that the base has made of the same entry."""
         self.source = source
 
-    def counts_since(self, since: datetime | None) -> None:
-        """Its definition counts from ``since``; None: nobody knows."""
+    def set_since(self, since: datetime | None) -> None:
+        """Let its definition count from ``since``; None: unknown."""
         self.since = since
 
-    def taken_over(self, old: BeatEntry) -> None:
+    def copy_progress_from(self, old: BeatEntry) -> None:
         """Keep what the store said of ``old``, from which only the limits differ."""
         self.loaded_at, self.known, self.since = old.loaded_at, old.known, old.since
         self.counted_from = old.counted_from
         self.absent_at, self.came_at, self.unanswered = old.absent_at, old.came_at, old.unanswered
 
-    def went_astray(self) -> None:
-        """Take its windows for untracked from now on."""
+    def mark_untracked(self) -> None:
+        """Treat its windows as untracked from now on."""
         self.tracked, self.astray = False, True
 
-    def refused(self, now: float, most: float, *, again: bool) -> None:
-        """The broker refused a message: overdue windows wait, from a second up to ``most``.
+    def count_refusal(self, now: float, most: float, *, again: bool) -> None:
+        """Count a message that the broker refused: overdue windows wait, from a second up to ``most``.
 
         New ones (not ``again``) don't put off the next try.
         """
@@ -347,8 +347,8 @@ class BeatEntry:
             self.refused_until = now + min(2.0 ** min(self.refusals, 30), most)
             self.refusals += 1
 
-    def accepted(self) -> None:
-        """The broker took a message."""
+    def clear_refusals(self) -> None:
+        """Forget refusals: the broker took a message."""
         self.refusals = 0
 
     def forget(self) -> None:
@@ -772,7 +772,7 @@ class Entries:
                     old.source = source
                     entry = old
                 elif old is not None and old.fingerprint == entry.fingerprint:
-                    entry.taken_over(old)
+                    entry.copy_progress_from(old)
                 elif old is None and entry.counts_from is None:
                     entry.absent_at = absent_at
                 self._entries[name] = entry
@@ -806,7 +806,7 @@ class Entries:
                     self._stored[name] = old
                     self.wake_up(name)
                     continue
-                entry.taken_over(old)
+                entry.copy_progress_from(old)
                 self._leave(old)
             self._entries[name] = entry
             self.untracked += not entry.tracked
@@ -940,7 +940,7 @@ class Entries:
             entry.timing = new.timing  # eta and expires are often of the moment
         if new.definition != entry.definition:
             return False
-        entry.advanced(source)
+        entry.set_source(source)
         return True
 
     # -- which are due ----------------------------------------------------------------------------------------
@@ -1005,8 +1005,8 @@ class Entries:
                 entry.trouble = ""
             self.put(entry)
 
-    def loaded(self, entry: BeatEntry, cursor: datetime) -> None:
-        """Go on from the store's ``cursor``.
+    def continue_from(self, entry: BeatEntry, cursor: datetime) -> None:
+        """Continue from the store's ``cursor``.
 
         A claim that wasn't answered and was carried out is repeated, from its old cursor. If it was this beat's, nobody
         else publishes an untracked window.
@@ -1018,8 +1018,8 @@ class Entries:
         else:
             self.advance(entry, cursor)
 
-    def claimed(self, entry: BeatEntry, cursor: datetime) -> None:
-        """A claim was answered: go on from ``cursor``."""
+    def apply_claim(self, entry: BeatEntry, cursor: datetime) -> None:
+        """Continue from ``cursor``: a claim was answered."""
         entry.claim_failed = False
         self.advance(entry, cursor)
 

@@ -317,9 +317,9 @@ class Publishing(Scheduler):
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             self.broker_ready()
         if published == Published.UNSURE and not self._broker_down:
-            job.entry.refused(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
+            job.entry.count_refusal(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
         else:
-            job.entry.accepted()
+            job.entry.clear_refusals()
         self._warn_of_several(outgoing, window)
         if published == Published.SENT and outgoing.lost and window.tracked:
             if not job.entry.astray:
@@ -330,7 +330,7 @@ class Publishing(Scheduler):
                     outgoing.lost,
                     extra=about("entry_astray", window),
                 )
-            job.entry.went_astray()
+            job.entry.mark_untracked()
             return Published.ASTRAY
         if published == Published.SENT and job.publishes > 1 and not job.begun:
             self._results.watch(WindowKey(window.entry, window.start), outgoing.task_id)
@@ -436,7 +436,7 @@ class Publishing(Scheduler):
             return source
         try:
             self.reserve(source)
-            entry.advanced(self.schedule.get(entry.name, source))
+            entry.set_source(self.schedule.get(entry.name, source))
         except Exception:
             if not self._reserve_failed:
                 logger.exception(

@@ -292,8 +292,8 @@ class Recovery:
         signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
         return job
 
-    def moved(self, window: WindowKey) -> None:
-        """A notice was moved. If it may have hid others in its shard, those are looked at next."""
+    def set_moved(self, window: WindowKey) -> None:
+        """Note that an alert was moved. If it may have hidden others in its shard, those are read next."""
         shard = SHARDS + self._store.shard_of(window.entry)
         self._moved.add(shard)
         if shard in self._full:

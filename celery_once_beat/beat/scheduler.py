@@ -181,7 +181,7 @@ class OnceSchedulerMixin(Publishing):
 
     def unload(self, fingerprints: Mapping[str, str]) -> None:
         """Have the store told at the next look that these entries, name → fingerprint, are in no schedule any more."""
-        self._claiming.gone(fingerprints)
+        self._claiming.unload(fingerprints)
 
     # -- changes of the schedule ------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class OnceSchedulerMixin(Publishing):
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
             with uncollected():
-                self._claiming.left(self.entries.refresh(schedule, self._known_at))
+                self._claiming.unload_entries(self.entries.refresh(schedule, self._known_at))
             if not self.entries.all_loaded:
                 self._recovery.hurry()
             self.on_entries_changed()
@@ -491,7 +491,7 @@ class OnceSchedulerMixin(Publishing):
             entries = self._recovery.find({alert.window for alert in found})
             with held_back():
                 for window in self._alerts.send_due(found, entries, broker=self.broker_ready):
-                    self._recovery.moved(window)
+                    self._recovery.set_moved(window)
 
     # -- Redis is away ----------------------------------------------------------------------------------------
 

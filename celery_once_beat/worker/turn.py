@@ -6,7 +6,7 @@ The store does, by the server's clock. A turn asks whether it may begin, and tel
 its lease, counted from before the request was sent, and ``leases`` renews that.
 
 ``begin`` and ``StoreRequest.step`` are steps: each asks the store once and returns how many seconds to wait before it
-is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's turn,
+is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's,
 ``keyed`` that of ``once()``. In asyncio all of it runs in threads: ``awaited``.
 
 What each failure does

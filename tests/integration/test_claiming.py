@@ -124,12 +124,12 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
     one, two = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
     for beat in (one, two):
         beat.load(beat.entry("a"), beat.entry("b"))
-    one.claiming.left(one.rows.refresh({"b": one.schedule["b"]}))
+    one.claiming.unload_entries(one.rows.refresh({"b": one.schedule["b"]}))
     one.claiming.load(["beat-1", "beat-2"])
     account = one.store.account("a")
     assert account is not None
     assert account.fingerprint != "-", "the other has it"
-    two.claiming.left(two.rows.refresh({"b": two.schedule["b"]}))
+    two.claiming.unload_entries(two.rows.refresh({"b": two.schedule["b"]}))
     two.claiming.load(["beat-1", "beat-2"])
     before = datetime.now(timezone.utc) - MINUTE
     third = new_beat(redis_url, "beat-3")
@@ -144,7 +144,7 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
 def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
     """Redis was away meanwhile: nothing has happened."""
     beat.load(beat.entry("a"))
-    beat.claiming.left(beat.rows.refresh({}))
+    beat.claiming.unload_entries(beat.rows.refresh({}))
     beat.load(beat.entry("a"))
     account = beat.store.account("a")
     assert account is not None

@@ -591,8 +591,8 @@ ABLATIONS: dict[str, Ablation] = {
         "a beat that lost a claim goes on from the store's cursor",
         (
             "beat/claiming.py",
-            "self._entries.claimed(entry, reply.cursor if isinstance(reply, Moved) else step.start)",
-            "self._entries.claimed(entry, step.start)",
+            "self._entries.apply_claim(entry, reply.cursor if isinstance(reply, Moved) else step.start)",
+            "self._entries.apply_claim(entry, step.start)",
         ),
     ),
     "unanswered-claims": _py(

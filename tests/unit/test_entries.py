@@ -112,7 +112,7 @@ def test_an_entry_takes_less_than_a_kilobyte() -> None:
         for row in rows.due(soon, len(rows)):
             step = row.step(soon)
             assert step is not None
-            rows.claimed(row, step.start)
+            rows.apply_claim(row, step.start)
         assert tracemalloc.get_traced_memory()[0] < 1000 * len(rows)
     finally:
         tracemalloc.stop()
@@ -799,7 +799,7 @@ class Polled(schedule):
 
 def polled(*answers: Any, cursor: datetime = NOW, since: datetime = NOW) -> BeatEntry:
     found = Entries("beat", SETTINGS, TASKS).make("e", entry(Polled(*answers)))
-    found.counts_since(since)
+    found.set_since(since)
     found.move(cursor)
     return found
 
@@ -867,7 +867,7 @@ def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFi
     """The one that took its place goes on, and the log says once that windows of its time don't run."""
     old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})
     (row,) = rows
-    row.follows([Earlier(NOW + MINUTE, lambda: old)])
+    row.set_earlier([Earlier(NOW + MINUTE, lambda: old)])
     loaded(rows)
     assert row.next == NOW + 2 * MINUTE
     rows.reload("e")
@@ -890,7 +890,7 @@ def test_a_schedule_with_a_clock_of_its_own() -> None:
     rows = loaded(rows_of({"e": entry(OwnClock(60, app=APP))}), now - 10 * MINUTE)
     (row,) = rows.due(now, 10)
     assert row.step(now) == Step(now, True)
-    rows.claimed(row, now)
+    rows.apply_claim(row, now)
     assert not row.trouble
     assert row.next == now + MINUTE
 

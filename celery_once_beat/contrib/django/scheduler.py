@@ -161,7 +161,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 if entry.source.edited_at <= absent_at:
                     # It may have been there at the last look: another beat may have read it earlier.
                     absent_at = self.clock.at(before.read[0])
-                entry.came(came_at, absent_at)
+                entry.set_first_seen(came_at, absent_at)
             old = names.get(_key(entry.source), entry.name)
             if old != entry.name and self.entries.get(old) is None:
                 self._wait_for_all(entry, old)
@@ -170,7 +170,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             if old_source and _key(old_source) not in (None, _key(entry.source)):
                 # Deleted and made again between two looks: neither what the old row ran counts for this one, nor what
                 # it owed. All beats take the same moment.
-                entry.came(entry.came_at, entry.source.edited_at)
+                entry.set_first_seen(entry.came_at, entry.source.edited_at)
                 self.entries.reload(entry.name)
 
     def _came_at(self, entry: BeatEntry, absent_at: datetime, seen: Seen) -> datetime:
@@ -210,7 +210,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for old, (row, _) in left.items():
             entry = self.entries.get(names.get(row, ""))
             if entry is not None and not entry.stored and entry.cursor is None:
-                entry.came(entry.source.edited_at, None)
+                entry.set_first_seen(entry.source.edited_at, None)
                 self._wait_for_all(entry, old)
         self._caught_up = True
 
@@ -242,7 +242,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 if account is not None:
                     entry.pause = _pause(account)
                     if entry.counts_from is None:
-                        entry.came(max(entry.came_at or account.cursor, account.cursor), entry.absent_at)
+                        entry.set_first_seen(max(entry.came_at or account.cursor, account.cursor), entry.absent_at)
                 del self._renamed[name]
                 self.entries.wake_up(name)
 
@@ -316,7 +316,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             self._database.disable(entry.source, lambda: _agrees(ask))
             return
         # All beats that find it so have it count from the same moment.
-        entry.came(None, spent.again if isinstance(spent, Spent) else None)
+        entry.set_first_seen(None, spent.again if isinstance(spent, Spent) else None)
         self.entries.reload(entry.name)
 
     # -- for people -------------------------------------------------------------------------------------------
