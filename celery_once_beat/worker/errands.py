@@ -23,7 +23,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-from .turn import StoreRequest, see_through
+from .protocol import StoreRequest, see_through
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -1,8 +1,8 @@
-"""One delivery's execution of a window: the protocol of ``turn``, as a Celery task needs it.
+"""One delivery's execution of a window: the steps of ``protocol``, as a Celery task needs it.
 
 A refused copy raises Ignore, which leaves no trace in the result. Where the store can't be asked, the message is put
 back to come again. A retry is given the window before its message is published, since the message can reach another
-worker before this execution has returned. ``turn`` says what else can go wrong.
+worker before this execution has returned. ``protocol`` says what else can go wrong.
 
 The end is recorded once Celery has done all that it does for a task that ended: the callbacks are sent, the result is
 stored, hooks and signals have run (``traced``). Killed before, the window runs again, as a task with late acks does.
@@ -52,8 +52,8 @@ from celery_once_beat.windows import Window, WindowKey, check_retry, find_among,
 from .errands import errands_of
 from .leases import End, leases_of
 from .notes import notes_of
+from .protocol import WindowExecution, WindowTask, is_death, reason_of, wait_for
 from .put_back import come_again, put_back, store_answered, times_put_back
-from .turn import Turn, WindowTask, is_death, reason_of, wait_for
 from .waiting import RAW, call, kept, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
@@ -70,7 +70,7 @@ _RUNNING = BaseException()
 logger = guarded(get_logger(__name__))
 
 
-class Execution(Turn):
+class Execution(WindowExecution):
     """From begin to the recorded end. Made for one call of a task's body."""
 
     logger = logger

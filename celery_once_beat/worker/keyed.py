@@ -5,7 +5,7 @@ once a window. A key has no entry and no cursor, and nobody recovers it. Two str
 run key. Each lives for ``once_beat_retention``, or as long as the window if that is longer. Within another task's
 window, ``apply_once`` names the key after that window's entry and the user's key.
 
-What ``once()`` does if its process dies or sleeps is in ``turn``. A process that dies in ``apply_once``:
+What ``once()`` does if its process dies or sleeps is in ``execution``. A process that dies in ``apply_once``:
 
 - between claim and publish: the next caller publishes, since a claim stops nobody before its confirm;
 - between publish and confirm: the same, and the worker refuses the second copy.
@@ -46,7 +46,7 @@ from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .current import TaskCall, current_call
 from .leases import leases_of
-from .turn import Turn, WindowTask, close_unrun, is_awaited, is_death, wait_for
+from .protocol import WindowExecution, WindowTask, close_unrun, is_awaited, is_death, wait_for
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -167,8 +167,8 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Record how the body ended. One whose window is recorded already ends here, as done."""
-        turn = self._leave(sys._getframe(1))  # noqa: SLF001
-        return None if turn is None else turn.end(error, self._again)
+        execution = self._leave(sys._getframe(1))  # noqa: SLF001
+        return None if execution is None else execution.end(error, self._again)
 
     def __aenter__(self) -> Coroutine[Any, Any, Window | None]:
         """As ``__enter__``, without blocking the event loop."""
@@ -186,9 +186,9 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         begun = threads.start(self._begin)
         try:
             cancelled = await seen_through(begun)
-            turn = None if begun.exception() else begun.result()
-            if cancelled is not None and turn is not None:
-                await seen_through(threads.start(turn.give_back))
+            execution = None if begun.exception() else begun.result()
+            if cancelled is not None and execution is not None:
+                await seen_through(threads.start(execution.give_back))
         except BaseException:
             begun.add_done_callback(_give_back)  # it may still be asked
             raise
@@ -196,22 +196,22 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             raise cancelled
         return self._enter(begun.result(), frame)
 
-    async def _end_awaited(self, turn: _Turn | None, error: BaseException | None) -> bool | None:
-        if turn is None:
+    async def _end_awaited(self, execution: KeyedExecution | None, error: BaseException | None) -> bool | None:
+        if execution is None:
             return None
         if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
-            return turn.end(error, self._again)  # asks nothing; a coroutine that is closed may not wait
-        turn.start_end_timer()
-        return await called(turn.store, partial(turn.end, error, self._again))
+            return execution.end(error, self._again)  # asks nothing; a coroutine that is closed may not wait
+        execution.start_end_timer()
+        return await called(execution.store, partial(execution.end, error, self._again))
 
-    def _enter(self, turn: _Turn | None, frame: FrameType) -> Window | None:
-        entered = _Entered(turn, frame)
+    def _enter(self, execution: KeyedExecution | None, frame: FrameType) -> Window | None:
+        entered = _Entered(execution, frame)
         self._inside.append(entered)
         _entered.set((*_still_inside(), entered))
-        return None if turn is None else turn.window
+        return None if execution is None else execution.window
 
-    def _leave(self, frame: FrameType) -> _Turn | None:
-        """Find the block that is being left, by its frame, else by its context; return its turn.
+    def _leave(self, frame: FrameType) -> KeyedExecution | None:
+        """Find the block that is being left, by its frame, else by its context; return its execution.
 
         If neither is known (an ExitStack that is left elsewhere), blocks without a window go first. So a lease may
         last until the last of them is left, but none ends early.
@@ -220,7 +220,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         for candidates in (
             [entered for entered in inside if entered.frame is frame],
             [entered for entered in inside if entered in here],
-            [entered for entered in inside if entered.turn is None],
+            [entered for entered in inside if entered.execution is None],
             inside,
         ):
             for entered in candidates:
@@ -228,10 +228,10 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
                     self._inside.remove(entered)
                     entered.frame = None
                     _entered.set(_still_inside())
-                    return entered.turn
+                    return entered.execution
         raise RuntimeError(f"once({self._key!r}) is left, but wasn't entered")
 
-    def _begin(self) -> _Turn | None:
+    def _begin(self) -> KeyedExecution | None:
         store = store_of(self._app)
         length = self._lease or store.settings.lease
         owner, now = caller_name(), datetime.now(timezone.utc)
@@ -239,15 +239,15 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             window = _window_at(self._schedule, self._key, now)
             if window is None:
                 return None
-            turn = _Turn(self, store, window, owner, length)
-            wait_for(turn.begin)
-            if not isinstance(turn.reply, Elsewhen):
-                return turn.start()
-            now = turn.reply.now  # the server's clock counts
+            execution = KeyedExecution(self, store, window, owner, length)
+            wait_for(execution.begin)
+            if not isinstance(execution.reply, Elsewhen):
+                return execution.start()
+            now = execution.reply.now  # the server's clock counts
         raise StoreUnavailableError(f"once({self._key!r}): Redis answers too late, in another window")
 
 
-class _Turn(Turn):
+class KeyedExecution(WindowExecution):
     """A caller's execution of a window. A key has no retry to hand over to."""
 
     logger = logger
@@ -262,7 +262,7 @@ class _Turn(Turn):
         # It has failed and runs again at once: the next caller may begin.
         return self.store.finish(Ending(self.key, self.owner, fence, "failed", 0.001, tracked=False))
 
-    def start(self) -> _Turn | None:
+    def start(self) -> KeyedExecution | None:
         """Return itself, its lease held, or None if another has the window."""
         if self.lease is None:
             return None
@@ -319,18 +319,18 @@ class _Turn(Turn):
             leases_of(self.store).release(self.lease)
 
 
-def _give_back(begun: Future[_Turn | None]) -> None:
+def _give_back(begun: Future[KeyedExecution | None]) -> None:
     """Give back what has begun for nobody: its caller was cancelled twice, or closed."""
-    turn = None if begun.exception() else begun.result()
-    if turn is not None:
-        threads_of(turn.store).start(turn.give_back)
+    execution = None if begun.exception() else begun.result()
+    if execution is not None:
+        threads_of(execution.store).start(execution.give_back)
 
 
 class _Entered:
-    """A block that was entered. ``frame`` is None once it was left, ``turn`` if another caller has the window."""
+    """A block that was entered. ``frame`` is None once it was left, ``execution`` if another caller has the window."""
 
-    def __init__(self, turn: _Turn | None, frame: FrameType) -> None:
-        self.turn = turn
+    def __init__(self, execution: KeyedExecution | None, frame: FrameType) -> None:
+        self.execution = execution
         self.frame: FrameType | None = frame
         #: The task's call within which it was entered.
         self.call: TaskCall | None = current_call()
@@ -347,8 +347,8 @@ def _still_inside() -> tuple[_Entered, ...]:
 def window_of_block() -> Window | None:
     """Return the window of the innermost block that this context is in, unless a task was called within that block."""
     for entered in reversed(_still_inside()):
-        if entered.turn is not None:
-            return entered.turn.window if entered.call == current_call() else None
+        if entered.execution is not None:
+            return entered.execution.window if entered.call == current_call() else None
     return None
 
 

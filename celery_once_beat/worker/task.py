@@ -56,9 +56,9 @@ from .execution import Execution, is_handed_on, is_traced, last_traced, traced
 from .keyed import Child, Every, Key, window_of_block
 from .leases import send_waiting
 from .notes import notes_of
+from .protocol import close_unrun
 from .put_back import put_back
 from .reserved import limit_windows
-from .turn import close_unrun
 
 logger = guarded(get_logger(__name__))
 

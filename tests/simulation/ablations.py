@@ -503,7 +503,7 @@ ABLATIONS: dict[str, Ablation] = {
     "lease-from-before": _py(
         "a lease is trusted from before the request was sent",
         (
-            "worker/turn.py",
+            "worker/protocol.py",
             "            self._own(sent, reply)\n        self.reply = reply",
             "            self._own(steady(), reply)\n        self.reply = reply",
         ),
@@ -511,7 +511,7 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "begin-late-answer": _py(
         "a begin whose answer comes later than its lease isn't acted on",
-        ("worker/turn.py", "if steady() >= sent + self.length:", "if False:"),
+        ("worker/protocol.py", "if steady() >= sent + self.length:", "if False:"),
     ),
     "leases-renewed": _py(
         "leases are renewed while their bodies run",
@@ -561,7 +561,7 @@ ABLATIONS: dict[str, Ablation] = {
     "end-told-again": _py(
         "an end is told again while the store doesn't answer",
         (
-            "worker/turn.py",
+            "worker/protocol.py",
             "if isinstance(exc, StoreUnavailableError) and time.monotonic() + pause <= self._give_up:",
             "if False:",
         ),

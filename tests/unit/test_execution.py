@@ -21,9 +21,9 @@ from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.execution import DELIVERY, _delay
 from celery_once_beat.worker.notes import notes_of
+from celery_once_beat.worker.protocol import is_death
 from celery_once_beat.worker.put_back import RATE, _seconds, put_back
 from celery_once_beat.worker.request import OnceRequest, request_class
-from celery_once_beat.worker.turn import is_death
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)

@@ -2,8 +2,8 @@
 
 Who decides
 -----------
-The store does, by the server's clock. A turn asks whether it may begin, and tells how it ended. In between it trusts
-its lease, counted from before the request was sent, and ``leases`` renews that.
+The store does, by the server's clock. An execution asks whether it may begin, and reports how it ended. In between it
+trusts its lease, counted from before the request was sent, and ``leases`` renews that.
 
 ``begin`` and ``StoreRequest.step`` are steps: each asks the store once and returns how many seconds to wait before it
 is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's,
@@ -101,7 +101,7 @@ class WindowTask(Protocol):
         """Send the task."""
 
 
-class Turn(ABC):
+class WindowExecution(ABC):
     """From begin to the recorded end. ``length`` is that of the lease, in seconds."""
 
     logger: logging.Logger
@@ -227,7 +227,7 @@ class Turn(ABC):
 
     @abstractmethod
     def _call_next(self, start: datetime) -> None:
-        """It is the turn of the entry's window at ``start``."""
+        """Publish the entry's window at ``start``, which goes next."""
 
     def _send_finish(self, outcome: str, again_after: float | None) -> None:
         assert self.lease is not None
