@@ -304,7 +304,7 @@ def windows_caught_up(
     windows = []
     for each in _entries(app, entry):
         each.move(last)
-        while (step := each.step(back)) is not None or each.looking:
+        while (step := each.step(back)) is not None or each.searching:
             if step is None:
                 continue
             if step.run:

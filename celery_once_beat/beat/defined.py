@@ -137,7 +137,7 @@ class Defined:
             asked[oldest] = 0
         return asked
 
-    def look(self) -> None:
+    def sweep(self) -> None:
         """Look and read all that has changed, as long as that takes; raises StoreUnavailableError. No beat does it."""
         asked = self.asks()
         found = self._store.changed_since(asked)

@@ -228,7 +228,7 @@ class BeatEntry:
     #: Until then, time.monotonic(), no overdue window of a refused entry is tried.
     refused_until: float = 0.0
     #: What is due hasn't all been looked for yet: :meth:`step` says more when it is asked again.
-    looking: bool = False
+    searching: bool = False
     #: What is claimed next; None: nothing is planned.
     _plan: deque[Step] | None = None
     _planned_at: datetime = _BEGINNING
@@ -410,7 +410,7 @@ class BeatEntry:
                 )
 
     def step(self, now: datetime) -> Step | None:
-        """What to claim next; None if nothing is due, or with ``looking`` not known yet. Raises ScheduleError."""
+        """What to claim next; None if nothing is due, or with ``searching`` not known yet. Raises ScheduleError."""
         assert self.cursor is not None
         if self.unanswered is None and abs(now - self._planned_at) > _PLAN_LASTS:
             self.drop_plan()
@@ -418,8 +418,8 @@ class BeatEntry:
             self._plan, self._planned_at = self._poll(now), now
         elif not self._plan:
             self._backlog = self._backlog or Backlog(self.cursor)
-            self.looking = self._look(self._backlog, now)
-            steps = next_steps(self._backlog.starts, now, self.policy, begin=self._backlog.begin, more=self.looking)
+            self.searching = self._search(self._backlog, now)
+            steps = next_steps(self._backlog.starts, now, self.policy, begin=self._backlog.begin, more=self.searching)
             self._plan = deque(steps) if steps else None
             self._planned_at = now
         return self._plan[0] if self._plan else None
@@ -441,7 +441,7 @@ class BeatEntry:
             due, self._ask_at = False, self.cursor + wait
         return deque([Step(now, True)]) if due else None
 
-    def _look(self, backlog: Backlog, until: datetime) -> bool:
+    def _search(self, backlog: Backlog, until: datetime) -> bool:
         """Look for starts up to ``until``, for a short time; returns whether there may be more."""
         if not backlog:
             self._beyond = None  # its schedule may say another thing by now

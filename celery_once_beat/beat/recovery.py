@@ -98,7 +98,7 @@ class Recovery:
         """Look at the next tick."""
         self._next = 0.0
 
-    def look(self, report: BeatReport) -> list[WindowKey]:
+    def sweep(self, report: BeatReport) -> list[WindowKey]:
         """Say that this beat lives, with its report; learn the time and who else lives; return what is overdue.
 
         Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, that is ``away``.

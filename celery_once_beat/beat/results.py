@@ -80,14 +80,14 @@ class Results:
             now = time.monotonic()
             for window, (task_id, at, step) in watched:
                 if at <= now:
-                    self._look_at(window, task_id, step)
+                    self._check_result(window, task_id, step)
             if watched:
                 time.sleep(_STEPS[0] / 2)
             else:
                 self._wake.wait()
                 self._wake.clear()
 
-    def _look_at(self, window: WindowKey, task_id: str, step: float) -> None:
+    def _check_result(self, window: WindowKey, task_id: str, step: float) -> None:
         try:
             outcome = self._ask(task_id)
         except Exception as exc:  # noqa: BLE001  # every backend has errors of its own

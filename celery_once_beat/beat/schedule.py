@@ -101,7 +101,7 @@ def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defi
     if defined is None:
         defined = Defined(store, loaded.entries, app)
     with _silence():
-        defined.look()
+        defined.sweep()
     return defined
 
 

@@ -69,7 +69,7 @@ class OnceSchedulerMixin(Publishing):
     ``schedule``, ``reserve``, ``apply_entry`` and ``sync`` stay the base's. The mixin decides when a window is due, and
     whether this beat publishes it. ``last_run_at`` and ``total_run_count`` are kept for people to look at.
 
-    A subclass may override the hooks ``poll_schedule``, ``on_entries_changed``, ``on_look``, ``on_published`` and
+    A subclass may override the hooks ``poll_schedule``, ``on_entries_changed``, ``on_sweep``, ``on_published`` and
     ``on_close``, and what Celery's own scheduler has. All of them run in beat's thread, so none may wait for long.
     """
 
@@ -170,7 +170,7 @@ class OnceSchedulerMixin(Publishing):
         Errors are logged and end the tick.
         """
 
-    def on_look(self) -> None:
+    def on_sweep(self) -> None:
         """Called every ``once_beat_recovery_interval`` while Redis answers, before entries are loaded. Does nothing.
 
         It may raise StoreUnavailableError: the look goes on, and the beat tries again soon.
@@ -241,7 +241,7 @@ class OnceSchedulerMixin(Publishing):
         self._heartbeat_file.remove()
         self.entries.restart()
         with suppress(Exception):  # an outage of Redis is the next look's to say
-            self._recovery.look(self._report())
+            self._recovery.sweep(self._report())
         self._recovery.hurry()
         return self._again_in()
 
@@ -267,7 +267,7 @@ class OnceSchedulerMixin(Publishing):
         away = None
         looks = not self._recovery.due_in()
         if looks:
-            away = self._look()
+            away = self._sweep()
             self._refresh()
         delay = self._claim_due()
         if away is not None:
@@ -292,13 +292,13 @@ class OnceSchedulerMixin(Publishing):
             self._failing = ""
             self._recovery.hurry()  # to say so
 
-    def _look(self) -> StoreUnavailableError | None:
+    def _sweep(self) -> StoreUnavailableError | None:
         """Say that this beat lives and which definitions it has; see to what is overdue.
 
         Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
         """
         looked_at = 0.0 if self._failing else self._heartbeat_file.looks()
-        overdue = self._recovery.look(self._report())
+        overdue = self._recovery.sweep(self._report())
         if self._recovery.heard and not self._failing:
             self._heartbeat_file.heard(looked_at)
         # A beat that wins nothing has no other write that says whether replicas are back.
@@ -311,7 +311,7 @@ class OnceSchedulerMixin(Publishing):
         load = partial(self._claiming.load, self._recovery.alive, self._recovery.asked_at)
         for step in (
             self._recovery.see_changes,
-            self.on_look,
+            self.on_sweep,
             load,
             self._close_by_result,
             partial(self._recover, overdue),

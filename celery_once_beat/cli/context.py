@@ -16,7 +16,7 @@ from celery.app.utils import find_app
 from celery_once_beat.beat import BeatEntry, LoadedSchedule, add_defined, load_schedule
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import look
+from celery_once_beat.status import take_snapshot
 from celery_once_beat.store import Lookup, Overview, Store
 from celery_once_beat.wording import did_you_mean, printable, read_time
 from celery_once_beat.worker import check_tasks
@@ -54,7 +54,7 @@ class Project:
 
     def overview(self) -> Overview:
         """Look at all entries: those of the schedule, and those that beats have loaded."""
-        return look(self.lookup, self.schedule)
+        return take_snapshot(self.lookup, self.schedule)
 
     def add_defined(self, *, quiet: bool = False) -> None:
         """Add to the schedule what people set at run time, in a command that doesn't need the store.

@@ -245,7 +245,7 @@ def resume(ctx: click.Context, /, entry: tuple[str, ...], json_: bool, **given: 
 
 def _pass_over(project: Project, name: str) -> int:
     """Count the windows up to now as missed; returns how many."""
-    entry, account, now = project.entry(name), project.store.account(name), project.store.look().now
+    entry, account, now = project.entry(name), project.store.account(name), project.store.snapshot().now
     if account is None:
         fail(f"the store has no entry {name!r}")
     if not account.paused:

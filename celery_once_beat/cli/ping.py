@@ -57,12 +57,12 @@ def ping(
     elif file is None:
         _ask_redis(ctx, beat, json_=json_)
     elif beat is None:
-        _look_at(ctx, file, json_=json_)
+        _check_file(ctx, file, json_=json_)
     else:
         raise click.UsageError("--file is one beat's own: give it without --beat")
 
 
-def _look_at(ctx: click.Context, file: str, *, json_: bool) -> None:
+def _check_file(ctx: click.Context, file: str, *, json_: bool) -> None:
     from .output import print_json
 
     heard = _age(file)

@@ -47,7 +47,7 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
     back.
     """
     with open_project(ctx, scheduler) as project:
-        report = _look(project)
+        report = _snapshot(project)
         if json_:
             print_json(as_json(report))
         else:
@@ -67,7 +67,7 @@ def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
         while True:
             project.read_again()
             try:
-                report = _look(project)
+                report = _snapshot(project)
             except StoreUnavailableError as exc:
                 click.clear()
                 click.secho(f"once: {plain(str(exc))}", fg="red")
@@ -77,7 +77,7 @@ def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
             time.sleep(interval)
 
 
-def _look(project: Project) -> Report:
+def _snapshot(project: Project) -> Report:
     return make_report(project.overview(), project.schedule)
 
 

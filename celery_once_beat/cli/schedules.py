@@ -136,7 +136,7 @@ def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
     wrong: list[OnceError] = []
     with open_desk(ctx) as desk:
         found = list(desk.schedules.list(prefix, wrong=wrong.append))
-        zone, now = desk.project.zone, desk.project.store.look().now
+        zone, now = desk.project.zone, desk.project.store.snapshot().now
     if json_:
         print_json([_as_json(each) for each in found])
     elif found:

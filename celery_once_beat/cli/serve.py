@@ -88,7 +88,7 @@ def metrics(ctx: click.Context, port: int | None, host: str | None, entries: int
     with open_project(ctx, scheduler) as project:
         view = View(project.app, project.settings, scheduler)
         if port is None:
-            _, text = OnceCollector(entries).expose(view.look().report)
+            _, text = OnceCollector(entries).expose(view.snapshot().report)
             view.close()
             click.echo(text, nl=False)
             return

@@ -75,7 +75,7 @@ class Orders:
 
     def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:
         """Return the start of the window that an order means: ``start``, or None: the newest that has started."""
-        now = self._store.look().now
+        now = self._store.snapshot().now
         if start is None:
             newest = newest_start(entry, now)
             if newest is None:
@@ -96,7 +96,7 @@ class Orders:
         And how many are left out: what is open, and unless ``again`` what is done. With ``most`` raises SettingError
         where that many start in this time, however many are left out.
         """
-        now = self._store.look().now
+        now = self._store.snapshot().now
         if until < since:
             raise SettingError("TO lies before FROM")
         if since > now:

@@ -371,7 +371,7 @@ class Schedules:
         return make_defined(entries or self._entries(), self._app, known, changes)
 
     def _refuse_the_past(self, name: str, definition: Definition) -> None:
-        if isinstance(definition.schedule, OneOff) and definition.schedule.clocked_time <= self._store.look().now:
+        if isinstance(definition.schedule, OneOff) and definition.schedule.clocked_time <= self._store.snapshot().now:
             known = self._known(name)
             if known is None or known.text != definition.text():
                 at = format_instant(definition.schedule.clocked_time)

@@ -217,7 +217,7 @@ class _Import:
         self._project, self._schedules = desk
         self._client = client
         self._words = check_words(by, _NOTE)
-        self._now = self._project.store.look().now
+        self._now = self._project.store.snapshot().now
         self._beats = self._project.store.beats()
         #: One that can't be read is missing: to set it is a conflict, which says so.
         self._known = {each.name: each for each in self._schedules.list(wrong=lambda _: None)}

@@ -65,11 +65,11 @@ class View:
         """Give the connections back."""
         self._store.close()
 
-    def look(self) -> Sight:
+    def snapshot(self) -> Sight:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
         self._defined = add_defined(schedule, self.app, self._store, self._defined)
-        overview = look(self._lookup, schedule, self._remembered)
+        overview = take_snapshot(self._lookup, schedule, self._remembered)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [
             name
@@ -108,14 +108,14 @@ class View:
         return self._schedule
 
 
-def look(lookup: Lookup, schedule: LoadedSchedule, before: Remembered | None = None) -> Overview:
+def take_snapshot(lookup: Lookup, schedule: LoadedSchedule, before: Remembered | None = None) -> Overview:
     """Look at all that a report needs: the entries of ``schedule``, those that beats have loaded, beats and workers.
 
     ``before``: who looks again and again reads what has changed. Raises StoreUnavailableError.
     """
     overview = lookup.overview(schedule.names, and_loaded=True, before=before)
     odd = [name for name, seen in overview.entries.items() if needs_records(seen, overview.now)]
-    return lookup.look_closer(overview, odd)
+    return lookup.with_records(overview, odd)
 
 
 def each_window(seen: EntrySeen) -> list[WindowSeen]:

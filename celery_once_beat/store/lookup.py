@@ -243,7 +243,7 @@ class Lookup:
             self._add_failures(seen, chunk)
         return seen
 
-    def look_closer(self, overview: Overview, records_of: Collection[str]) -> Overview:
+    def with_records(self, overview: Overview, records_of: Collection[str]) -> Overview:
         """Add the deadlines of windows that run, and all records of some entries."""
         entries = dict(overview.entries)
         running = [
@@ -294,7 +294,7 @@ class Lookup:
             [("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), ("HGETALL", keys["reports"])]
         )
         sent = time.monotonic()
-        heartbeat = self._store.look()
+        heartbeat = self._store.snapshot()
         latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
         if isinstance(scores, OnceError):
             raise scores

@@ -324,13 +324,13 @@ class Store:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
         self._trip.one(self._heartbeat(beat, "leaves"))
 
-    def look(self) -> model.Heartbeat:
+    def snapshot(self) -> model.Heartbeat:
         """Return the server's time and who lives; changes nothing."""
         return self._trip.one(self._heartbeat("", "looks"))
 
     def beats(self) -> tuple[str, ...]:
         """Return the beats alive; changes nothing."""
-        return self.look().beats
+        return self.snapshot().beats
 
     def apps(self, beats: Sequence[str]) -> dict[str, str | None]:
         """Return which app each of ``beats`` is of; None if it hasn't said, or that can't be read."""

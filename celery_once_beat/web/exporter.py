@@ -111,7 +111,7 @@ class Exporter:
     def _fresh(self) -> Report | None:
         if time.monotonic() >= self._due:
             try:
-                self._report = self._view.look().report
+                self._report = self._view.snapshot().report
             except OnceError:
                 self._report = None
             self._due = time.monotonic() + _LASTS

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = guarded(get_logger(__name__))
 
 #: Seconds from one look at what is reserved to the next. What is there at two of them is told.
-_LOOK = 0.5
+_SWEEP_EVERY = 0.5
 #: Most messages of which it is remembered that they have taken a token.
 _MOST_SEEN = 10_000
 #: Most windows that are told of, and most that travel in one pipeline. The others are overdue after ``start_timeout``.
@@ -86,16 +86,16 @@ class Reserved:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_LOOK):
+        while not self._stopped.wait(_SWEEP_EVERY):
             if state.should_stop is not None or state.should_terminate is not None:
                 break
             try:
-                self.look()
+                self.sweep()
             except Exception as exc:  # noqa: BLE001  # whatever becomes of one look, the next one may do better
                 logger.debug("once: what is reserved isn't told: %s", exc)
         self._store.close()
 
-    def look(self) -> None:
+    def sweep(self) -> None:
         """Look at what is reserved, and tell what is to be told now; raises StoreUnavailableError."""
         known, new = self._waiting, self._new
         self._waiting, self._new = {}, set()
@@ -139,7 +139,7 @@ class Reserved:
             each.reported = isinstance(reply, Confirmed)
             if isinstance(reply, OnceError):  # it isn't known whether it is a copy
                 logger.debug("once: %s", reply)
-                each.report_at = now + _LOOK
+                each.report_at = now + _SWEEP_EVERY
             else:
                 each.report_at = now + each.length / 3 if each.reported else math.inf
 

@@ -24,7 +24,7 @@ class InTick(OnceScheduler):
 
     _looks = 0
 
-    def on_look(self) -> None:
+    def on_sweep(self) -> None:
         self._looks += 1
         if self._looks == 2:
             _Last()

@@ -70,7 +70,7 @@ def new_beat(rows: Any, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Callabl
             self._database._round()
             assert not self._database.trouble
             self._refresh()
-            self._look()
+            self._sweep()
 
         def looked(self, seconds: float, read: float | None = None) -> None:
             """Its last look was so long ago, and it had read the rows then, or ``read`` seconds ago."""
@@ -310,7 +310,7 @@ def had_its_window(rows: Any, new_beat: Any, store: Store) -> Any:
     window = late(rows, [beat], one_off=True)
     beat.claim()
     execute(store, window)
-    beat._look()
+    beat._sweep()
     return beat, window
 
 
@@ -405,7 +405,7 @@ def test_a_one_off_that_can_not_be_disabled_is_asked_for_once(store: Store, had_
         asked = lambda: client.info("commandstats")["cmdstat_hgetall"]["calls"]  # noqa: E731
         before = asked()
         for _ in range(3):
-            beat._look()
+            beat._sweep()
         assert asked() == before
     beat._database._round()
     beat.look()

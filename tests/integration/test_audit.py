@@ -58,7 +58,7 @@ def test_an_account_balances_over_all_its_versions(system: System, client: Sched
         changed = cursor
         for seconds in (0.3, 0.7, 0.4, 1, 0.3, 0.9):
             wait_until(
-                lambda since=changed: client._store.look().now > since + timedelta(seconds=1.5), "windows pass", 60
+                lambda since=changed: client._store.snapshot().now > since + timedelta(seconds=1.5), "windows pass", 60
             )
             changed = set_every(client, seconds).changed_at
         assert system.account(NAME).cursor == cursor, "all of that is owed"

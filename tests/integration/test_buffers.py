@@ -540,7 +540,7 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
     tick.store.abandon_many([(tick.window(2), "order")])
     tick.raw.delete(tick.store.keys.of_limit("reports")["places"])  # its lease is over
     recovery = Recovery(tick.store, "beat", ServerClock(), Entries("beat", settings, {}), sender=None)
-    recovery.look(BeatReport(0.0, 0.0, 1, 0, "1"))
+    recovery.sweep(BeatReport(0.0, 0.0, 1, 0, "1"))
     assert tick.due_in(3) <= 0
     assert recovery.due_in() == 0, "the next look is at once"
     assert tick.raw.zrange(tick.store.keys.of_limit("reports")["waiting"], 0, -1) == [tick.member(3)]

@@ -45,7 +45,7 @@ class Reader:
 
     def look(self) -> dict[str, float]:
         """Look once; returns each entry's seconds."""
-        self.defined.look()
+        self.defined.sweep()
         return {entry.name: entry.source.schedule.run_every.total_seconds() for entry in self.entries}
 
     def calls(self) -> dict[str, int]:
@@ -233,7 +233,7 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
 
 def test_windows_since_another_scheduler_stopped_belong_to_the_definition_that_says_so(reader: Reader) -> None:
     """Also those of times at which an earlier one was in force here."""
-    stopped = reader.store.look().now - timedelta(seconds=100)
+    stopped = reader.store.snapshot().now - timedelta(seconds=100)
     reader.set("a", 10)
     reader.store.delete_definition("a")
     reader.set("a", 5, counts_from=stopped)
@@ -259,7 +259,7 @@ def test_a_beat_leaves_out_what_it_may_not_send(reader: Reader, caplog: pytest.L
     entries = Entries("beat-1", settings, {})
     for name, fields in ({"right": {}} | wrong).items():
         reader.store.set_definition(name, json.dumps({**interval, **fields}))
-    Defined(reader.store, entries, APP).look()
+    Defined(reader.store, entries, APP).sweep()
     assert [entry.name for entry in entries] == ["right"]
     assert entries.wrong_stored.keys() == wrong.keys()
     assert "which has ['proj.*']" in entries.wrong_stored["on_failure"]

@@ -71,7 +71,7 @@ class Defined(Stage):
         numbers = [0] * 16
         shard = self.store.shard_of(ENTRY)
         numbers[shard] = known
-        found = self.store.overdue("beat-1", self.store.look().now, 10, changed_since=numbers)
+        found = self.store.overdue("beat-1", self.store.snapshot().now, 10, changed_since=numbers)
         changed = dict(found.changed[shard])
         return changed.pop("", 0), changed
 
@@ -96,7 +96,7 @@ def stage(new_stage: Callable[..., Defined]) -> Defined:
 
 def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
     """By the server's time, without expiry; and its name stands among those of its shard."""
-    before = stage.store.look().now
+    before = stage.store.snapshot().now
     made = stage.set()
     assert made == Changed(1, made.at)
     known = stage.known
@@ -105,7 +105,7 @@ def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
     number, changed = stage.look()
     assert changed == {ENTRY: number}
     assert {stage.raw.ttl(key) for key in stage.all_keys() if "beats" not in key} == {-1}
-    assert before <= made.at <= stage.store.look().now
+    assert before <= made.at <= stage.store.snapshot().now
 
 
 def test_a_change_counts_on_and_the_log_keeps_it(stage: Defined) -> None:
@@ -373,10 +373,10 @@ def test_idle_looks_read_one_number_a_shard(stage: Defined) -> None:
     """What changed before the number that a beat knows isn't sent again."""
     for name in map(str, range(100)):
         stage.store.set_definition(name, "text")
-    found = stage.store.overdue("beat-1", stage.store.look().now, 10, changed_since=[0] * 16)
+    found = stage.store.overdue("beat-1", stage.store.snapshot().now, 10, changed_since=[0] * 16)
     assert sum(len(names) - 1 for names in found.changed) == 100
     numbers = [names[""] for names in found.changed]
-    idle = stage.store.overdue("beat-1", stage.store.look().now, 10, changed_since=numbers)
+    idle = stage.store.overdue("beat-1", stage.store.snapshot().now, 10, changed_since=numbers)
     assert [len(names) for names in idle.changed] == [2] * 16, "the number, and the name that has it"
 
 
@@ -448,7 +448,7 @@ def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[...,
 
 def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
     """Windows up to there don't count, later ones are owed; what has been claimed since isn't claimed again."""
-    now = stage.store.look().now
+    now = stage.store.snapshot().now
     earlier = [now - timedelta(seconds=seconds) for seconds in (90, 60, 30)]
     stage.set(counts_from=earlier[0])
     assert stage.known.since == earlier[0]
@@ -471,7 +471,7 @@ def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
 
 def test_before_a_beat_has_loaded_it(stage: Defined) -> None:
     """The definition's own instant is what moves."""
-    now = stage.store.look().now
+    now = stage.store.snapshot().now
     stage.set(counts_from=now - timedelta(seconds=90))
     assert stage.set(counts_from=now - timedelta(seconds=100)).same
     assert stage.set(counts_from=now - timedelta(seconds=60)).version == 2

@@ -90,7 +90,7 @@ class Beat:
         return windows
 
     def look(self) -> tuple[list[Job], StoreUnavailableError | None]:
-        return self.recovery.take(self.recovery.look(REPORT))
+        return self.recovery.take(self.recovery.sweep(REPORT))
 
     def taken(self) -> list[WindowKey]:
         return keys(self.look()[0])
@@ -160,12 +160,12 @@ def test_what_is_to_be_said_hides_nothing(beat: Beat) -> None:
     """Hundreds of windows were claimed at once, long after their deadlines: what is overdue is found all the same."""
     beat.schedule("a")
     windows = beat.claim("a", 250, deadline=1.0)
-    overdue = beat.recovery.look(REPORT)
+    overdue = beat.recovery.sweep(REPORT)
     assert overdue == windows[:100]
     assert len(beat.recovery.alerts) == 100
     (known,) = {alert.kind for alert in beat.recovery.alerts}
     assert known == "late"
-    assert beat.recovery.look(REPORT) == windows[100:200], "nobody moved the first"
+    assert beat.recovery.sweep(REPORT) == windows[100:200], "nobody moved the first"
 
 
 def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
@@ -224,7 +224,7 @@ def test_redis_goes_away_after_a_take(
         (window,) = beat.claim("a", 1)
         beat.claim("b", 1)
         beat.schedule("a")
-        overdue = beat.recovery.look(REPORT)
+        overdue = beat.recovery.sweep(REPORT)
         through = Store(replace(beat.settings, redis_url=proxy.url()))
         monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
         proxy.__exit__()

@@ -188,7 +188,7 @@ class Hooked(OnceScheduler):
     def on_entries_changed(self) -> None:
         self.heard.append(f"changed to {[entry.name for entry in self.entries]}")
 
-    def on_look(self) -> None:
+    def on_sweep(self) -> None:
         self.heard.append(f"look, {len(self.entries.unloaded())} unloaded")
         if self.away:
             raise StoreUnavailableError("a node of it")
@@ -541,7 +541,7 @@ def slow_beat(
                 passed[0] += leases * lease
                 server.set_clock_offset(passed[0])
                 for _ in range(2):  # the first learns the time
-                    other._look()
+                    other._sweep()
                 return result
 
         return schedulers(Slow)

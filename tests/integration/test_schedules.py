@@ -410,7 +410,7 @@ def test_what_was_owed_is_run_by_the_old_definition(system: System, client: Sche
     wait_executed(system, "tick", 1)
     beat.kill()
     cursor = system.account("tick").cursor
-    until(lambda: client._store.look().now > cursor + timedelta(seconds=1.2), "two windows are owed")
+    until(lambda: client._store.snapshot().now > cursor + timedelta(seconds=1.2), "two windows are owed")
     changed = client.set("tick", task=WORK, schedule=0.3, args=(0.02,), once={"catch_up": "all"}).changed_at
     system.beat("again").wait_ready()
     until(lambda: any(parse_instant(text) > changed + timedelta(seconds=1) for text in executed(system, "tick")), "new")
@@ -474,7 +474,7 @@ def test_a_static_entry_counts(system: System, client: Schedules) -> None:
     deployed = system.beat("with", entries=static).wait_ready()
     deployed.wait_log("schedule 'tick' doesn't run")
     beat.wait_log("another definition of it later")
-    since = client._store.look().now
+    since = client._store.snapshot().now
 
     def ran_since() -> list[float]:
         bodies = system.ledger.read("finish", entry="tick")
@@ -594,9 +594,9 @@ def test_people_see_what_is_set(system: System, client: Schedules) -> None:
     try:
         for name in ("one", "two"):
             client.set(name, task=WORK, schedule=60)
-            assert {entry.entry for entry in view.look().report.entries} >= {"tick", "wrong", name}
+            assert {entry.entry for entry in view.snapshot().report.entries} >= {"tick", "wrong", name}
         client.delete("one")
-        assert "one" not in {entry.entry for entry in view.look().report.entries}
+        assert "one" not in {entry.entry for entry in view.snapshot().report.entries}
     finally:
         view.close()
 

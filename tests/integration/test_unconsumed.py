@@ -41,7 +41,7 @@ class Hours:
     def go_on(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
         self.server.clock.stand(self.now)
-        wait_until(lambda: self.store.look().now >= self.now, "the server sees it", 60, 0.001)
+        wait_until(lambda: self.store.snapshot().now >= self.now, "the server sees it", 60, 0.001)
 
     def publish(self, windows: list[tuple[WindowKey, int]]) -> None:
         self.store.confirm_many([Confirmation(key, turn, 1, START_TIMEOUT) for key, turn in windows])

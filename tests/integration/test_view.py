@@ -63,7 +63,7 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
     """A look reads the entries that changed, and their histories; the others' stay the same."""
     made = views(windows=10)
     fill(app, made, 4)
-    first = made.look()
+    first = made.snapshot()
     assert {name: len(stories) for name, stories in first.windows.items()} == {"a": 4, "b": 4, "c": 4}
 
     def read() -> int:
@@ -71,13 +71,13 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
             return int(client.info("commandstats")["cmdstat_lrange"]["calls"])
 
     before = read()
-    same = made.look()
+    same = made.snapshot()
     assert read() - before == 0
     assert all(same.windows[name] is first.windows[name] for name in "abc")
     with redis.Redis.from_url(redis_url) as client:
         client.hincrby(made._store.entry_key("b"), "refused", 1)
     before = read()
-    changed = made.look()
+    changed = made.snapshot()
     assert read() - before == 2
     assert [changed.windows[name] is first.windows[name] for name in "abc"] == [True, False, True]
 
@@ -90,7 +90,7 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
     filled.execute(made._store, filled.claim(made._store, rows))
 
     def told() -> dict[str, tuple[bool, int, int]]:
-        return {each.entry: (each.paused, each.open, each.overdue) for each in made.look().report.entries}
+        return {each.entry: (each.paused, each.open, each.overdue) for each in made.snapshot().report.entries}
 
     assert set(told().values()) == {(False, 0, 0)}
     made._store.pause("a")
@@ -115,7 +115,7 @@ def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
     filled.load(made._store, rows, timedelta(hours=1, minutes=1))
     filled.execute(made._store, filled.claim(made._store, [row for row in rows if row.name != "a"]))
     made._store.pause("c")
-    overview = view.look(made._lookup, schedule)
+    overview = view.take_snapshot(made._lookup, schedule)
     told = Told()
     hour = overview.now.replace(minute=0, second=0, microsecond=0)
     due = set()
@@ -133,7 +133,7 @@ def test_what_is_the_same_stays_the_same_object(app: Celery, views: Any) -> None
     made = views()
     fill(app, made, 2)
     loaded = [load_schedule(app, Settings.from_app(app)) for _ in range(2)]
-    overview = view.look(made._lookup, loaded[0])
+    overview = view.take_snapshot(made._lookup, loaded[0])
     told = Told()
     first, again = (make_report(overview, schedule, told).entries for schedule in loaded)
     assert len(first) == 3
@@ -146,7 +146,7 @@ def test_a_look_that_breaks_off_hides_nothing(
     """It found what has changed, and Redis went away before that was read: the next look reads it."""
     made = views()
     fill(app, made, 2)
-    made.look()
+    made.snapshot()
     made._store.pause("b")
     add_failures = Lookup._add_failures
 
@@ -155,9 +155,9 @@ def test_a_look_that_breaks_off_hides_nothing(
 
     monkeypatch.setattr(Lookup, "_add_failures", away)
     with pytest.raises(StoreUnavailableError):
-        made.look()
+        made.snapshot()
     monkeypatch.setattr(Lookup, "_add_failures", add_failures)
-    assert [entry.entry for entry in made.look().report.entries if entry.paused] == ["b"]
+    assert [entry.entry for entry in made.snapshot().report.entries if entry.paused] == ["b"]
 
 
 def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
@@ -170,10 +170,10 @@ def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> Non
     filled.execute(made._store, windows, "failed")
     (window,) = [window for window in windows if window.entry == "a"]
     made._store.backfill(window, "order")
-    (story,) = made.look().windows["a"]
+    (story,) = made.snapshot().windows["a"]
     assert (story.state, story.open is not None) == ("published", True)
     filled.execute(made._store, [window], "done")
-    (story,) = made.look().windows["a"]
+    (story,) = made.snapshot().windows["a"]
     assert story.state == "done"
 
 
@@ -184,7 +184,7 @@ def test_an_older_record_that_cant_be_read(app: Celery, views: Any, redis_url: s
     with redis.Redis.from_url(redis_url) as client:
         client.rpush(made._store.keys.of_entry("history", "b"), "garbage")
     for _ in range(2):
-        entries = {entry.entry: entry for entry in made.look().report.entries}
+        entries = {entry.entry: entry for entry in made.snapshot().report.entries}
         # Not whether they need attention at all: at a full hour each has a window that no beat claims.
         unread = [any("can't be read" in why for why in entries[name].attention) for name in "abc"]
         assert unread == [False, True, False]
@@ -208,7 +208,7 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     made = views(scheduler=f"{__name__}:FromDatabase")
 
     def names() -> set[str]:
-        return {entry.entry for entry in made.look().report.entries}
+        return {entry.entry for entry in made.snapshot().report.entries}
 
     assert names() == {"a", "b", "c"}
     monkeypatch.setattr(FromDatabase, "entries", {"new"})
@@ -241,7 +241,7 @@ def test_a_schedule_that_is_read_again(app: Celery) -> None:
 def test_names_that_are_none(app: Celery, views: Any) -> None:
     """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
     app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
-    facts = as_json(views().look().report)
+    facts = as_json(views().snapshot().report)
     json.dumps(facts)
     assert {entry["entry"]: entry["kind"] for entry in facts["entries"]} == {
         **dict.fromkeys("abc", "scheduled"),

@@ -175,7 +175,7 @@ class DefinitionMachine(RuleBasedStateMachine):
     @rule(of=which)
     def look(self, of: int) -> None:
         beat = self.beats[of]
-        beat.defined.look()
+        beat.defined.sweep()
         beat.claiming.load([each.name for each in self.beats])
 
     @rule(of=which, answered=st.sampled_from([True, True, True, False]))

@@ -598,7 +598,7 @@ def test_a_long_outage_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, c
     when.asked = 0
     slices = 0
     while (step := row.step(now)) is None:
-        assert row.looking
+        assert row.searching
         slices += 1
     assert slices >= number - 62, "what is on time runs anyway"
     first = 1 if catch_up == "all" else number

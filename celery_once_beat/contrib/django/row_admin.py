@@ -77,7 +77,7 @@ class OnceAdminMixin:
     def get_changelist_instance(self: Any, request: Any) -> Any:
         """As the base's; the store is asked once for all rows of the page."""
         changelist = super().get_changelist_instance(request)  # type: ignore[misc]
-        self._look_at(changelist.result_list)
+        self._read_windows(changelist.result_list)
         return changelist
 
     @admin.display(description="next window")
@@ -117,12 +117,12 @@ class OnceAdminMixin:
 
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):
-            self._look_at([row])
+            self._read_windows([row])
         found: RowWindows = row._once_windows  # noqa: SLF001  # ours
         return found
 
-    def _look_at(self, rows: Any) -> None:
-        found = row_windows.look_at(rows, self._once_app())
+    def _read_windows(self, rows: Any) -> None:
+        found = row_windows.read_windows(rows, self._once_app())
         for row in rows:
             row._once_windows = found[row.name]  # noqa: SLF001  # ours
 

@@ -26,7 +26,7 @@ from celery_once_beat.windows import WindowKey, format_instant
 from .entry import as_entries
 from .scheduler import OnceDatabaseScheduler
 
-__all__ = ("RowWindows", "look_at", "run", "set_paused")
+__all__ = ("RowWindows", "read_windows", "run", "set_paused")
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class RowWindows:
     board: str = ""
 
 
-def look_at(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
+def read_windows(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
     """Return how each of the rows stands, by name. Never raises for Redis or a setting: that is the rows' trouble."""
     rows = list(rows)
     if app.main == "default":  # Celery's own, where no other was made
@@ -83,7 +83,7 @@ def run(rows: Sequence[Any], app: Any, said: Said) -> list[datetime | OnceError]
     check_words(said.by, said.note)
     store, entries = store_of(app), _schedule(rows, app).entries
 
-    now = _in_time(store.look).now
+    now = _in_time(store.snapshot).now
     found = [_to_run(row, entries, now) for row in rows]
     keys = [WindowKey(row.name, at) for row, at in zip(rows, found, strict=True) if isinstance(at, datetime)]
     orders = _orders("run", said, {key.entry: format_instant(key.start) for key in keys})

@@ -262,7 +262,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     # -- one-offs ---------------------------------------------------------------------------------------------
 
-    def on_look(self) -> None:
+    def on_sweep(self) -> None:
         """See to rows with a new name, and to one-offs whose time is past; raises StoreUnavailableError."""
         away = None
         for step in (self._catch_up, self._see_to_renamed, self._see_to_one_offs):

@@ -93,7 +93,7 @@ class Desk:
         seen = self._lookup.entry(name, 1)
         newest, why_not = None, ""
         try:
-            newest = newest_start(self._entry(name), self._store.look().now)
+            newest = newest_start(self._entry(name), self._store.snapshot().now)
         except OnceError as exc:
             why_not = str(exc)
         try:

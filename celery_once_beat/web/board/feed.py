@@ -32,13 +32,13 @@ _NAP = 0.5
 
 
 class Feed:
-    """The page, and its viewers. Belongs to one event loop; ``look`` is called in a thread, never twice at a time."""
+    """The page, and its viewers. Belongs to one event loop; ``take`` is called in a thread, never twice at a time."""
 
-    def __init__(self, look: Callable[[], Sight], zone: tzinfo, every: float = 1.0) -> None:
-        self._look = look
+    def __init__(self, take: Callable[[], Sight], zone: tzinfo, every: float = 1.0) -> None:
+        self._take = take
         self._zone = zone
         self._every = every
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._due = 0.0
         self._broken = False
         self.page = Page()
@@ -49,10 +49,10 @@ class Feed:
 
     async def fresh(self) -> Page:
         """Return a page that is at most ``every`` seconds old, or says why it is older."""
-        if self._looking is None and time.monotonic() >= self._due:
-            self._looking = asyncio.create_task(self._look_once())
-        if self._looking is not None:
-            await asyncio.shield(self._looking)  # who asked may go away: the others wait for the same
+        if self._refreshing is None and time.monotonic() >= self._due:
+            self._refreshing = asyncio.create_task(self._refresh_once())
+        if self._refreshing is not None:
+            await asyncio.shield(self._refreshing)  # who asked may go away: the others wait for the same
         return self.page
 
     async def follow(self, before: Shown | None, show: Callable[[Page], Shown]) -> AsyncIterator[str]:
@@ -76,19 +76,19 @@ class Feed:
 
     # -- looking ----------------------------------------------------------------------------------------------
 
-    async def _look_once(self) -> None:
+    async def _refresh_once(self) -> None:
         took = 0.0
         try:
-            self.page, took = await asyncio.to_thread(self._look_in_thread, self.page)
+            self.page, took = await asyncio.to_thread(self._refresh_in_thread, self.page)
         finally:
             self._due = time.monotonic() + max(self._every, took / _SHARE)
-            self._looking = None
+            self._refreshing = None
 
-    def _look_in_thread(self, old: Page) -> tuple[Page, float]:
+    def _refresh_in_thread(self, old: Page) -> tuple[Page, float]:
         """Return the page, and the seconds of CPU that it took."""
         began = time.thread_time()
         try:
-            sight = self._look()
+            sight = self._take()
             page = make_page(sight, self._zone, old)
         except OnceError as exc:
             self.report = None

@@ -57,7 +57,7 @@ def make_site(
     ``view`` looks, ``desk`` takes orders, and ``closing`` says that the server wants to end.
     """
     zone = view.app.timezone
-    feed = Feed(view.look, zone)
+    feed = Feed(view.snapshot, zone)
     site = _Site(feed, view, closing)
     compressed = [Middleware(GZipMiddleware, compresslevel=4)]
     answers = Starlette(

@@ -44,14 +44,14 @@ if "FREEZE" in os.environ:
         """In the middle of each, before its claims, while there is that file."""
         from celery_once_beat.beat.recovery import Recovery
 
-        look = Recovery.look
+        look = Recovery.sweep
 
         def stand_still_and_look(*args):
             if os.path.exists(os.environ["FREEZE"]):  # noqa: PTH110
                 os.kill(os.getpid(), signal.SIGSTOP)
             return look(*args)
 
-        Recovery.look = stand_still_and_look
+        Recovery.sweep = stand_still_and_look
 
 
 ledger = Ledger(os.environ.get("LEDGER", os.devnull))
