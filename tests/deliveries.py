@@ -19,7 +19,7 @@ from celery.utils.dispatch import Signal
 from processes import wait_until
 
 from celery_once_beat import OnceTask, signals
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.store.model import Begun, ClaimRequest, EntryAccount, LoadRequest
 from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
@@ -151,7 +151,7 @@ def workers() -> Iterator[Callable[..., Worker]]:
 
         worker = Worker(app, app.task(work, name="proj.work", max_retries=5, shared=False))
         store = store_of(app)
-        limits = Limits(max_attempts=3, recover=True, grace=None)
+        limits = EndRules(max_attempts=3, recover=True, grace=None)
         store.load_many([LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, limits, known=T0)])
         store.claim_many("beat", [ClaimRequest(KEY, T0, "mark")])
         made.append(worker)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from celery_once_beat.beat.entries import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.store import Ending
 from celery_once_beat.store import model as replies
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
@@ -30,7 +30,7 @@ def beat_lives(store: Store, *beats: str, entries: int = 5) -> None:
 def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
     """Load entries, so that their windows of the time since ``ago`` are still to be claimed."""
     known = datetime.now(timezone.utc) - ago
-    limits = Limits(max_attempts=3, recover=True, grace=None)
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
     loaded = store.load_many(
         (LoadRequest(row.name, BEAT, row.fingerprint, 30 * 86400.0, limits, known=known) for row in rows), [BEAT]
     )

@@ -16,7 +16,7 @@ from celery.schedules import schedule
 from celery_once_beat.errors import (
     OnceError,
 )
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
@@ -106,10 +106,10 @@ class Stage:
 
     def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
         limits = {"max_attempts": 3, "recover": True, "grace": None}
-        limits |= {field.name: given.pop(field.name) for field in fields(Limits) if field.name in given}
+        limits |= {field.name: given.pop(field.name) for field in fields(EndRules) if field.name in given}
         alive, asked_at = given.pop("alive", ()), given.pop("asked_at", None)
         said = {"ttl": 86_400.0, "known": T0, **given}
-        request = LoadRequest(entry, beat, mark, limits=Limits(**limits), **said)
+        request = LoadRequest(entry, beat, mark, end_rules=EndRules(**limits), **said)
         return self.store.load_many([request], alive, asked_at)[0]
 
     def unload(

@@ -1,6 +1,6 @@
 """Alerts, sent once for a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
 
-The store keeps each as a notice that becomes due (``store/lua/pieces/notices.lua``). A beat's look finds it. The beat
+The store keeps each as a notice that becomes due (``store/lua/pieces/alerts.lua``). A beat's look finds it. The beat
 takes it, says it, and then tells the store that it is said:
 
 - it dies or sleeps before it sends it: after ``publish_timeout`` any beat does;

@@ -272,15 +272,15 @@ class BeatEntry:
 
     def load_request(self, beat: str, now: datetime, summary: str = "") -> LoadRequest:
         """Return the request by which ``beat`` loads it; ``summary`` is what readers are shown of it."""
-        limits, delay, source = self.policy, self.timing.delay(now), self.source
-        if limits.grace is not None and delay:  # it counts from when a message may run
-            limits = replace(limits, grace=limits.grace + delay)
+        end_rules, delay, source = self.policy, self.timing.delay(now), self.source
+        if end_rules.grace is not None and delay:  # it counts from when a message may run
+            end_rules = replace(end_rules, grace=end_rules.grace + delay)
         return LoadRequest(
             entry=self.name,
             beat=beat,
             fingerprint=self.fingerprint,
             ttl=self.ttl(now),
-            limits=limits,
+            end_rules=end_rules,
             loaded_at=self.loaded_at,
             known=self.known,
             counted_from=self.counted_from,
@@ -329,7 +329,7 @@ class BeatEntry:
         self.since = since
 
     def copy_progress_from(self, old: BeatEntry) -> None:
-        """Keep what the store said of ``old``, from which only the limits differ."""
+        """Keep what the store said of ``old``, from which only the end rules differ."""
         self.loaded_at, self.known, self.since = old.loaded_at, old.known, old.since
         self.counted_from = old.counted_from
         self.absent_at, self.came_at, self.unanswered = old.absent_at, old.came_at, old.unanswered

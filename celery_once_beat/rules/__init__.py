@@ -9,8 +9,8 @@ from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour
 from .policy import (
     ALERT_OPTIONS,
+    EndRules,
     EntryPolicy,
-    Limits,
     Step,
     Timing,
     check_anchor,
@@ -42,9 +42,9 @@ __all__ = (
     "MOST_APART",
     "Balance",
     "CronTimes",
+    "EndRules",
     "EntryPolicy",
     "Finding",
-    "Limits",
     "PureSchedule",
     "Step",
     "Timing",

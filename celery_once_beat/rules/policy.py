@@ -54,7 +54,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class EndRules:
     """What the store judges an entry's windows by. Each field is an argument of its verb ``load``."""
 
     max_attempts: int
@@ -76,11 +76,11 @@ class Limits:
     @property
     def by_name(self) -> dict[str, Any]:
         """What the store judges by, as the names of ``load``'s arguments."""
-        return {field.name: getattr(self, field.name) for field in fields(Limits)}
+        return {field.name: getattr(self, field.name) for field in fields(EndRules)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EntryPolicy(Limits):
+class EntryPolicy(EndRules):
     """An entry's policy: what its ``once`` option says, else its task's attributes, else the settings."""
 
     catch_up: str

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.windows import WindowKey
 
 
@@ -38,7 +38,7 @@ class LoadRequest(NamedTuple):
     fingerprint: str
     #: How long the entry is remembered after the last contact.
     ttl: float
-    limits: Limits
+    end_rules: EndRules
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None

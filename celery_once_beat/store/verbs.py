@@ -101,7 +101,7 @@ class Store:
             "loaded_at": q.loaded_at,
             "ttl": q.ttl,
             "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
-            **q.limits.by_name,
+            **q.end_rules.by_name,
             "known": q.known,
             "counted_from": q.counted_from,
             "counts_from": q.counts_from,

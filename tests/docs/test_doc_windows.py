@@ -9,7 +9,7 @@ from typing import Any
 
 from doc_pages import ROOT
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.policy import EntryPolicy, next_steps
 from celery_once_beat.settings import OVERLAP, Settings
 from celery_once_beat.store import Begun, Buffered, ClaimRequest, Closed, Ending, LoadRequest, Store
@@ -57,7 +57,7 @@ def test_the_defaults_are_the_settings() -> None:
 def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
     """The windows of 02:00 to 05:00 that run, in order, and those that are skipped, as the page's example goes."""
     night = datetime(2026, 1, 1, 1, tzinfo=timezone.utc)
-    limits = Limits(max_attempts=3, recover=True, grace=None, overlap=overlap)
+    limits = EndRules(max_attempts=3, recover=True, grace=None, overlap=overlap)
     store.load_many([LoadRequest(overlap, "beat", "mark", 86400.0, limits, known=night)])
     windows = [WindowKey(overlap, night + timedelta(hours=n)) for n in range(5)]
     running, ran, skipped = [], [], []

@@ -22,7 +22,7 @@ from failover.told import tell
 from ledger import Ledger
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
@@ -97,7 +97,7 @@ class Claimer(Driver):
                 self.name,
                 _MARK,
                 86_400.0,
-                Limits(max_attempts=1000, recover=True, grace=None),
+                EndRules(max_attempts=1000, recover=True, grace=None),
                 known=self.born,
             )
             for entry in missing

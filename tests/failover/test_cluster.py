@@ -17,7 +17,7 @@ from servers import RedisServer, free_port, need_server
 from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import Lookup
@@ -72,7 +72,7 @@ def cluster(_whole: Cluster) -> Iterator[Cluster]:
 
 def load(store: Store, entries: list[str] = ENTRIES) -> list[Any]:
     return store.load_many(
-        LoadRequest(entry, "beat-1", MARK, 86_400.0, Limits(max_attempts=3, recover=True, grace=None), known=T0)
+        LoadRequest(entry, "beat-1", MARK, 86_400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)
         for entry in entries
     )
 

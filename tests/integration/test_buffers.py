@@ -18,7 +18,7 @@ from kombu.message import Message
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import Lookup
@@ -71,7 +71,7 @@ class Tick:
 
     def load(self, **limits: Any) -> None:
         self.limits |= limits
-        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, Limits(**self.limits), known=START)])
+        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, EndRules(**self.limits), known=START)])
 
     def close(self) -> None:
         self.store.close()

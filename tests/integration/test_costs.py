@@ -13,7 +13,7 @@ import pytest
 import redis
 from servers import RedisServer
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.keys import SHARDS
@@ -30,7 +30,7 @@ NAMES = [f"proj.reports.nightly-{number:03}" for number in range(100)]
 BEATS = ("beat-7f9c6d5b8-x2x4q:1:0a1b2c3d", "beat-7f9c6d5b8-k9p0z:1:4e5f6a7b")
 OWNER = "celery@worker-6c8d9f7b5-abcde:0123456789ab:12ef"
 MARK = "0123456789abcdef"
-LIMITS = Limits(max_attempts=3, recover=True, grace=None)
+LIMITS = EndRules(max_attempts=3, recover=True, grace=None)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def run(store: Store, name: str, number: int) -> None:
 
 def test_what_being_told_costs(store: Store) -> None:
     """Nothing where it isn't asked for: each script sends the server what it did before. Else four commands more."""
-    told = Limits(max_attempts=3, recover=True, grace=None, deadline=900.0, pause_after_failures=5, on_failure="x.y")
+    told = EndRules(max_attempts=3, recover=True, grace=None, deadline=900.0, pause_after_failures=5, on_failure="x.y")
     store.load_many([LoadRequest("told", BEATS[0], MARK, 86400.0, told, known=T0)])
     sent = {}
     with redis.Redis.from_url(store.settings.redis_url) as client:
@@ -157,7 +157,7 @@ SKIP_BEGINS = "HGET HGET HGET HGET HGET HGET HSET"
 def test_what_waits_for_nothing_pays_nothing(store: Store, overlap: str) -> None:
     """Without buffers and limits no verb asks more of the server than before there were any."""
     name, since = "daily", T0
-    limits = Limits(max_attempts=3, recover=True, grace=None, overlap=overlap)
+    limits = EndRules(max_attempts=3, recover=True, grace=None, overlap=overlap)
     store.load_many([LoadRequest(name, BEATS[0], MARK, 86400.0, limits, known=since)], BEATS)
     found: dict[str, Counter[str]] = {}
     for number in range(3):  # the first makes keys

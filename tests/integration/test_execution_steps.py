@@ -24,7 +24,7 @@ from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.errors import HeaderError
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Again, Begun, Claimed, ClaimRequest, Confirmation, LoadRequest
 from celery_once_beat.store.verbs import store_of
@@ -355,7 +355,7 @@ def _refused(deliver: Callable[[], Any]) -> bool:
 def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     """A window that begin finds past its grace is missed: one line and one signal; it isn't also a refused copy."""
     request = LoadRequest(
-        WINDOW.entry, "beat", "mark", 86400.0, Limits(max_attempts=3, recover=True, grace=60.0), known=T0
+        WINDOW.entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=60.0), known=T0
     )
     store_of(worker.app).load_many([request])
     with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
@@ -636,7 +636,7 @@ def test_durations_that_nobody_lives_to_see(worker: Worker, seconds: float) -> N
     """What is written of them can be read again."""
     store = store_of(worker.app)
     store.load_many(
-        [LoadRequest("slow", "beat", "mark", seconds, Limits(max_attempts=3, recover=True, grace=seconds), known=T0)]
+        [LoadRequest("slow", "beat", "mark", seconds, EndRules(max_attempts=3, recover=True, grace=seconds), known=T0)]
     )
     key = WindowKey("slow", WINDOW.start)
     (claimed,) = store.claim_many("beat", [ClaimRequest(key, T0, "mark", expires=seconds)])

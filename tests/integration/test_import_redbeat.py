@@ -25,7 +25,7 @@ from servers import RedisServer
 
 from celery_once_beat import Schedule, Schedules
 from celery_once_beat.cli import once as once_group
-from celery_once_beat.rules import Limits, spread_offset
+from celery_once_beat.rules import EndRules, spread_offset
 from celery_once_beat.store import LoadRequest
 from celery_once_beat.windows import next_start
 
@@ -197,7 +197,7 @@ def test_one_that_is_disabled_is_paused(app: Celery, import_: Import, schedules:
 def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedules: Schedules) -> None:
     """It stays in beat_schedule, and a beat that loads it goes on where RedBeat stopped; then once more."""
     app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*")}}
-    limits = Limits(max_attempts=3, recover=True, grace=None)
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
     for ago in (3, 2):
         last = save(app, "in the code", crontab(minute="*"), ago * MINUTE)
         assert import_().output.startswith("= in the code: from 20")
@@ -206,7 +206,7 @@ def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedule
         assert account is not None
         assert account.cursor == last
         request = LoadRequest(
-            entry="in the code", beat="b:1:c", fingerprint=account.fingerprint, ttl=9e4, limits=limits
+            entry="in the code", beat="b:1:c", fingerprint=account.fingerprint, ttl=9e4, end_rules=limits
         )
         (loaded,) = schedules._store.load_many([request])
         assert (loaded.cursor, loaded.news) == (last, "same"), "the fingerprint is that of a beat of the same app"

@@ -10,7 +10,7 @@ import pytest
 import redis
 from processes import wait_until
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.status.lateness import late_now
 from celery_once_beat.status.lineup import Listed
@@ -35,7 +35,7 @@ class Teller:
         self.store.load_many(
             [
                 LoadRequest(
-                    name, "host:1:a", MARK, 3600.0, Limits(max_attempts=3, recover=True, grace=None),
+                    name, "host:1:a", MARK, 3600.0, EndRules(max_attempts=3, recover=True, grace=None),
                     known=self.cursor,
                 )
                 for name in ("nightly", "other")
@@ -114,7 +114,7 @@ def test_windows_that_never_ran(teller: Teller) -> None:
 
 def test_who_ran_it_last_is_shown_whoever_ends_it(teller: Teller) -> None:
     """A beat gives up a window whose only execution died: the history names the worker that died in it."""
-    limits = Limits(max_attempts=1, recover=True, grace=None)
+    limits = EndRules(max_attempts=1, recover=True, grace=None)
     teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
     window = teller.claim()
     teller.store.begin(window, "w@far:1:2", 0.05)
@@ -144,7 +144,7 @@ def test_for_what_windows_wait(teller: Teller) -> None:
 
 def test_a_late_window_says_for_what_it_waits(teller: Teller) -> None:
     """For its turn or for a place: the same words, whether a beat says it or somebody asks."""
-    limits = Limits(max_attempts=3, recover=True, grace=None, deadline=1.0)
+    limits = EndRules(max_attempts=3, recover=True, grace=None, deadline=1.0)
     teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
     first, second, third = (teller.claim() for _ in range(3))
     teller.store.begin(first, "w@far:1:2", 30.0, overlap="buffer_all")

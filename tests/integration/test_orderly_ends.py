@@ -17,7 +17,7 @@ from processes import wait_until
 from stage import T0, nth
 from system import System
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
@@ -58,7 +58,7 @@ class Waiting:
         window = Window(entry, nth(1), None)
         store = self.system.store
         store.load_many(
-            [LoadRequest(entry, "beat", "mark", 86400.0, Limits(max_attempts=3, recover=True, grace=None), known=T0)]
+            [LoadRequest(entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)]
         )
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(entry, window.start), T0, "mark")])
         assert isinstance(claimed, Claimed)

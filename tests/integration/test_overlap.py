@@ -12,7 +12,7 @@ from processes import wait_until
 from system import System
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
@@ -80,7 +80,7 @@ def test_who_counts_as_running(redis_url: str) -> None:
     """A window that runs or waits for its retry; not one whose lease is over, or that is to run again later."""
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
-    load = LoadRequest("tick", "beat", "mark", 3600.0, Limits(max_attempts=9, recover=True, grace=None), known=start)
+    load = LoadRequest("tick", "beat", "mark", 3600.0, EndRules(max_attempts=9, recover=True, grace=None), known=start)
     store.load_many([load])
     windows = [WindowKey("tick", start + timedelta(minutes=n)) for n in range(6)]
     for before, window in itertools.pairwise(windows):
@@ -111,7 +111,7 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
     store.load_many(
-        [LoadRequest("tick", "beat", "mark", 3600.0, Limits(max_attempts=9, recover=True, grace=None), known=start)]
+        [LoadRequest("tick", "beat", "mark", 3600.0, EndRules(max_attempts=9, recover=True, grace=None), known=start)]
     )
     first, second, third = (WindowKey("tick", start + timedelta(minutes=n)) for n in (1, 2, 3))
     for before, window in itertools.pairwise([WindowKey("tick", start), first, second, third]):
@@ -164,7 +164,7 @@ def tick(redis_url: str) -> Iterator[tuple[Store, list[WindowKey], redis.Redis]]
     store = Store(Settings(redis_url=redis_url))
     start = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(hours=1)
     store.load_many(
-        [LoadRequest("tick", "beat", "mark", 3600.0, Limits(max_attempts=2, recover=True, grace=None), known=start)]
+        [LoadRequest("tick", "beat", "mark", 3600.0, EndRules(max_attempts=2, recover=True, grace=None), known=start)]
     )
     windows = [WindowKey("tick", start + timedelta(minutes=n)) for n in range(6)]
     for before, window in itertools.pairwise(windows):

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
 from system import System
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -132,7 +132,7 @@ def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., Re
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "beat", "on", ">secret", "~*", "+@all", "-exists")
     store = Store(Settings(redis_url=server.url().replace("redis://", "redis://beat:secret@")))
-    limits = Limits(max_attempts=3, recover=True, grace=None)
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
     for beat in ("host:1:a", "host:2:b"):  # the second one finds the entry there, and looks
         request = LoadRequest("tick", beat, "a-mark", 3600.0, limits, defined='{"task":"proj.work","lease":1}')
         assert all(isinstance(reply, Loaded) for reply in store.load_many([request], ["host:1:a", "host:2:b"]))

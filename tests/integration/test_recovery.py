@@ -23,7 +23,7 @@ from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import BeatReport, ClaimRequest, LoadRequest
 from celery_once_beat.store.verbs import Store
@@ -74,7 +74,7 @@ class Beat:
                     beat,
                     mark,
                     86400.0,
-                    Limits(max_attempts=most, recover=True, grace=None, **limits),
+                    EndRules(max_attempts=most, recover=True, grace=None, **limits),
                     known=T0,
                 )
             ],

@@ -43,7 +43,7 @@ from celery_once_beat.errors import (
     StoreUnavailableError,
     UncertainWriteError,
 )
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store import Ending, scripts
 from celery_once_beat.store.codec import read_past
@@ -2195,7 +2195,7 @@ def test_scripts_forgotten_in_the_middle_of_a_pipeline(
 def load_many(stage: Stage, number: int) -> list[ClaimRequest]:
     """Load entries, and return a claim of each; one more than asked for stands first."""
     names = [f"entry-{n}" for n in range(number + 1)]
-    limits = Limits(max_attempts=3, recover=True, grace=None)
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
     loads = [LoadRequest(name, "beat-1", MARK, 3600.0, limits, known=T0) for name in names]
     assert all(isinstance(reply, Loaded) for reply in stage.store.load_many(loads))
     return [ClaimRequest(WindowKey(name, nth(1)), T0, MARK) for name in names]

@@ -8,7 +8,7 @@ import pytest
 from processes import wait_until
 from system import System
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
@@ -70,7 +70,7 @@ def test_a_server_at_the_ends_of_time(start_redis, at: tuple[int, int, int]) -> 
     with server.client() as client:
         server.stand_still_at(now, client)
     store = Store(Settings(redis_url=server.url()))
-    limits = Limits(max_attempts=3, recover=True, grace=None)
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
     loaded = store.load_many([LoadRequest("entry", "beat", "mark", DAY, limits)])[0]
     assert isinstance(loaded, Loaded)
     assert abs(loaded.cursor - now) < timedelta(seconds=1)
@@ -83,7 +83,7 @@ def test_a_window_at_the_ends_of_time(redis_url: str, year: int) -> None:
     """A window that starts before 1970, or on the last day that there is, goes the same way."""
     store = Store(Settings(redis_url=redis_url))
     cursor = datetime(year, 12, 31, 23, 58, tzinfo=timezone.utc)
-    load = LoadRequest("entry", "beat", "mark", DAY, Limits(max_attempts=3, recover=True, grace=None), known=cursor)
+    load = LoadRequest("entry", "beat", "mark", DAY, EndRules(max_attempts=3, recover=True, grace=None), known=cursor)
     loaded = store.load_many([load])[0]
     assert isinstance(loaded, Loaded)
     _execute(store, loaded.cursor, datetime(max(year, loaded.cursor.year), 12, 31, 23, 59, tzinfo=timezone.utc))

@@ -10,7 +10,7 @@ import pytest
 from processes import wait_until
 from servers import RedisServer
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Confirmation, LoadRequest, Taken
@@ -30,7 +30,7 @@ class Hours:
         self.now = T0
         self.store = Store(Settings(redis_url=server.url()))
         self.go_on(0)
-        limits = Limits(max_attempts=3, recover=True, grace=None)
+        limits = EndRules(max_attempts=3, recover=True, grace=None)
         (loaded,) = self.store.load_many([LoadRequest("tick", "beat", MARK, 90 * 86_400.0, limits, known=T0)])
         self.cursor = loaded.cursor
         self.queue: deque[WindowKey] = deque()

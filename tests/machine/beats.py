@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, entries, maybe, nothing, several
 from machine.world import DEFINITIONS, ENTRIES, TICK, Message, Told
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.policy import next_steps
 from celery_once_beat.store import model as r
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
@@ -63,7 +63,7 @@ class BeatRules(Rules):
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
             entry, beat.name, beat.definition, 30 * 86_400.0,
-            Limits(**self.limits, **self.told),
+            EndRules(**self.limits, **self.told),
             beat.loaded_at[entry], beat.known.get(entry), absent_at=beat.absent.get(entry),
         )  # fmt: skip
         before = self.world.books.accounts[entry]

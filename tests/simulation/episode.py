@@ -394,7 +394,7 @@ class Episode:
             beat_late=once["claim_lease"] + once["recovery_interval"] + 0.5,
             worker_late=once["lease"] + 1.0 + once["recovery_interval"] + 1.0,
             limits=once.get("limits", {}),
-            # A place outlives its lease; docs/told.md: the next look, or after publish_timeout another beat.
+            # A place outlives its lease; docs/alerts.md: the next look, or after publish_timeout another beat.
             place_late=1.5 * once["lease"] + 1.0 + once["recovery_interval"] + 1.0,
             told_late=once["recovery_interval"] + once["publish_timeout"] + 1.0,
             beats=beats, workers=[place for places in workers for place in places],

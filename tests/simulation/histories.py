@@ -14,7 +14,7 @@ import redis
 from servers import RedisServer
 from simulation.recorder import Line, recorded
 
-from celery_once_beat.rules import Limits
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store
 from celery_once_beat.store import model as r
@@ -47,7 +47,7 @@ class History:
         self.store, self.entry, self.since, self.rng = store, entry, since, rng
         #: The definition that beats have, and whether it was set at run time.
         self.loaded, self.stored = "ten", False
-        self.limits = Limits(
+        self.limits = EndRules(
             max_attempts=rng.randint(1, 3), recover=rng.random() < 0.8, grace=rng.choice([None, None, 30.04]),
             retry_failed_after=rng.choice([None, None, 0.0, 20.04]), overlap=rng.choice([None, None, "allow", "skip"]),
         )  # fmt: skip
