@@ -177,7 +177,8 @@ TELL = ["tell", 4, "", "", "", "", "", "", "", ""]
 def test_what_is_to_be_told(place: int, text: str, expected: dict[str, Any]) -> None:
     """Each word of tell's reply says one thing."""
     same(
-        codec.read_tell([text if each == place else word for each, word in enumerate(TELL)]), m.Tell(turn=4, **expected)
+        codec.read_tell([text if each == place else word for each, word in enumerate(TELL)]),
+        m.AlertDetails(turn=4, **expected),
     )
 
 
@@ -185,13 +186,13 @@ def test_for_what_a_window_waits() -> None:
     """For its turn it waits for another window, else for a place of a limit."""
     turn = an_account(released=4)
     said = codec.read_tell([*TELL[:2], turn, *TELL[3:9], A])
-    same(said, m.Tell(turn=4, open=codec._read_open(turn), waits_for=AT))
+    same(said, m.AlertDetails(turn=4, open=codec._read_open(turn), waits_for=AT))
 
 
 def test_an_end_is_told_of_a_window_that_is_open_again() -> None:
     """Somebody has ordered it since."""
     reply = [*TELL[:4], MS, f"failed {MS} 2 Boom", *TELL[6:]]
-    same(codec.read_tell(reply), m.Tell(turn=4, deadline=AT, ended=m.Ended("failed", AT, 2, "Boom")))
+    same(codec.read_tell(reply), m.AlertDetails(turn=4, deadline=AT, ended=m.Ended("failed", AT, 2, "Boom")))
 
 
 @pytest.mark.parametrize(
