@@ -205,7 +205,7 @@ class Claiming:
         return [*reversed(self._entries.paused()), *entries]
 
     def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
-        left = [(name, mark) for name, mark in self._left.items() if self._entries.get(name) is None]
+        left = [(name, fingerprint) for name, fingerprint in self._left.items() if self._entries.get(name) is None]
         replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
         # One node of a cluster may be away: it is told later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]

@@ -72,7 +72,7 @@ def make_defined(
             options=options,
             app=app,
         )
-        return entries.make(known.name, source, known.mark)
+        return entries.make(known.name, source, known.fingerprint)
 
     def make_earlier(text: str) -> BeatEntry | None:
         if not text:  # there was none
@@ -91,7 +91,7 @@ def make_defined(
     entry = make(known.text)
     if known.deleted:
         # As the store has it, without a zone's rules: no beat loads a deleted one.
-        entry = replace(entry, fingerprint=known.mark)
+        entry = replace(entry, fingerprint=known.fingerprint)
     since = datetime.now(timezone.utc) - _OWED_FOR
     replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
     if replaced and not replaced[0].replaced:

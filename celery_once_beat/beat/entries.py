@@ -576,9 +576,9 @@ def _when(source: Any, policy: EntryPolicy) -> Any:
     return source.schedule if policy.tz is None else in_zone(source.schedule, policy.tz)
 
 
-def _fingerprint_of(source: Any, policy: EntryPolicy, mark: str = "") -> str:
+def _fingerprint_of(source: Any, policy: EntryPolicy, stored_fingerprint: str = "") -> str:
     when = _when(source, policy)
-    return (mark or fingerprint(source.task, when, policy.anchor, policy.spread)) + zone_rules(when)
+    return (stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)) + zone_rules(when)
 
 
 def _ask(when: Any, last: datetime) -> tuple[bool, timedelta]:
@@ -849,10 +849,10 @@ class Entries:
                 extra=about("schedule_hidden", entry=name),
             )
 
-    def make(self, name: str, source: Any, mark: str = "") -> BeatEntry:
+    def make(self, name: str, source: Any, stored_fingerprint: str = "") -> BeatEntry:
         """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise.
 
-        ``mark`` is the store's fingerprint of one that was set at run time.
+        ``stored_fingerprint`` is that of an entry that was set at run time, as the store has it.
         """
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
@@ -876,14 +876,14 @@ class Entries:
             name,
             source,
             policy,
-            _fingerprint_of(source, policy, mark),
+            _fingerprint_of(source, policy, stored_fingerprint),
             tracked,
             timing,
             spread_offset(name, policy.spread),
             one_off=bool(getattr(source.schedule, "one_off", False)),
             polled=is_polled(source.schedule),
             counts_from=getattr(source, "counts_from", None),
-            stored=bool(mark),
+            stored=bool(stored_fingerprint),
         )
 
     def _leave_out(self, name: str, known: str | None, why: str) -> None:

@@ -351,7 +351,7 @@ class StoredDefinition:
     #: It counts the changes of the name.
     version: int
     #: The fingerprint with which beats load it.
-    mark: str
+    fingerprint: str
     #: The instant from which it counts, aware UTC.
     since: datetime
     #: When it changed last, aware UTC; who did it, and why.

@@ -59,11 +59,11 @@ class Defined(Stage):
         return found
 
     def load_it(self, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
-        return self.load(beat, mark or self.known.mark, known=None, stored=True, **given)
+        return self.load(beat, mark or self.known.fingerprint, known=None, stored=True, **given)
 
     def claim_it(self, start: datetime, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
         cursor = self.store.account(ENTRY).cursor
-        request = ClaimRequest(WindowKey(ENTRY, start), cursor, mark or self.known.mark, **given)
+        request = ClaimRequest(WindowKey(ENTRY, start), cursor, mark or self.known.fingerprint, **given)
         return self.store.claim_many(beat, [request])[0]
 
     def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
@@ -183,7 +183,7 @@ def test_a_lost_reply_is_answered_again(stage: Defined, verb: str) -> None:
 def test_a_changed_one_is_claimed_by_no_old_version(stage: Defined) -> None:
     """From the answer on: a beat with the old one is refused, its load too, until it has read the new one."""
     stage.set()
-    old = stage.known.mark
+    old = stage.known.fingerprint
     loaded = stage.load_it()
     assert (loaded.news, loaded.cursor) == ("new", stage.known.since)
     changed = stage.set("two")
@@ -226,7 +226,7 @@ def test_what_was_owed_stays_owed(stage: Defined) -> None:
     changed = stage.set("two")
     account = stage.store.account(ENTRY)
     assert (account.cursor, account.since) == (made.at, made.at)
-    assert account.fingerprint == stage.known.mark
+    assert account.fingerprint == stage.known.fingerprint
     assert stage.load_it().cursor == made.at
     assert isinstance(stage.claim_it(made.at + timedelta(microseconds=1)), Claimed)
     assert changed.at == stage.known.since
@@ -251,7 +251,7 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     stage.set()
     loaded = stage.load_it()
     window = WindowKey(ENTRY, loaded.cursor + SECOND)
-    old = stage.known.mark
+    old = stage.known.fingerprint
     stage.claim_it(window.start)
     stage.start = window.start
     assert stage.delete() == Changed(2, stage.known.at)
@@ -259,7 +259,7 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     assert isinstance(stage.claim_it(window.start + SECOND, mark=old), Superseded)
     stage.overdue()
     assert stage.store.take_many("beat-2", [(window, old)]) == [Unchanged("superseded")]
-    (taken,) = stage.store.take_many("beat-2", [(window, stage.known.mark)])
+    (taken,) = stage.store.take_many("beat-2", [(window, stage.known.fingerprint)])
     assert isinstance(taken, Taken)
     begun = stage.store.begin(window, "A", LEASE)
     assert isinstance(begun, Begun)

@@ -124,7 +124,7 @@ class History:
         found = self.store.definitions([self.entry])[0]
         if isinstance(found, r.StoredDefinition) and self.rng.random() < 0.8:
             self.stored = not found.deleted
-            self.loaded = found.mark if self.stored else "ten"
+            self.loaded = found.fingerprint if self.stored else "ten"
             self.load("beat-1", self.loaded)
 
     def unload(self) -> None:

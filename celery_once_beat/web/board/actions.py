@@ -194,7 +194,7 @@ class Actions:
         again = bool(_only(fields, "again"))
         plan = self._desk.plan(line.entry, since, until, again=again)
         agreed = _only(fields, "agreed")
-        if agreed == plan.mark and plan.starts:
+        if agreed == plan.digest and plan.starts:
             return f"Ordered {self._desk.backfill(line.entry, said, plan.starts)} windows. Beats publish them at once."
         return {
             "plan": plan,

@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     skipped: Counter[str]
 
     @property
-    def mark(self) -> str:
+    def digest(self) -> str:
         """The same for the same windows."""
         return digest(" ".join(map(format_instant, self.starts)), 32).hex()
 
