@@ -1,11 +1,11 @@
 """Alerts, sent once for a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
 
-The store keeps each as a notice that becomes due (``store/lua/pieces/alerts.lua``). A beat's look finds it. The beat
-takes it, says it, and then tells the store that it is said:
+The store keeps each until it is due (``store/lua/pieces/notices.lua``). A beat's sweep finds it. The beat takes it, sends
+it, and then confirms that to the store:
 
 - it dies or sleeps before it sends it: after ``publish_timeout`` any beat does;
 - it dies after it, and before it confirms: the same, so it is sent twice. The task of ``on_failure`` has the same id;
-- the reply to ``details`` or ``told`` is lost: that is sent again, and answers the same.
+- the reply to either request is lost: it is sent again, and is answered the same.
 """
 
 from __future__ import annotations

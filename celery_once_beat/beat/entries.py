@@ -1001,7 +1001,7 @@ class Entries:
             # After a claim met what it can't read, a load that works says nothing.
             if not entry.claim_failed:
                 if entry.trouble:
-                    logger.info("once: entry %r goes on", entry.name, extra=about("entry_goes_on", entry=entry.name))
+                    logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
                 entry.trouble = ""
             self.put(entry)
 

@@ -374,7 +374,7 @@ def read_tell(reply: list[Any]) -> model.AlertReply:
 
 
 def _read_ended(text: str) -> model.Ended:
-    """Read how a window ended; see ``e:<start>`` in ``lua/pieces/alerts.lua``."""
+    """Read how a window ended; see ``e:<start>`` in ``lua/pieces/notices.lua``."""
     outcome, at, attempts, failure = text.split(" ", 3)
     return model.Ended(_word(outcome), instant(at), whole(attempts), failure)
 

@@ -7,7 +7,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:entries                 <name> → what a beat says of an entry that it has loaded, for people
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
     {7}:open                    <name>@<start> → deadline, server ms; <name>@<start>!<kind> → when that is to be said
-                                + 1e15 (``lua/pieces/alerts.lua``); as its longest-lived entry
+                                + 1e15 (``lua/pieces/notices.lua``); as its longest-lived entry
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
                                 done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,

@@ -314,7 +314,7 @@ BACKFILL = Verb(
     waits=True,
 )
 ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
-#: ``kind`` of the notice, see ``lua/pieces/alerts.lua``; the beat says it within ``length``.
+#: ``kind`` of the notice, see ``lua/pieces/notices.lua``; the beat says it within ``length``.
 TELL = Verb(
     "tell",
     "entry open history run",

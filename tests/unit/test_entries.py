@@ -705,7 +705,7 @@ def test_an_entry_sets_its_time_zone() -> None:
         found[name] = f"{start:%d %H:%M}"
         again = Entries("b", SETTINGS, TASKS).make(name, entry(when, once={"tz": tz}))
         assert made.fingerprint == again.fingerprint
-        said = LoadedDefinition.read(Entries("b", SETTINGS, TASKS).told(made))
+        said = LoadedDefinition.read(Entries("b", SETTINGS, TASKS).summary(made))
         shown = Entries("b", SETTINGS, TASKS).make_loaded(name, said, made.fingerprint)
         assert (shown.after(NOW), shown.words) == (start, made.words)
         assert made.words.count("Europe/Berlin") + made.words.count("Asia/Tokyo") <= 1
