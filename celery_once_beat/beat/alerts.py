@@ -1,7 +1,7 @@
 """Alerts, sent once for a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
 
-The store keeps each until it is due (``store/lua/pieces/notices.lua``). A beat's sweep finds it. The beat takes it, sends
-it, and then confirms that to the store:
+The store keeps each until it is due (``store/lua/pieces/notices.lua``). A beat's sweep finds it. The beat takes it,
+sends it, and then confirms that to the store:
 
 - it dies or sleeps before it sends it: after ``publish_timeout`` any beat does;
 - it dies after it, and before it confirms: the same, so it is sent twice. The task of ``on_failure`` has the same id;

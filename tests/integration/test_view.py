@@ -23,7 +23,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
-from celery_once_beat.status.report import Told, make_report
+from celery_once_beat.status.report import LastStatuses, make_report
 from celery_once_beat.store import Lookup
 from celery_once_beat.store.keys import shard_of
 
@@ -116,7 +116,7 @@ def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
     filled.execute(made._store, filled.claim(made._store, [row for row in rows if row.name != "a"]))
     made._store.pause("c")
     overview = view.take_snapshot(made._lookup, schedule)
-    told = Told()
+    told = LastStatuses()
     hour = overview.now.replace(minute=0, second=0, microsecond=0)
     due = set()
     for minutes in range(60, 3000, 30):
@@ -134,7 +134,7 @@ def test_what_is_the_same_stays_the_same_object(app: Celery, views: Any) -> None
     fill(app, made, 2)
     loaded = [load_schedule(app, Settings.from_app(app)) for _ in range(2)]
     overview = view.take_snapshot(made._lookup, loaded[0])
-    told = Told()
+    told = LastStatuses()
     first, again = (make_report(overview, schedule, told).entries for schedule in loaded)
     assert len(first) == 3
     assert all(one is other for one, other in zip(first, again, strict=True))
