@@ -521,8 +521,8 @@ ABLATIONS: dict[str, Ablation] = {
         "a window is handed over before its retry is published",
         (
             "worker/execution.py",
-            '        try:\n            self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
-            '        published = publish()\n        publish = lambda: published\n        try:\n            self.tell(lambda: self._hand_over(options["retries"], _delay(options)))',
+            '        try:\n            self.send_end(lambda: self._hand_over(options["retries"], _delay(options)))',
+            '        published = publish()\n        publish = lambda: published\n        try:\n            self.send_end(lambda: self._hand_over(options["retries"], _delay(options)))',
         ),
     ),
     "owner-of-delivery": _py(
