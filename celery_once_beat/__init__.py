@@ -5,6 +5,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 ``__init__``:
 
 - ``errors``, ``outcomes``, ``identity``, ``wording``, ``signals``, ``clock``: used everywhere
+- ``options``: every option once, with its check
 - ``settings``: the app's ``once_beat_…`` settings, validated · ``embedded``: a server of one's own, for tests
 - ``rules``: when windows start, which of them run, what is set up wrongly; pure
 - ``windows``: what a window is, and its headers

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from .errors import HeaderError, NewerVersionError, RecordError, SettingError
 from .identity import uuid_of
+from .options import check_lease, check_limit_name
 from .rules import naive_utc, next_start, starts_after
-from .settings import check_lease, check_limit_name
 from .wording import shown
 
 __all__ = (
@@ -407,7 +407,8 @@ def _lease(headers: Mapping[str, object]) -> float:
 
 def _limit(headers: Mapping[str, object]) -> str:
     try:
-        return check_limit_name("", headers["once_limit"])
+        limit: str = check_limit_name("", headers["once_limit"])
+        return limit
     except SettingError:
         raise _wrong(headers, "once_limit", "the name of a limit") from None
 

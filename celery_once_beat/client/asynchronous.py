@@ -11,8 +11,8 @@ from celery import Celery
 
 from celery_once_beat.awaited import called_within
 from celery_once_beat.errors import OnceError
+from celery_once_beat.options import check_seconds
 from celery_once_beat.schedules import Schedule
-from celery_once_beat.settings import check_seconds
 
 from .schedules import Schedules
 

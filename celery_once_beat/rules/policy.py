@@ -11,29 +11,19 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.identity import digest
-from celery_once_beat.settings import (
-    CATCH_UP,
-    OVERLAP,
-    Settings,
-    check_choice,
-    check_count,
-    check_lease,
-    check_limit,
-    check_limit_name,
-    check_seconds,
-    check_task_name,
-)
+from celery_once_beat.options import ENTRY_CHECKS, ROWS, EntryOptions, Options, Row, check_limit
+from celery_once_beat.settings import Settings
 from celery_once_beat.wording import did_you_mean, shown
 
 from .pure import PureSchedule
@@ -53,54 +43,45 @@ _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EndRules:
+def _made(name: str, rows: Mapping[str, Row], *bases: type) -> Any:
+    """Make a class of an entry's values of these options; what workers read from the task is None."""
+    default = {each.name: each.default for kind in (Options, EntryOptions) for each in fields(kind)}
+    values = [
+        (name, Any, field(default=None if row.policy == "worker" else default[name])) for name, row in rows.items()
+    ]
+    return make_dataclass(name, values, bases=bases, frozen=True, kw_only=True, slots=True)
+
+
+_LOADED = {name: row for name, row in ROWS.items() if row.load is not None}
+if TYPE_CHECKING:
+    _EndRules = Options
+else:
+    _EndRules = _made("_EndRules", _LOADED)
+
+
+class EndRules(_EndRules):
     """What the store judges an entry's windows by. Each field is an argument of its verb ``load``."""
 
-    max_attempts: int
-    #: False: a window whose execution died is dropped (``once_recover`` of the task).
-    recover: bool
-    #: Seconds; None: none.
-    grace: float | None
-    #: Seconds after which a window that failed runs again, 0: never; None: as its task says, in the worker.
-    retry_failed_after: float | None = None
-    #: One of ``settings.OVERLAP``; None: as its task says, in the worker.
-    overlap: str | None = None
-    #: Seconds after its start within which a window is to be done, else that is said; None: none.
-    deadline: float | None = None
-    #: So many windows that failed in a row pause the entry; None: never.
-    pause_after_failures: int | None = None
-    #: The task that is sent for each window that ends and isn't done; None: none.
-    on_failure: str | None = None
+    __slots__ = ()
 
     @property
     def by_name(self) -> dict[str, Any]:
         """What the store judges by, as the names of ``load``'s arguments."""
-        return {field.name: getattr(self, field.name) for field in fields(EndRules)}
+        return {name: getattr(self, name) for name in _LOADED}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EntryPolicy(EndRules):
+if TYPE_CHECKING:
+
+    class _Policy(EndRules, EntryOptions):
+        pass
+else:
+    _Policy = _made("_Policy", {name: row for name, row in ROWS.items() if row.policy or row.entry}, EndRules)
+
+
+class EntryPolicy(_Policy):
     """An entry's policy: what its ``once`` option says, else its task's attributes, else the settings."""
 
-    catch_up: str
-    max_catch_up: int
-    tolerance: float
-    start_timeout: float
-    #: Where an interval's grid starts; None: see :func:`~celery_once_beat.windows.next_start`.
-    anchor: datetime | None = None
-    #: The time zone of a schedule that names none itself; None: that of the app.
-    tz: tzinfo | None = None
-    #: Whether workers close the entry's windows; None: as the task says.
-    tracked: bool | None = None
-    #: Seconds for which an execution owns its window without renewing; None: as its task says, in the worker.
-    lease: float | None = None
-    #: Seconds over which entries of the same schedule are spread; see :func:`spread_offset`.
-    spread: float = 0.0
-    #: The name of the limit that its windows share with those of other entries; None: none.
-    limit: str | None = None
-    #: Seconds: a beat passes over older windows, see ``beat_cron_starting_deadline``; None: it doesn't.
-    starting_deadline: float | None = None
+    __slots__ = ()
 
     @property
     def waits(self) -> bool:
@@ -127,20 +108,18 @@ class EntryPolicy(EndRules):
                     f"beat entry {entry!r}, option 'once': unknown key {key!r:.80}{hint}, "
                     f"expected one of {', '.join(_CHECKS)}"
                 )
-        values: dict[str, Any] = {}
-        for name in once:
-            values[name] = _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name])
+        values = {name: _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name]) for name in once}
         limit = values.get("limit") or getattr(task, "once_limit", None)
         if limit is not None:
             where = "once['limit']" if "limit" in values else "once_limit of its task"
             values["limit"] = check_limit(f"beat entry {entry!r}, {where}", limit, settings.limits)
-        for name in _OF_SETTINGS:
+        for name, row in _OF_SETTINGS.items():
             if name not in once:
                 values[name] = default = getattr(settings, name)
-                own = settings.of_task(name, task) if name in _OF_TASK else default
+                own = settings.of_task(name, task) if row.task else default
                 if own is not default:  # it may be a property, which says another thing than when beat started
                     values[name] = _CHECKS[name](f"beat entry {entry!r}, once_{name} of its task", own)
-        return _policy(**values, starting_deadline=settings.cron_starting_deadline if cron else None)
+        return _policy(**values if cron else {**values, "cron_starting_deadline": None})
 
 
 #: Most entries have one of a few: a policy is kept once for all that have it.
@@ -148,7 +127,7 @@ _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
 #: What is said of windows that aren't done as they should be.
 ALERT_OPTIONS = ("deadline", "pause_after_failures", "on_failure")
 #: What the settings say too.
-_OF_SETTINGS = [field.name for field in fields(EntryPolicy) if field.default is MISSING or field.name in ALERT_OPTIONS]
+_OF_SETTINGS = {name: row for name, row in ROWS.items() if row.policy == "beat"}
 
 
 def _wrong(name: str, value: object, expected: str) -> SettingError:
@@ -273,28 +252,7 @@ def spread_offset(entry: str, spread: float) -> timedelta:
     return timedelta(milliseconds=int(share * spread * 1000))
 
 
-#: What a task may say too.
-_OF_TASK = ("max_attempts", "recover", *ALERT_OPTIONS)
-
-_CHECKS = {
-    "catch_up": check_choice(*CATCH_UP),
-    "grace": check_seconds(0, optional=True),
-    "max_catch_up": check_count(0),
-    "start_timeout": check_seconds(0.1),
-    "max_attempts": check_count(1),
-    "anchor": check_anchor,
-    "tz": check_zone,
-    "tracked": check_choice(True, False),
-    "recover": check_choice(True, False),
-    "retry_failed_after": check_seconds(0),
-    "overlap": check_choice(*OVERLAP),
-    "lease": check_lease,
-    "spread": check_seconds(0),
-    "deadline": check_seconds(1, optional=True),
-    "pause_after_failures": check_count(1, optional=True),
-    "on_failure": check_task_name,
-    "limit": check_limit_name,
-}
+_CHECKS = {**ENTRY_CHECKS, "anchor": check_anchor, "tz": check_zone}
 
 
 def fingerprint(task: str, when: object, anchor: datetime | None, spread: float = 0.0) -> str:
@@ -424,7 +382,7 @@ def next_steps(
     """
     late = _count_before(due, begin, now, policy.tolerance)
     all_late_known = not more or late < len(due)
-    limits = [each for each in (policy.grace, policy.starting_deadline) if each is not None]
+    limits = [each for each in (policy.grace, policy.cron_starting_deadline) if each is not None]
     old = _count_before(due, begin, now, min(limits)) if limits else begin
     if policy.catch_up == "latest" and late > begin:
         # Only the newest runs, so the last late one is kept until the newest is known.

@@ -21,7 +21,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import Settings, unreadable_url
+from celery_once_beat.options import unreadable_url
+from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown, without_passwords
 
 #: Celery's schemes, and the one of a URL to one server as redis-py writes it.

@@ -18,6 +18,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from celery_once_beat.options import ROWS
 from celery_once_beat.outcomes import FAILED_AS, LIMITS
 from celery_once_beat.windows import format_instant
 
@@ -256,9 +257,9 @@ _NOW_ONLY = "now_only:flag ends_at:time"
 LOAD = Verb(
     "load",
     "entry entries",
-    "beat fingerprint defined loaded_at:number ttl:span go_back:span max_attempts:number recover:number grace:span "
-    f"retry_failed_after:span overlap deadline:span pause_after_failures:number on_failure "
-    "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause "
+    "beat fingerprint defined loaded_at:number ttl:span go_back:span "
+    + "".join(f"{name}:{row.load} " for name, row in ROWS.items() if row.load is not None)
+    + "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause "
     f"{_WHO_LIVES}",
     codec.read_or_who(codec.read_load),
     waits=True,

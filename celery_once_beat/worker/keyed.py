@@ -38,8 +38,9 @@ from celery_once_beat.awaited import called, check_asyncio, seen_through, thread
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import caller_name, digest
 from celery_once_beat.logs import guarded
+from celery_once_beat.options import check_seconds
 from celery_once_beat.rules import latest_start, read_zone
-from celery_once_beat.settings import Settings, check_seconds
+from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Claimed, Elsewhen, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown

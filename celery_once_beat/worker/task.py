@@ -29,15 +29,8 @@ from celery_once_beat.awaited import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.logs import about, guarded
-from celery_once_beat.settings import (
-    OVERLAP,
-    Settings,
-    check_choice,
-    check_count,
-    check_limit,
-    check_seconds,
-    check_task_name,
-)
+from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_limit
+from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, check_client, make_of_executions, store_of
 from celery_once_beat.windows import (
     PUT_BACK,
@@ -73,19 +66,8 @@ _logged: set[str] = set()
 #: Seconds after which a stock beat looks again whether there are others.
 _OTHERS_LOOKED_FOR = 30.0
 
-_CHECKS = {
-    "once_lease": check_seconds(0.5, optional=True),
-    "once_recover": check_choice(True, False, None),
-    "once_retry_failed_after": check_seconds(0, optional=True),
-    "once_overlap": check_choice(*OVERLAP, None),
-    "once_max_attempts": check_count(1, optional=True),
-    "once_deadline": check_seconds(1, optional=True),
-    "once_pause_after_failures": check_count(1, optional=True),
-    "once_on_failure": check_task_name,
-}
 
-
-class OnceTask(_Task):
+class OnceTask(TaskOptions, _Task):
     """A task that executes each window once; without a window it is a plain task.
 
     An execution is refused (``Ignore``, no trace in the result) while another one of its window runs, and after the
@@ -96,28 +78,6 @@ class OnceTask(_Task):
 
     abstract = True
     Request = "celery_once_beat.worker.request:OnceRequest"
-
-    #: Seconds for which an execution owns its window without renewing; None: ``once_beat_lease``.
-    once_lease: float | None = None
-    #: Whether a window runs again after its execution died; False: it is dropped. None: ``once_beat_recover``.
-    once_recover: bool | None = None
-    #: Seconds after which a failed window runs again, up to max_attempts; 0: never. None:
-    #: ``once_beat_retry_failed_after``.
-    once_retry_failed_after: float | None = None
-    #: If the previous window of the entry still runs, or waits for its retry: "allow", this one runs too; "skip", it is
-    #: recorded as skipped. "buffer_one": it waits, and of those that wait all but the newest are skipped;
-    #: "buffer_all": none is. None: ``once_beat_overlap``.
-    once_overlap: str | None = None
-    #: The limit of ``once_beat_limits`` that its windows share with those of other tasks and entries; None: none.
-    once_limit: str | None = None
-    #: Executions that may begin and die before a window is abandoned; None: ``once_beat_max_attempts``.
-    once_max_attempts: int | None = None
-    #: Seconds after its start within which a window is to be done, else that is said; None: ``once_beat_deadline``.
-    once_deadline: float | None = None
-    #: So many windows of an entry that failed in a row pause it; None: ``once_beat_pause_after_failures``.
-    once_pause_after_failures: int | None = None
-    #: The task that is sent for each window that ends in anything but done; None: ``once_beat_on_failure``.
-    once_on_failure: str | None = None
 
     #: Tells the scheduler that workers close this task's windows.
     once_closes_windows = True
@@ -439,7 +399,7 @@ def _headers_of(request: Any) -> dict[str, object]:
 
 
 #: The attributes that a task may set.
-_KNOWN = [name for name in vars(OnceTask) if name.startswith("once_")]
+_KNOWN = [*TASK_CHECKS, "once_closes_windows"]
 
 
 def check_tasks(app: Celery) -> list[OnceTask]:
@@ -474,7 +434,7 @@ def _check_task(task: OnceTask) -> None:
                 raise SettingError(
                     f"task {task.name!r}, {name}: there is no such attribute{did_you_mean(name, _KNOWN)}"
                 )
-    for name, check in _CHECKS.items():
+    for name, check in TASK_CHECKS.items():
         check(f"task {task.name!r}, {name}", getattr(task, name))
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from doc_pages import ROOT
 
+from celery_once_beat.options import OVERLAP
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.policy import EntryPolicy, next_steps
-from celery_once_beat.settings import OVERLAP, Settings
+from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Buffered, ClaimRequest, Closed, Ending, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
 

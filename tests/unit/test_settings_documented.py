@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from celery_once_beat import OnceTask
+from celery_once_beat.options import TASK_CHECKS, TaskOptions
 from celery_once_beat.rules import policy
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
@@ -20,12 +20,8 @@ NAMES = {
 
 def test_attributes_of_tasks() -> None:
     """Each attribute is named; all are unset by default, so that the app's setting counts."""
-    attributes = {
-        name: value
-        for name, value in vars(OnceTask).items()
-        if name.startswith("once_") and name != "once_closes_windows"
-    }
-    assert {name for name in NAMES if name.startswith("once_")} == set(attributes)
+    attributes = {name: value for name, value in vars(TaskOptions).items() if name.startswith("once_")}
+    assert {name for name in NAMES if name.startswith("once_")} == set(attributes) == set(TASK_CHECKS)
     assert set(attributes.values()) == {None}
 
 

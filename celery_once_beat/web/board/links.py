@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-from celery_once_beat.settings import LINK_FIELDS
+from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.status import WindowStatus
 from celery_once_beat.windows import format_instant
 
