@@ -306,12 +306,12 @@ class Options:
     #: the limits that there are, and how many windows may run at once under each, like `{"reports": 3}`: [see
     #: below](#limits)
     limits: Mapping[str, int] = row({}, _check_limits)
-    #: a window that isn't done so many seconds (at least 1) after its start is [said to be late](told.md#a-deadline),
+    #: a window that isn't done so many seconds (at least 1) after its start is [said to be late](alerts.md#a-deadline),
     #: once; None: never
     deadline: float | None = row(None, check_seconds(1, optional=True), policy="beat", task=True, load="span")
-    #: after so many failed windows in a row the entry [is paused](told.md#pause-after-failures); None: never
+    #: after so many failed windows in a row the entry [is paused](alerts.md#pause-after-failures); None: never
     pause_after_failures: int | None = row(None, check_count(1, optional=True), policy="beat", task=True, load="number")
-    #: the name of a task that is [sent once for each window](told.md#a-task-that-is-told) that ends in anything but
+    #: the name of a task that is [sent once for each window](alerts.md#a-task-for-failures) that ends in anything but
     #: done; None: none
     on_failure: str | None = row(None, check_task_name, policy="beat", task=True, load="")
 
@@ -323,7 +323,7 @@ class Options:
     claim_lease: float = row(1.5, check_seconds(0.1, 20.0))
     #: at most 20: for half of it a beat publishes what it has claimed, then it gives the rest back. What a broker
     #: refuses is tried again at doubling steps up to this. What a dead beat was [about to
-    #: tell](told.md#once-and-when-twice) another one tells after it
+    #: tell](alerts.md#once-and-when-twice) another one tells after it
     publish_timeout: float = row(10.0, check_seconds(0.1, 20.0))
     #: a published window that no worker has begun by then is published again, then at doubling steps (while its message
     #: waits in a worker for its turn: once that worker is dead for a lease); one window of an entry at a time, and
