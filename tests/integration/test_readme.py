@@ -21,7 +21,6 @@ from processes import Proc, Processes, environ, wait_until
 
 import celery_once_beat
 from celery_once_beat.outcomes import COUNTED, OPEN, OTHER
-from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, encode_headers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,19 +258,6 @@ def test_states_are_those_that_there_are() -> None:
     """docs/glossary.md explains every state of a window that is open, and no other."""
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## States")[2].partition("\n## ")[0]
     assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE)[1:] == [*OPEN, OTHER.name]
-
-
-def test_settings_are_those_that_there_are() -> None:
-    """docs/settings.md has every setting with its default, and no other."""
-    text = (ROOT / "docs" / "settings.md").read_text()
-    documented = dict(re.findall(r"^\| `once_beat_(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
-    defaults = vars(Settings(redis_url="redis://localhost"))
-    celerys = {"cron_starting_deadline"}  # a row of its own says what Celery's setting does here
-    assert set(documented) == set(defaults) - celerys
-    for name, default in defaults.items():
-        if name not in ("redis_url", "grace", *celerys):  # found elsewhere: told in words
-            said = ast.literal_eval(documented[name].strip("`"))
-            assert said == default, name
 
 
 def test_the_benchmarks_are_those_of_the_report() -> None:
