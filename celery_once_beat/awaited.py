@@ -7,7 +7,7 @@ Here no call waits for another one, so a few threads are enough for any number o
 A thread ends soon after the last call. It is a daemon: the end of a process doesn't wait for Redis.
 
 A task that is cancelled while it waits for a call waits until the call has ended, and is cancelled then. A second
-cancellation goes on at once; the thread finishes its call all the same.
+cancellation continues at once; the thread finishes its call all the same.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def threads_of(store: Store) -> Threads:
 
 
 async def called(store: Store, call: Callable[[], T]) -> T:
-    """Call it in a thread of the store's. If the caller is cancelled meanwhile, what comes of it is nobody's."""
+    """Call it in a thread of the store's. If the caller is cancelled meanwhile, nobody gets the result."""
     future = threads_of(store).start(call)
     cancelled = await seen_through(future)
     if cancelled is not None:

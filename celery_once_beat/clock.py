@@ -1,4 +1,4 @@
-"""A clock that goes on while the machine sleeps."""
+"""A clock that runs while the machine sleeps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 __all__ = ("steady",)
 
-#: Linux has a clock that goes on in suspend, as the server's does. Other systems have only the monotonic clock.
+#: Linux has a clock that runs in suspend, as the server's does. Other systems have only the monotonic clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady() -> float:
-    """Seconds since some moment; they pass in suspend too, where ``time.monotonic()`` stands still on Linux.
+    """Seconds since some moment; they pass in suspend too, where ``time.monotonic()`` stops on Linux.
 
     It says for how long a lease, a claim or a measured time may be trusted. Don't compare it with other clocks.
     """

@@ -45,7 +45,7 @@ class ScheduleError(OnceError):
 
 
 class UndecidedError(ScheduleError):
-    """A schedule was asked as often as one call may ask. It isn't due up to ``asked``; the next call goes on there."""
+    """A schedule was asked as often as one call may. It isn't due up to ``asked``: the next call continues there."""
 
     def __init__(self, text: str, asked: datetime) -> None:
         super().__init__(text)

@@ -180,7 +180,7 @@ class Claiming:
             asking.shutdown()  # what it asks for must not arrive after the next tick's
             raise
         finally:
-            asking.shutdown(wait=False)  # a beat that is told to end doesn't wait for a server that hangs
+            asking.shutdown(wait=False)  # a beat that is to end doesn't wait for a server that hangs
 
     def _answered(self, entry: BeatEntry, reply: _LoadReply) -> StoreUnavailableError | None:
         """Take in what the store says of an entry; returns why that can't be known."""
@@ -207,7 +207,7 @@ class Claiming:
     def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
         left = [(name, fingerprint) for name, fingerprint in self._left.items() if self._entries.get(name) is None]
         replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
-        # One node of a cluster may be away: it is told later.
+        # One node of a cluster may be away: it is sent that later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
 
@@ -270,7 +270,7 @@ class Claiming:
                 "lives. Install the same tzdata (for solar schedules: ephem) on all machines"
             )
         if reply.beat == SET_ANEW:
-            reason = ""  # it was set anew: a look will say so
+            reason = ""  # it was set again: a sweep will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 
     # -- claims -----------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Claiming:
                 assert entry.cursor is not None
                 step = entry.step(now)
                 if step is None:
-                    # The next tick goes on looking; or the schedule says another thing by now.
+                    # The next tick continues the search; or the schedule says another thing by now.
                     self._entries.advance(entry, entry.cursor)
                     continue
                 by = entry.by(step.start)

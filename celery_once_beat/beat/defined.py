@@ -40,7 +40,7 @@ logger = guarded(get_logger(__name__))
 
 #: Definitions that are read in one pipeline.
 _CHUNK = 500
-#: Seconds of a look for reading them.
+#: Seconds of a sweep for reading them.
 _READING = 1.0
 #: Seconds after which a shard is read anew.
 _ANEW = 300.0
@@ -129,7 +129,7 @@ class Defined:
         return not self._to_read and min(self._anew_at) > -math.inf
 
     def asks(self) -> list[int]:
-        """Return for each shard the last change that is known: the next look asks for later ones. 0 asks for all."""
+        """Return for each shard the last change that is known: the next sweep asks for later ones. 0 asks for all."""
         now = steady()
         asked = [0 if now - anew > 2 * _ANEW else self._numbers[shard] for shard, anew in enumerate(self._anew_at)]
         oldest = min(range(SHARDS), key=self._anew_at.__getitem__)
@@ -146,14 +146,14 @@ class Defined:
             self.read()
 
     def see(self, asked: Sequence[int], found: Sequence[dict[str, int] | OnceError]) -> None:
-        """Put in force what a look found; ``asked`` is what :meth:`asks` said before it.
+        """Put in force what a sweep found; ``asked`` is what :meth:`asks` said before it.
 
         What there is no time for is left to the next call. Raises StoreUnavailableError.
         """
         readable: dict[int, dict[str, int]] = {}
         for shard, names in enumerate(found):
             if isinstance(names, OnceError):
-                if not isinstance(names, StoreUnavailableError):  # the look says that
+                if not isinstance(names, StoreUnavailableError):  # the sweep says that
                     self._log_wrong(f"shard {shard}", str(names))
                 continue
             self._readable(f"shard {shard}")
@@ -163,7 +163,7 @@ class Defined:
 
     def _note(self, asked: Sequence[int], found: Mapping[int, dict[str, int]]) -> None:
         moved = {shard: asked[shard] for shard, names in found.items() if 0 < asked[shard] < names.get("", 0)}
-        # Asked after the names: what is deleted in between is seen here, and once more at the next look.
+        # Asked after the names: what is deleted in between is seen here, and once more at the next sweep.
         gone = dict(zip(moved, self._store.deleted_since(moved) if moved else (), strict=True))
         missing = [self._known[shard].keys() - names.keys() for shard, names in found.items() if not asked[shard]]
         lost = self._without_trace([*itertools.chain.from_iterable(missing)])
@@ -171,7 +171,7 @@ class Defined:
         for shard, names in found.items():
             last, deleted = names.get("", 0), gone.get(shard, {})
             if isinstance(deleted, OnceError):
-                continue  # asked again at the next look
+                continue  # asked again at the next sweep
             known = self._known[shard]
             if last < asked[shard]:
                 if known:
@@ -257,7 +257,7 @@ class Defined:
                     self._entries.take_out(name)
                     lost.append(name)
                 elif isinstance(known, StoredDefinition) and known.deleted:
-                    self._entries.take_out(name)  # a look will say so
+                    self._entries.take_out(name)  # a sweep will say so
                 else:
                     made.append(self._make(raised(known), raised(its_changes)))
         self._entries.put_in(made)

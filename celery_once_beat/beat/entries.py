@@ -756,7 +756,7 @@ class Entries:
         return len(schedule) != self._size
 
     def refresh(self, schedule: Mapping[str, Any], absent_at: datetime | None = None) -> list[BeatEntry]:
-        """Make the entries those of ``schedule``. One whose definition is the same goes on where it is.
+        """Make the entries those of ``schedule``. One whose definition is the same continues where it is.
 
         ``absent_at`` (aware UTC) is when the last schedule was known to be still in force; None: there was none.
         Returns the entries that left.
@@ -972,7 +972,7 @@ class Entries:
         return digest(f"{self._beat}\x00{entry.name}")
 
     def next_due(self) -> datetime | None:
-        """When an entry is due: aware UTC, None if none will be. Those that rest are for the next look."""
+        """When an entry is due: aware UTC, None if none will be. Those that rest are for the next sweep."""
         while self._due and not self._due[0].out:
             self._due.popleft()
         if self._due:
@@ -1067,7 +1067,7 @@ class Entries:
             self.wake_up(name)
 
     def doubt(self) -> None:
-        """The store was away: plan again, and first ask what became of claims that weren't answered."""
+        """The store was away: plan again, and first ask for the claims that weren't answered."""
         for entry in self:
             entry.drop_plan()
             if entry.unanswered is not None:

@@ -10,7 +10,7 @@ If the process dies, or sleeps for an hour:
   SLICE windows, whose messages travel together;
 - between publish and confirm: the same, and the worker refuses the second copy.
 
-A beat that goes on publishing renews its claims once half of the lease is over. What another beat has taken meanwhile,
+A beat that still publishes renews its claims once half of the lease is over. What another beat has taken meanwhile,
 since this one was frozen, is left to that one.
 
 A broker that answers slowly, or not at all, holds a tick for ``_PATIENCE`` seconds and the time that it takes to
@@ -87,7 +87,7 @@ class Job:
 
 
 class Sent(NamedTuple):
-    """A window, and what became of its message."""
+    """A window, and whether its message went out."""
 
     job: Job
     window: Window
@@ -232,7 +232,7 @@ class Publishing(Scheduler):
     def send_beside(self, name: str, kwargs: Mapping[str, Any], sent_as: str) -> tuple[Published, str]:
         """Send a task that belongs to no window, by the app's routes, as ``sent_as``.
 
-        Returns what became of it, and why it isn't sent; '' where the broker is away, which was said.
+        Returns whether it was sent, and why not; '' where the broker is away, which was logged.
         """
         producer, task = self._producer(), self.app.tasks.get(name)
         if producer is None:
@@ -349,7 +349,7 @@ class Publishing(Scheduler):
             )
 
     def _published(self, outgoing: OutgoingMessages) -> Published:
-        """Return what became of a window's messages, as one.
+        """Return whether a window's messages went out, as one answer.
 
         If one is perhaps not out, all are sent again: workers refuse the copies. One that can't be made stops no other.
         """
@@ -389,7 +389,7 @@ class Publishing(Scheduler):
         try:
             fences = self.store.fences(unbegun)
         except OnceError:
-            return  # the next look reports it
+            return  # the next sweep reports it
         for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):
             task = job.entry.source.task
             if isinstance(fence, OnceError) or self._logged_unbegun.get(entry) == (fence, task, queue):
@@ -467,7 +467,7 @@ class Publishing(Scheduler):
             return False
         answers = broker.is_alive(self.connection)
         self._broker_seen = time.monotonic()
-        # While the broker takes no messages, it is this connection that is told when it does again. Then a new one is
+        # While the broker takes no messages, it is this connection that learns when it does again. Then a new one is
         # made, on which no confirm of an earlier message can come.
         if not answers or (self._alarm.was_on and not self._alarm.on):
             self._drop_broker()

@@ -91,7 +91,7 @@ class Recovery:
         self._changed: tuple[list[int], list[dict[str, int] | OnceError]] = [], []
 
     def due_in(self) -> float:
-        """Seconds until the next look, at least 0."""
+        """Seconds until the next sweep, at least 0."""
         return max(self._next - steady(), 0.0)
 
     def hurry(self) -> None:

@@ -4,7 +4,7 @@ Who decides
 -----------
 The database, by a primary key. ``record`` inserts the row of a window and a step in the transaction in which the body
 writes. Whoever commits first is the one. Another transaction with the same row waits until the first has ended. If that
-committed, the second is refused; if it was rolled back, the second goes on. Redis isn't asked: what it has lost, or a
+committed, the second is refused; if it was rolled back, the second continues. Redis isn't asked: what it has lost, or a
 worker that comes back late, changes nothing of this.
 
 A stale execution may be the first to commit. The newer one is refused then, and ends as done: once is what counts, not

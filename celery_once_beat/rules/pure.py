@@ -21,7 +21,7 @@ from .wall_clock import naive_utc
 
 __all__ = ("PureSchedule", "in_zone")
 
-#: What a stock beat waits for a start that never comes. It stands still for an answer of None, with all its entries.
+#: What a stock beat waits for a start that never comes. At an answer of None it stops, with all its entries.
 _NEVER = timedelta(days=10_000).total_seconds()
 
 

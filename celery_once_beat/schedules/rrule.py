@@ -2,9 +2,9 @@
 
 A rule counts in the local time of its ``dtstart``, whose offset from UTC is fixed: it knows no daylight saving.
 
-dateutil goes through a rule from its ``dtstart`` on, and through one that has no start up to the year 9999. Here a look
-for the next start takes a bounded number of steps, however old or odd the rule is: it begins at the period that it is
-asked for, dateutil says which days of one month or year belong to the rule, and after ``HORIZON`` it ends.
+dateutil goes through a rule from its ``dtstart`` on, and through one that has no start up to the year 9999. Here the
+search for the next start takes a bounded number of steps, however old or odd the rule is: it begins at the period that
+it is asked for, dateutil says which days of one month or year belong to the rule, and after ``HORIZON`` it ends.
 """
 
 from __future__ import annotations

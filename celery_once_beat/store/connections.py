@@ -23,7 +23,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from celery_once_beat.wording import without_passwords
 
-#: Seconds after which a connection is looked at before it is used: servers close those that are idle, and restart.
+#: Seconds after which a connection is checked before it is used: servers close those that are idle, and restart.
 _IDLE = 0.1
 
 

@@ -261,7 +261,7 @@ class Lookup:
         for (name, position, window), score in zip(running, replies, strict=False):
             if score is not None and not isinstance(score, OnceError):
                 windows = list(entries[name].windows)
-                with suppress(ValueError):  # the look has said so
+                with suppress(ValueError):  # the snapshot has said so
                     windows[position] = replace(window, deadline=codec.instant(float(score)))
                 entries[name] = replace(entries[name], windows=windows)
         for name, texts in zip(records_of, replies, strict=True):
@@ -464,7 +464,7 @@ class Lookup:
 
 def _readable(texts: Iterable[str]) -> Iterator[Past]:
     for text in texts:
-        with suppress(ValueError, OverflowError):  # the look has said so
+        with suppress(ValueError, OverflowError):  # the snapshot has said so
             yield codec.read_past(text)
 
 

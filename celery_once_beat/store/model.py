@@ -50,7 +50,7 @@ class LoadRequest(NamedTuple):
     absent_at: datetime | None = None
     #: It was set at run time: the store has the definition.
     stored: bool = False
-    #: What people are told of it: JSON, see ``schedules.loaded``; '' for nothing.
+    #: What readers are shown of it: JSON, see ``schedules.loaded``; '' for nothing.
     defined: str = ""
     #: The key of the database's row that it is made of; '' for none. ``row_at``: when that was edited last, aware UTC.
     row: str = ""
@@ -101,7 +101,7 @@ class Ending(NamedTuple):
     """The end of one execution that is to be recorded: done, failed or revoked.
 
     With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
-    begin's, or 0 where the caller doesn't know it: then only the run key counts. ``failure`` is what people are told of
+    begin's, or 0 where the caller doesn't know it: then only the run key counts. ``failure`` is what people read of
     a failure.
     """
 
@@ -116,7 +116,7 @@ class Ending(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The beat's definition of the entry is in force, for the windows after ``since``; it goes on from ``cursor``."""
+    """The beat's definition of the entry is in force, for the windows after ``since``; it continues from ``cursor``."""
 
     cursor: datetime
     loaded_at: int
@@ -147,7 +147,7 @@ class Superseded:
 
 
 class WhoLives(NamedTuple):
-    """What a script is told of beats: which were alive and which gone at ``asked_at`` (aware UTC; None: now)."""
+    """What a script knows of beats: which were alive and which gone at ``asked_at`` (aware UTC; None: now)."""
 
     asked_at: datetime | None
     living: tuple[str, ...]

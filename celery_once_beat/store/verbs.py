@@ -37,7 +37,7 @@ _CALL_DIGITS = 16
 _MOST_MET = 16
 #: Seconds for which it is known that this process begins windows.
 _MARKED_FOR = 10.0
-#: How often one call may ask who lives. Each time it is told more.
+#: How often one call may ask who lives. Each time it learns more.
 _MOST_QUESTIONS = 5
 
 
@@ -166,7 +166,7 @@ class Store:
         )
 
     def confirm_many(self, confirmations: Iterable[Confirmation]) -> list[model.ConfirmReply | OnceError]:
-        """Say of each window what became of its message; :class:`Unchanged` where it isn't the caller's any more."""
+        """Confirm what happened to each window's message; :class:`Unchanged` where it isn't the caller's any more."""
         return self._trip.run(
             [
                 self._of_window(scripts.CONFIRM, window, turn=turn, published=published, start_timeout=start_timeout)
@@ -231,7 +231,7 @@ class Store:
         """Send calls whose answers depend on which beats live: ``alive`` are those that lived at ``asked_at``.
 
         A script asks about the beats that matter to it, and is sent what it asks. Of the few that were asked about last
-        it is told at once. So a call doesn't grow with the number of beats.
+        it is sent that at once. So a call doesn't grow with the number of beats.
         """
         answers: dict[int, Any] = {}
         told = dict.fromkeys(range(len(calls)), self._met)
@@ -292,7 +292,7 @@ class Store:
         (heartbeat, *called), found = self._trip.run_with(calls, commands)
         members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
         changed = found[2 * SHARDS :]
-        # Of a cluster one node may be away: what lives on the others is looked at all the same.
+        # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
         return model.Overdue(
@@ -370,14 +370,14 @@ class Store:
         """Give open windows up, each by order of a name that is used for this order alone: they end as abandoned.
 
         Returns for each :class:`Busy` where it runs and ``running`` isn't said, and :class:`Unchanged` where it owes no
-        outcome. An execution that goes on isn't stopped; its end isn't recorded.
+        outcome. An execution that still runs isn't stopped; its end isn't recorded.
         """
         return self._trip.run(
             [self._of_window(scripts.ABANDON, window, owner=order, running=running) for window, order in orders]
         )
 
     def pause(self, entry: str, words: str = "{}") -> bool:
-        """Stop claiming the entry's windows; what is open goes on. Returns False where there is no such entry.
+        """Stop claiming the entry's windows; what is open continues. Returns False where there is no such entry.
 
         ``words`` say who does it and why, JSON; they are kept until it is resumed.
         """
@@ -463,7 +463,7 @@ class Store:
         return _named(reply, name)
 
     def delete_definition(self, name: str, words: str = "{}", *, if_version: int | None = None) -> model.ChangeReply:
-        """Delete the definition of ``name``; else as :meth:`set_definition`. What is open goes on to its outcome."""
+        """Delete the definition of ``name``; else as :meth:`set_definition`. What is open continues to its outcome."""
         return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
 
     def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:

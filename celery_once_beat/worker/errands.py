@@ -63,7 +63,7 @@ class Errands:
                 self._thread.start()
 
     def finish(self, seconds: float = _AT_END) -> None:
-        """Wait until all is told, but not for longer; what is left goes to its ``unrecorded``."""
+        """Wait until all is sent, but not for longer; what is left goes to its ``unrecorded``."""
         if self._thread is None or self._given_up:
             return
         done = threading.Event()
@@ -92,7 +92,7 @@ class Errands:
             self._now = request
             try:
                 see_through(request)
-            except Exception as exc:  # noqa: BLE001  # whatever becomes of one, the others are told
+            except Exception as exc:  # noqa: BLE001  # whatever one raises, the others are sent
                 request.unrecorded(OnceError(repr(exc)))
             self._now = None
 

@@ -346,13 +346,13 @@ class Execution(WindowExecution):
             return result
         except BaseException:
             if error is not _RUNNING:
-                self._decide(error)  # it goes on where it was
+                self._decide(error)  # it continues where it was
             raise
         finally:
             error = None  # else it and this frame would hold each other
 
     def _decide(self, error: BaseException | None) -> None:
-        """Decide how the window ends, by what the body raised. Called again, it goes on where it was.
+        """Decide how the window ends, by what the body raised. Called again, it continues where it was.
 
         Raises Ignore if another has begun. If the process or the worker ends, the window doesn't: recovery runs it
         again, as after any death.
@@ -380,7 +380,7 @@ class Execution(WindowExecution):
             raise Ignore("stale: the lease ran out and another execution has the window")
 
     def close(self, error: BaseException | None = None, *, at_once: bool = False) -> None:
-        """Record the end, now that Celery has done the rest. Called again, it goes on where it was.
+        """Record the end, now that Celery has done the rest. Called again, it continues where it was.
 
         ``error`` is what was raised after the body had returned. It ends the window too: the process dies, or Celery
         can't store the result.
@@ -467,7 +467,7 @@ class Execution(WindowExecution):
                 publish()
             raise
         if self.stale:
-            raise Ignore("stale")  # retry() makes a Reject of it; when that end is told, it is found stale
+            raise Ignore("stale")  # retry() makes a Reject of it; when that end is sent, it is found stale
         # Even if the store couldn't be told: the retry goes out, and finishes the window.
         self.handed_over = True
         return publish()
@@ -600,7 +600,7 @@ def _then_close(
             _tracing.executions = outer
             close()
     except BaseException:
-        close()  # it goes on where it was
+        close()  # it continues where it was
         raise
     finally:
         raised = None  # else it and this frame would hold each other

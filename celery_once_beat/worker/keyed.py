@@ -294,7 +294,7 @@ class KeyedExecution(WindowExecution):
         return recorded
 
     def start_end_timer(self) -> None:
-        """Let the time count from now for which its end is told, however long that waits for a thread."""
+        """Count the time within which its end is sent from now, however long that waits for a thread."""
         self._seconds_to_record()
 
     def give_back(self) -> None:

@@ -11,15 +11,15 @@ is called again, or None when it is settled. Only ``wait_for`` and ``see_through
 
 What each failure does
 ----------------------
-The process dies, or sleeps for an hour and goes on:
+The process dies, or sleeps for an hour and continues:
 
 - Before begin: the window stays published, and becomes overdue.
 - Before it reads the reply to begin: a lease that may have run out isn't acted on, begin is asked again.
 - While the body runs: the lease runs out, a beat publishes the window again, another worker begins. Nobody publishes a
   key of ``once()``: its next caller begins. Whoever wakes up late is stale, and nothing of it is recorded.
-- After the body, before the end is told: the same, though Celery may have stored the result and sent the callbacks. If
+- After the body, before the end is recorded: the same, though Celery may have stored the result and sent callbacks. If
   it slept, and another has begun since, it can't take that result back.
-- After the end is told: the window has its outcome, and of a task Celery has done all that it does.
+- After the end is recorded: the window has its outcome, and of a task Celery has done all that it does.
 
 The store or the network fails:
 
@@ -27,14 +27,14 @@ The store or the network fails:
 - Too few replicas confirm begin (``once_beat_wait_replicas``): the body doesn't run. Begin is asked again for half a
   lease, then the window is given back.
 - The store is away at begin: the body doesn't run. A task's message is put back, ``once()`` raises.
-- The store is away at the end: it is told for as long as a lease, then logged. The body's result stands.
+- The store is away at the end: the end is sent for as long as a lease, then logged. The body's result counts.
 
 A block of ``once()`` is cancelled by asyncio: it is given back, since neither its body nor its process has failed.
 
 An exception is raised into it from outside, at any instruction (a soft time limit, gevent's Timeout):
 
 - Within begin: nobody renews the lease, and nothing has failed. The window runs again.
-- After the body: it waits until the end is told, and goes on then.
+- After the body: it waits until the end is recorded, and continues then.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class WindowExecution(ABC):
         self._begin_until = time.monotonic() + length / 2
         self._late_begins = 0
         self._answer: Finished | Again | Stale | None = None
-        #: What people are told of its failure.
+        #: Its failure, as alerts and readers show it.
         self._failure = ""
-        #: Until when the store is told or asked, once the body has ended; by time.monotonic().
+        #: Until when requests to the store are repeated, once the body has ended; by time.monotonic().
         self._record_until: float | None = None
         #: True also if the store couldn't be reached.
         self._end_sent = False
@@ -206,9 +206,9 @@ class WindowExecution(ABC):
         signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
     def _finish(self, outcome: str, again_after: float | None = None) -> bool:
-        """Tell the store ``outcome``; returns whether it is recorded and final. Called again, it goes on where it was.
+        """Record ``outcome``; returns whether it is recorded and final. Called again, it continues where it was.
 
-        A window that was handed over to a retry is for that to finish, also if the body goes on after
+        A window that was handed over to a retry is for that to finish, also if the body continues after
         ``retry(throw=False)``.
         """
         if self.handed_over:
@@ -325,9 +325,9 @@ class StoreRequest:
 
 
 def see_through(request: StoreRequest) -> None:
-    """Call its step until it is settled. An exception raised from outside meanwhile goes on then.
+    """Call its step until it is settled. An exception raised from outside meanwhile is raised then.
 
-    A second exception from outside goes on at once.
+    A second exception from outside is raised at once.
     """
     seconds: float | None = 0.0
     raised: BaseException | None = None

@@ -1,6 +1,6 @@
 """What a worker's main process does for windows whose task can't, as it was killed or never saw its message.
 
-It runs in the event loop, so what the store is told goes to a thread (``errands``).
+It runs in the event loop, so what is sent to the store goes to a thread (``errands``).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def name_of_copies(request: Any) -> object:
 
 
 def _read_waiting(request: Any, settings: Settings) -> Waiting | None:
-    """What the store is told of a message that waits; None for what it isn't told of."""
+    """What the store records of a message that waits; None if it records nothing."""
     if not isinstance(request, OnceRequest):
         return None
     try:
@@ -264,7 +264,7 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
 
 
 class _Delivery(NamedTuple):
-    """What the store is told of a delivery. It is small, since many may wait."""
+    """What the store records of a delivery. It is small, since many may wait."""
 
     window: Window
     key: WindowKey

@@ -1,4 +1,4 @@
-"""Windows whose messages wait in this worker for their turn, reserved: the store is told, so that a death is seen.
+"""Windows whose messages wait in this worker for their turn, reserved: the store records them, so that a death is seen.
 
 A reserved message is in no queue any more. A worker that is killed takes it along: over Redis the broker delivers it
 again after an hour (its visibility timeout), and a beat would publish the window again after ``start_timeout``. So a
@@ -8,7 +8,7 @@ of messages that a task's ``rate_limit`` holds back, which Celery hasn't reserve
 A copy takes no token of a rate limit, since it doesn't run: one that this worker has received before, or of which the
 store says that it would be refused. Else copies would hold up what they are copies of, and more would be published.
 
-What begins within a moment is never told. What leaves unexecuted (revoked, a connection that is lost) is told no
+What begins within a moment is never recorded. What leaves unexecuted (revoked, a connection that is lost) is recorded no
 longer, nor is anything once the worker shuts down: others may have those windows after a lease.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 logger = guarded(get_logger(__name__))
 
-#: Seconds from one look at what is reserved to the next. What is there at two of them is told.
+#: Seconds from one check of what is reserved to the next. What is there at two of them is recorded.
 _SWEEP_EVERY = 0.5
 #: Most messages of which it is remembered that they have taken a token.
 _MOST_SEEN = 10_000
-#: Most windows that are told of, and most that travel in one pipeline. The others are overdue after ``start_timeout``.
+#: Most windows that are recorded, and most that travel in one pipeline. The others are overdue after ``start_timeout``.
 _MOST, _PIPELINE = 1000, 200
 
 
@@ -53,14 +53,14 @@ class Waiting:
     retry: int
     length: float
     reported: bool = False
-    #: When it is told the next time, by ``clock.steady``.
+    #: When it is recorded the next time, by ``clock.steady``.
     report_at: float = 0.0
 
 
 class Reserved:
     """The reserved messages of one worker.
 
-    ``read`` makes a Waiting of a request, or None where the store isn't told of it. ``consumer`` is Celery's, which
+    ``read`` makes a Waiting of a request, or None where the store doesn't record it. ``consumer`` is Celery's, which
     has the buckets of rate limits.
     """
 
@@ -70,7 +70,7 @@ class Reserved:
         self._read = read
         #: Of its own: see ``errands``.
         self._store = Store(self._settings)
-        #: What was there at two looks; None where the store isn't told of it.
+        #: What was there at two checks; None where the store doesn't record it.
         self._waiting: dict[ref[Any], Waiting | None] = {}
         #: What was there at the last look for the first time.
         self._new: set[ref[Any]] = set()
@@ -96,7 +96,7 @@ class Reserved:
         self._store.close()
 
     def sweep(self) -> None:
-        """Look at what is reserved, and tell what is to be told now; raises StoreUnavailableError."""
+        """Check what is reserved, and record what is due; raises StoreUnavailableError."""
         known, new = self._waiting, self._new
         self._waiting, self._new = {}, set()
         limited = dict(self._limited())

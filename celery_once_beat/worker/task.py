@@ -111,7 +111,7 @@ class OnceTask(TaskOptions, _Task):
         Also in threads and event loops that have the body's context, as by ``asyncio.to_thread`` or
         ``asgiref.sync.async_to_sync``. A plain thread, as of a ThreadPoolExecutor, has none: there, and in another
         task's body, RecordError is raised. If nothing was called (``task.run()`` by itself, or outside of any body),
-        each look makes a new one.
+        each access makes a new one.
         """
         request = self.request_stack.top
         if request is None:
@@ -129,7 +129,7 @@ class OnceTask(TaskOptions, _Task):
         return self._window_in(request)
 
     def _window_in(self, request: Any) -> Window:
-        """Return the window of a call, the same at each look."""
+        """Return the window of a call, the same at each access."""
         notes = notes_of(request)
         if notes.execution is not None:
             return notes.execution.window  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Windows that wait: for another window of their entry, or for a place of a limit. Their messages are parked.
 
 Where begin answers that a window waits, the worker puts the message, as it came, beside the window in the store, and
-this copy is gone. Whoever ends the window before it, or gives a place back, is told which windows are called, and
+this copy is gone. Whoever ends the window before it, or gives a place back, gets the windows that are called, and
 publishes their messages. Nobody polls meanwhile.
 
 Who decides

@@ -1,6 +1,6 @@
 """The rows as one beat reads and writes them, in a thread of its own.
 
-A database that is slow, away or locked holds up nothing: beat goes on with the rows that it knows. Writes wait (rows
+A database that is slow, away or locked holds up nothing: beat continues with the rows that it knows. Writes wait (rows
 for the app's own entries, when a row ran last, that a one-off has run). A database that takes no writes is still read.
 """
 
@@ -122,7 +122,7 @@ class Database:
         """After this process was frozen, wait for the rows as they are now; once, and not for long."""
         long_ago = steady() - 3 * self._interval
         while self.seen is not None and self.seen.at < long_ago and self.seen is not self._old and not self._error:
-            self._old = self.seen  # a look that ends only now may have begun before
+            self._old = self.seen  # a poll that ends only now may have begun before
             self._tried.clear()
             self._wake.set()
             self._tried.wait(_STOOD_STILL)

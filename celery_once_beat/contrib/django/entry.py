@@ -122,7 +122,7 @@ class UnreadableRow:
 
 
 class WrongEntry:
-    """Stands for a wrong row: beat names it, leaves it out, and goes on with the others."""
+    """Stands for a wrong row: beat names it, leaves it out, and continues with the others."""
 
     def __init__(self, name: str, why: str) -> None:
         self.name = name

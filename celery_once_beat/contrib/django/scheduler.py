@@ -361,7 +361,7 @@ def _agrees(ask: Callable[..., Spent | Unknown]) -> bool:
     try:
         return ask(disabled=True) == Spent()
     except OnceError:
-        return False  # the next look tries again
+        return False  # the next poll tries again
 
 
 def _has_had_its_window(entry: BeatEntry, old: EntryAccount) -> bool:

@@ -158,7 +158,7 @@ class Actions:
     # -- orders -----------------------------------------------------------------------------------------------
 
     async def order(self, request: Request) -> Response:
-        """Carry out what a form orders, and show what came of it."""
+        """Carry out what a form orders, and show the result."""
         visitor, line = _acting(request), await self._line(request)
         carry_out = self._orders.get(request.path_params["order"])
         if carry_out is None:

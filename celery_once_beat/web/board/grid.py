@@ -24,7 +24,7 @@ from .page import Line, Page
 
 K = TypeVar("K")
 
-#: Rows of HTML that are kept for the next look.
+#: Rows of HTML that are kept for the next snapshot.
 _KEPT_ROWS = 4 * ROWS
 #: How many views are kept, and of how many moments, for viewers who were away for a moment. With thousands of entries
 #: each takes some hundred kB.

@@ -93,7 +93,7 @@ class Page:
 
 
 def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
-    """Say what a look shows; what is the same as ``before`` is taken from there."""
+    """Render a snapshot; what is the same as ``before`` is taken from there."""
     report = sight.report
     # By name: an id costs more to make than to keep.
     old = {line.status.entry: line for line in before.lines.values()}

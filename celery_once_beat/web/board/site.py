@@ -41,7 +41,7 @@ except ModuleNotFoundError as exc:
         raise
     OnceCollector = None  # type: ignore[assignment, misc]  # without the extra there is no /metrics
 
-#: Viewers at a time who are told what changes; others see the page as it was when they opened it.
+#: Viewers at a time to whom changes are sent; others see the page as it was when they opened it.
 MOST_VIEWERS = 64
 #: Seconds within which a viewer has to take what it is sent.
 _PATIENCE = 20.0
