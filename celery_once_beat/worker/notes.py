@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class Notes:
     """Of one call. Nothing in it may hold the request: it would never be freed."""
 
-    __slots__ = ("before", "began", "effects", "execution", "running", "window")
+    __slots__ = ("before", "began", "effects", "execution", "running", "windows")
 
     def __init__(self) -> None:
         #: When the body began, in seconds since the epoch; None before.
         self.began: float | None = None
         #: Its execution, if its message is a window's and has begun.
         self.execution: Any = None
-        #: Without an execution: its window, and what it records.
-        self.window: Window | None = None
+        #: Without an execution: its window, the first of these, and what it records.
+        self.windows: list[Window] = []
         self.effects: Effects | None = None
         #: Its execution, if that began for ``before_start``; None again once the body has it.
         self.before: Any = None

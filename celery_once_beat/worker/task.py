@@ -133,9 +133,10 @@ class OnceTask(TaskOptions, _Task):
         notes = notes_of(request)
         if notes.execution is not None:
             return notes.execution.window  # type: ignore[no-any-return]
-        if notes.window is None:
-            notes.window = _window_of(request, self._effects_of(request))
-        return notes.window
+        if not notes.windows:
+            # Threads of a body may ask at once: all get the first that was made.
+            notes.windows.append(_window_of(request, self._effects_of(request)))
+        return notes.windows[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
@@ -491,8 +492,8 @@ def _first_begun(request: Any) -> datetime:
     """Return when this call, or the first one that it retries, began; a hook may have looked before."""
     first = None if request is None else find_call(request.id, vars(request), request.headers)
     notes = notes_of(request)
-    if first is None and notes.window is not None and not notes.window.scheduled:
-        first = notes.window.start
+    if first is None and notes.windows and not notes.windows[0].scheduled:
+        first = notes.windows[0].start
     return first or datetime.fromtimestamp(notes.began or time.time(), timezone.utc)
 
 

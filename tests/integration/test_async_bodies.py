@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -186,6 +187,29 @@ def test_a_plain_thread_knows_no_window(app: Celery, call: Any, within: bool) ->
     assert others == [first] * 2
     assert report.window != report.window, "nothing runs"
     assert asyncio.run(asyncio.to_thread(lambda: report.window)) is not None
+
+
+def test_threads_that_ask_at_once_get_one_window(app: Celery) -> None:
+    """Each has the body's context, and nobody has asked before."""
+    threads = 8
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> set[str]:
+        together, contexts = threading.Barrier(threads), [copy_context() for _ in range(threads)]
+
+        def ask() -> str:
+            together.wait()
+            return self.window.entry
+
+        with ThreadPoolExecutor(threads) as pool:
+            return {asked.result() for asked in [pool.submit(context.run, ask) for context in contexts]}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert {len(report()) for _ in range(100)} == {1}
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_the_innermost_counts(app: Celery, redis_url: str) -> None:

@@ -231,5 +231,5 @@ def test_ping_by_a_file_imports_next_to_nothing(file: HeartbeatFile, procs: Proc
     )
     proc = procs.start([sys.executable, "-c", code, "ping", "--file", str(file.path)], name="ping")
     assert proc.wait() == 0, proc.log
-    ours = ["", ".cli", ".cli.output", ".cli.ping", ".errors", ".outcomes", ".settings", ".wording"]
+    ours = ["", ".cli", ".cli.output", ".cli.ping", ".errors", ".options", ".outcomes", ".settings", ".wording"]
     assert proc.log.splitlines()[1:] == [f"{[f'celery_once_beat{name}' for name in ours]} []"]
