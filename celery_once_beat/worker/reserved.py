@@ -8,8 +8,8 @@ of messages that a task's ``rate_limit`` holds back, which Celery hasn't reserve
 A copy takes no token of a rate limit, since it doesn't run: one that this worker has received before, or of which the
 store says that it would be refused. Else copies would hold up what they are copies of, and more would be published.
 
-What begins within a moment is never recorded. What leaves unexecuted (revoked, a connection that is lost) is recorded no
-longer, nor is anything once the worker shuts down: others may have those windows after a lease.
+What begins within a moment is never recorded. What leaves unexecuted (revoked, a connection that is lost) is
+no longer recorded, nor is anything once the worker shuts down: others may have those windows after a lease.
 """
 
 from __future__ import annotations
