@@ -14,6 +14,8 @@ from processes import wait_until
 from servers import free_port
 from shops import ONCE, Shop
 
+pytestmark = pytest.mark.long
+
 OUR_APP = "celery_once_beat.contrib.django"
 _APPS = [f"django.contrib.{name}" for name in ("admin", "auth", "contenttypes", "sessions", "messages")]
 ADMIN: dict[str, Any] = {
@@ -129,7 +131,6 @@ row("<b>hostile</b>", interval=every(3600))
 """
 
 
-@pytest.mark.long
 def test_each_row_says_how_it_stands(admin: Shop) -> None:
     """In the list and in its form: the next start, the last windows with their outcome, why it is left out."""
     admin.orm(ROWS)
@@ -159,7 +160,6 @@ def test_each_row_says_how_it_stands(admin: Shop) -> None:
     assert "grase" in see(admin, path=f"{key}/change/").partition("field-once_attention")[2]
 
 
-@pytest.mark.long
 def test_a_page_asks_the_store_once(admin: Shop) -> None:
     """However many rows it shows."""
     admin.orm("[row(f'row {n}', interval=every(3600)) for n in range(40)]")
@@ -169,7 +169,6 @@ def test_a_page_asks_the_store_once(admin: Shop) -> None:
         assert client.info("commandstats")["cmdstat_zrange"]["calls"] - before == 1
 
 
-@pytest.mark.long
 def test_the_newest_window_runs_by_order(admin: Shop) -> None:
     """As a window, also one that ran before, and by a beat; who ordered it stands in the row's history."""
     admin.orm(ROWS)
@@ -195,7 +194,6 @@ def test_the_newest_window_runs_by_order(admin: Shop) -> None:
     assert all("is run by order" in entry[2] for entry in history)
 
 
-@pytest.mark.long
 def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     """Who paused it and why is shown wherever people look, until it is resumed."""
     admin.orm("row('quick', interval=every(1))")
@@ -218,7 +216,6 @@ def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     assert ["paused by anna" in messages[0], "resumed by anna" in messages[1]] == [True, True]
 
 
-@pytest.mark.long
 def test_what_is_ordered_stands_in_the_log_of_orders(admin: Shop) -> None:
     """Beside the orders of the commands and the board: who, what and why, whatever is in the note."""
     admin.orm("row('quick', interval=every(1))")
@@ -239,7 +236,6 @@ def test_what_is_ordered_stands_in_the_log_of_orders(admin: Shop) -> None:
     assert not admin.account("quick").paused
 
 
-@pytest.mark.long
 def test_only_who_may_change_a_row_does(admin: Shop) -> None:
     """Others don't see the actions, and aren't obeyed; nor is a POST without its token, or a GET."""
     admin.orm("row('quick', interval=every(3600))")
@@ -259,7 +255,6 @@ def test_only_who_may_change_a_row_does(admin: Shop) -> None:
     assert admin.orm.value("LogEntry.objects.count()") == 1
 
 
-@pytest.mark.long
 def test_a_row_that_no_beat_has_loaded(admin: Shop) -> None:
     """What can't be done is said; nothing is recorded."""
     admin.orm("row('new', interval=every(3600))")
@@ -268,7 +263,6 @@ def test_a_row_that_no_beat_has_loaded(admin: Shop) -> None:
     assert admin.orm.value("LogEntry.objects.count()") == 0
 
 
-@pytest.mark.long
 def test_redis_is_away(new_admin: Callable[..., Shop]) -> None:
     """The pages work; they say that nothing is known, and orders that they weren't carried out."""
     shop = new_admin(CELERY_ONCE_BEAT_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
@@ -279,7 +273,6 @@ def test_redis_is_away(new_admin: Callable[..., Shop]) -> None:
 
 
 @pytest.mark.parametrize("action", ["once_run", "once_pause"])
-@pytest.mark.long
 def test_redis_is_frozen(new_admin: Callable[..., Shop], start_redis: Callable[..., Any], action: str) -> None:
     """An action has one limit on time for all its rows, and one answer; the list has the same."""
     server = start_redis()
@@ -296,7 +289,6 @@ def test_redis_is_frozen(new_admin: Callable[..., Shop], start_redis: Callable[.
         server.resume()
 
 
-@pytest.mark.long
 def test_many_rows_have_one_message(admin: Shop) -> None:
     """Ten of them are named, and the log of orders has one record; each row's history has its own."""
     names = [f"row{number:03}" for number in range(300)]
@@ -312,7 +304,6 @@ def test_many_rows_have_one_message(admin: Shop) -> None:
     assert (record.order.what, record.order.about[:13]) == ("pause", "and 299 more ")
 
 
-@pytest.mark.long
 def test_a_link_to_the_board(new_admin: Callable[..., Shop]) -> None:
     """When a setting gives its address; else there is none."""
     shop = new_admin(CELERY_ONCE_BEAT_BOARD_URL="https://board.example/?a=1&b=2")
@@ -320,7 +311,6 @@ def test_a_link_to_the_board(new_admin: Callable[..., Shop]) -> None:
     assert '<a href="https://board.example/?a=1&amp;b=2">board</a>' in see(shop)
 
 
-@pytest.mark.long
 def test_disabled_rows_stay_visible(admin: Shop) -> None:
     """In status, with what they ran; they aren't what somebody should look at."""
     admin.orm("row('quick', interval=every(1)); row('never', interval=every(1), enabled=False)")
@@ -345,7 +335,6 @@ ORDERS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("apps", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("mixin", [False, True])
 def test_a_projects_own_admin_stays(
@@ -369,7 +358,6 @@ def test_a_projects_own_admin_stays(
         assert [shop.account(name).paused for name in ("free", "locked")] == [True, False]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("apps", [[OUR_APP, "django_celery_beat"], ["django_celery_beat", OUR_APP]])
 def test_the_order_of_the_apps_is_free(new_admin: Callable[..., Shop], apps: list[str]) -> None:
     """The stock admin is replaced, and what it has stays."""
@@ -381,7 +369,6 @@ def test_the_order_of_the_apps_is_free(new_admin: Callable[..., Shop], apps: lis
         assert f'value="{action}"' in page, action
 
 
-@pytest.mark.long
 def test_times_without_a_zone(new_admin: Callable[..., Shop]) -> None:
     """With USE_TZ = False they are in Django's TIME_ZONE, as all of a row's."""
     shop = new_admin(USE_TZ=False)
@@ -389,14 +376,12 @@ def test_times_without_a_zone(new_admin: Callable[..., Shop]) -> None:
     assert cells(see(shop), "once_next")["daily"].endswith("02:30:00")
 
 
-@pytest.mark.long
 def test_the_form_of_a_new_row(admin: Shop) -> None:
     """It has no windows yet."""
     admin.orm("clients['anna'].force_login(User.objects.create_superuser('root', password='secret'))")
     assert "once_windows" not in see(admin, path="add/")
 
 
-@pytest.mark.long
 def test_a_process_without_the_app(new_admin: Callable[..., Shop]) -> None:
     """The page says what is missing: Celery's own app knows neither Redis nor tasks."""
     shop = new_admin()
@@ -412,7 +397,6 @@ def block_of_docs(name: str) -> str:
     return found
 
 
-@pytest.mark.long
 def test_the_app_as_the_docs_show_it(new_admin: Callable[..., Shop]) -> None:
     """These settings are enough."""
     settings: dict[str, Any] = {"INSTALLED_APPS": [*_APPS, "django_celery_beat"]}
@@ -424,7 +408,6 @@ def test_the_app_as_the_docs_show_it(new_admin: Callable[..., Shop]) -> None:
     assert settings["CELERY_ONCE_BEAT_BOARD_URL"] in page
 
 
-@pytest.mark.long
 def test_an_own_admin_as_the_docs_show_it(new_admin: Callable[..., Shop], tmp_path: Path) -> None:
     """It needs no app of ours."""
     (tmp_path / "docs_app").mkdir()
@@ -438,7 +421,6 @@ def test_an_own_admin_as_the_docs_show_it(new_admin: Callable[..., Shop], tmp_pa
     assert 'value="once_run"' in page
 
 
-@pytest.mark.long
 def test_without_the_app_the_admin_is_as_it_was(new_admin: Callable[..., Shop]) -> None:
     """What a project doesn't ask for doesn't come."""
     shop = new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat"])

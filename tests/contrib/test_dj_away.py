@@ -15,6 +15,8 @@ from shops import ONCE, Shop
 
 from celery_once_beat.windows import parse_instant
 
+pytestmark = pytest.mark.long
+
 SECOND = timedelta(seconds=1)
 AWAY = "beat goes on with the rows that it knows, the database can't be read"
 
@@ -44,7 +46,6 @@ def check_no_gap(shop: Shop) -> None:
     assert starts == [starts[0] + n * SECOND for n in range(len(starts))]
 
 
-@pytest.mark.long
 def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """Each beat says so once, and once that it is back; no window is lost, and the next edit is seen."""
     shop = new_shop("postgres")
@@ -67,7 +68,6 @@ def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: Postgres
     check_no_gap(shop)
 
 
-@pytest.mark.long
 def test_who_shows_the_rows_finds_them_again(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """A board lives for weeks: a connection that died with the database is no reason to show old rows for ever."""
     shop = new_shop("postgres")
@@ -92,7 +92,6 @@ row('tick', interval=every(1))
     assert shop.orm.value("names()") == ["tick"]
 
 
-@pytest.mark.long
 def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """No query comes back: windows go on in time, and a beat ends when it is told to."""
     shop = new_shop("postgres", more={"CONN_MAX_AGE": None})
@@ -111,7 +110,6 @@ def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresSe
     check_no_gap(shop)
 
 
-@pytest.mark.long
 def test_a_locked_file(new_shop: Callable[..., Shop]) -> None:
     """SQLite under a long exclusive transaction is away for everybody else."""
     shop = new_shop(timeout=5)  # longer than a busy machine holds up who writes
@@ -130,7 +128,6 @@ def test_a_locked_file(new_shop: Callable[..., Shop]) -> None:
     check_no_gap(shop)
 
 
-@pytest.mark.long
 def test_a_start_without_a_database(new_shop: Callable[..., Shop], sqlite_template: Path) -> None:
     """A beat that starts meanwhile waits; then it goes on where the last one stopped, as after any outage."""
     shop = new_shop()
@@ -152,7 +149,6 @@ def test_a_start_without_a_database(new_shop: Callable[..., Shop], sqlite_templa
     check_no_gap(shop)
 
 
-@pytest.mark.long
 def test_what_came_while_it_was_away_is_not_late(new_shop: Callable[..., Shop]) -> None:
     """Nobody knows since when it is there: its windows count from when it is seen."""
     shop = new_shop(timeout=1)
@@ -177,7 +173,6 @@ def test_what_came_while_it_was_away_is_not_late(new_shop: Callable[..., Shop]) 
     assert parse_instant(shop.ran("new")[0]) > before - SECOND
 
 
-@pytest.mark.long
 def test_a_database_that_may_only_be_read_for_a_while(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """As a replica may: said once, windows go on, and what is to be written is written afterwards."""
     shop = new_shop("postgres")
@@ -199,7 +194,6 @@ def test_a_database_that_may_only_be_read_for_a_while(new_shop: Callable[..., Sh
     assert "is left out" not in beat.log
 
 
-@pytest.mark.long
 def test_a_database_that_may_only_be_read(new_shop: Callable[..., Shop]) -> None:
     """A beat has rows to make of its conf, and goes on without; it says so once."""
     shop = new_shop()

@@ -15,6 +15,8 @@ from shops import Shop
 from celery_once_beat import Schedules
 from celery_once_beat.windows import format_instant, parse_instant
 
+pytestmark = pytest.mark.long
+
 SECOND = timedelta(seconds=1)
 
 
@@ -38,7 +40,6 @@ def ran_after(shop: Shop, entry: str, moment: datetime) -> list[datetime]:
     return [start for start in map(parse_instant, shop.ran(entry)) if start > moment]
 
 
-@pytest.mark.long
 def test_rows_that_are_edited(any_shop: Shop) -> None:
     """Both beats see each change; nothing runs early, twice or late for it, and all accounts balance."""
     shop = any_shop
@@ -117,7 +118,6 @@ WRONG = {
 ONE_OFFS = ("soon", "late", "had its run", "one-off", "dies")
 
 
-@pytest.mark.long
 def test_rows_of_all_kinds(any_shop: Shop) -> None:
     """One-offs have one window and are disabled once; bounds bound; wrong rows are named and stop no other."""
     shop = any_shop
@@ -160,7 +160,6 @@ def test_rows_of_all_kinds(any_shop: Shop) -> None:
     shop.wait_ran("wrong once")
 
 
-@pytest.mark.long
 def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
     """Also a one-off, which has one window more; also where no beat ran when it was disabled, or enabled."""
     shop.orm("row('one-off', interval=every(1), one_off=True)")
@@ -201,7 +200,6 @@ def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
     shop.check_each_ran_once("tick", "slept", "one-off")
 
 
-@pytest.mark.long
 def test_edits_between_two_looks(any_shop: Shop) -> None:
     """A row that is renamed right after a window runs each by one name; a one-off that is enabled again runs again.
 
@@ -235,7 +233,6 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     shop.check_each_ran_once("old", "new", "one-off")
 
 
-@pytest.mark.long
 def test_a_beat_that_did_not_see_it(shop: Shop) -> None:
     """A one-off was disabled and enabled again while a beat stood still: it runs it once more, if nobody else does."""
     shop.orm("row('one-off', interval=every(3), one_off=True)")
@@ -278,7 +275,6 @@ _ACTS = {
 
 
 @pytest.mark.parametrize("edit", _EDITS)
-@pytest.mark.long
 def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
     """Made, made again, enabled or changed right after a window, which two beats haven't claimed: they stood still."""
     if _EDITS[edit]:
@@ -309,7 +305,6 @@ def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
     shop.audit()
 
 
-@pytest.mark.long
 def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     """When a row ran last and how often is written, by both beats together; nothing depends on it."""
     shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
@@ -329,7 +324,6 @@ def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("when", ["anywhere", "in the middle of a tick"])
-@pytest.mark.long
 def test_a_beat_that_stood_still_looks_first(shop: Shop, tmp_path: Path, when: str) -> None:
     """What was disabled meanwhile doesn't run, what was made does."""
     shop.orm("""row('tick', interval=every(1), headers='{"once": {"catch_up": "all"}}')""")
@@ -352,7 +346,6 @@ def test_a_beat_that_stood_still_looks_first(shop: Shop, tmp_path: Path, when: s
     assert "the database" not in beat.log
 
 
-@pytest.mark.long
 def test_a_clocked_row_that_is_moved_to_the_past(shop: Shop) -> None:
     """Before its first sight: what was looked at is over. It is named, and not taken for one that has run."""
     shop.orm("row('late', clocked=at(now(3600)), one_off=True); row('tick', interval=every(1))")
@@ -370,7 +363,6 @@ def test_a_clocked_row_that_is_moved_to_the_past(shop: Shop) -> None:
     shop.wait_disabled("late")
 
 
-@pytest.mark.long
 def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> None:
     """A row of the same name goes first; edits of rows, and one-offs, leave those that were set alone."""
     shop = any_shop
@@ -392,7 +384,6 @@ def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> N
     assert not any("Traceback" in beat.log for beat in beats)
 
 
-@pytest.mark.long
 def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
     """A row's headers set it; the admin's own switch stays as it was, and a wrong value leaves the row out."""
     once = '{"once": {"deadline": 1, "pause_after_failures": 2, "on_failure": "apps.dj_shop.celery.tell"}}'

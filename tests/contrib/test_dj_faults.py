@@ -12,13 +12,14 @@ from shops import STOCK, Shop
 
 from celery_once_beat.windows import parse_instant
 
+pytestmark = pytest.mark.long
+
 
 def sent(shop: Shop, *names: str) -> Counter[str]:
     """How often the tasks of these rows were executed."""
     return Counter(event["what"] for event in shop.ledger.read("start") if event["what"] in names)
 
 
-@pytest.mark.long
 def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
     """Stock writes ``last_run_at`` every 180 s: what ran since is due again. Here it is for people only."""
     shop.worker().wait_ready()
@@ -48,7 +49,6 @@ def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
     shop.check_each_ran_once(*names)
 
 
-@pytest.mark.long
 def test_stock_rows_go_on_where_they_are(shop: Shop) -> None:
     """What stock has sent isn't sent again at the first start, and what it had missed isn't sent at once."""
     shop.worker().wait_ready()
@@ -63,7 +63,6 @@ def test_stock_rows_go_on_where_they_are(shop: Shop) -> None:
     assert hour.cursor == hour.born or shop.ran("hourly"), "unless its hour has come"
 
 
-@pytest.mark.long
 def test_the_second_try(shop: Shop) -> None:
     """Moved here, back to stock, and here again: what stock has sent meanwhile isn't sent once more."""
     shop.worker().wait_ready()

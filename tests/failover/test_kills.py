@@ -11,6 +11,8 @@ from failover.trial import Trial
 from processes import Processes
 from servers import need_server
 
+pytestmark = pytest.mark.long
+
 
 def kill_masters(procs: Processes, directory: Path, kind: str, wait_replicas: int, moment: str, kills: int) -> None:
     """Run a trial, and check that what it found keeps the promise."""
@@ -28,14 +30,12 @@ def kill_masters(procs: Processes, directory: Path, kind: str, wait_replicas: in
         assert figures.said_away <= kills * 2 * 6, figures
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_master_dies_under_load(procs: Processes, tmp_path: Path, kind: str) -> None:
     """Beats and workers survive the death of a master: no window is lost, and none is claimed or executed twice."""
     kill_masters(procs, tmp_path, kind, wait_replicas=1, moment="executions", kills=1)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("kind", "wait_replicas", "moment"), CASES)
 def test_the_master_is_killed(procs: Processes, tmp_path: Path, kind: str, wait_replicas: int, moment: str) -> None:
     """With ``wait_replicas`` 1 no window is claimed or executed twice; without, none is lost.

@@ -14,6 +14,8 @@ from system import System, once_soon, rare
 
 from celery_once_beat.status.judgements import LEAST_HUNG, STUCK_AFTER
 
+pytestmark = pytest.mark.long
+
 WORK = "apps.once_app.work"
 #: Seconds by which the server's clock is moved: longer than what is judged takes, shorter than a third of the lease.
 AHEAD = max(LEAST_HUNG, STUCK_AFTER).total_seconds() + 5
@@ -33,7 +35,6 @@ def metrics(system: System) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
-@pytest.mark.long
 def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System) -> None:
     """A body that renews its lease for ever is hung once it runs far longer than the entry's history."""
     server = start_redis(faketime=0)
@@ -63,7 +64,6 @@ def test_a_hang_is_seen(start_redis: Callable[..., RedisServer], system: System)
     assert said["celery_once_beat_workers"] == 1
 
 
-@pytest.mark.long
 def test_a_hang_without_a_history_is_seen(start_redis: Callable[..., RedisServer], system: System) -> None:
     """Nothing of the entry was ever done: its interval says by when a run should have ended, after an hour at least."""
     server = start_redis(faketime=0)
@@ -84,7 +84,6 @@ def test_a_hang_without_a_history_is_seen(start_redis: Callable[..., RedisServer
     assert "too few before are done to compare" in seen["attention"]
 
 
-@pytest.mark.long
 def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer], system: System) -> None:
     """A minute after its publish, long before it is overdue; doctor names the queue that nobody consumes."""
     server = start_redis(faketime=0)
@@ -109,7 +108,6 @@ def test_what_no_worker_begins_is_stuck(start_redis: Callable[..., RedisServer],
     assert "no worker for the queue" not in system.once("doctor", exit_code=1)
 
 
-@pytest.mark.long
 def test_a_message_that_waits_for_its_countdown_isnt_stuck(
     start_redis: Callable[..., RedisServer], system: System
 ) -> None:
@@ -126,7 +124,6 @@ def test_a_message_that_waits_for_its_countdown_isnt_stuck(
     assert told(system)["attention"] == ""
 
 
-@pytest.mark.long
 def test_skipped_ones_in_a_row_are_seen(system: System) -> None:
     """A window that runs on and on lets each newer one be skipped: three in a row need attention."""
     system.check_law = False
@@ -141,7 +138,6 @@ def test_skipped_ones_in_a_row_are_seen(system: System) -> None:
     assert metrics(system)["celery_once_beat_skipped_in_a_row"] >= 3
 
 
-@pytest.mark.long
 def test_a_killed_workers_window(system: System) -> None:
     """It reads as running and not heard of, until its lease is over and a beat publishes it again."""
     system.check_law = False
@@ -163,7 +159,6 @@ def test_a_killed_workers_window(system: System) -> None:
     )
 
 
-@pytest.mark.long
 def test_a_lease_that_beats_dont_know(system: System) -> None:
     """Their app has the task's name alone, and the task a shorter lease: its worker isn't taken for silent."""
     system.check_law = False
@@ -183,7 +178,6 @@ def test_a_lease_that_beats_dont_know(system: System) -> None:
     wait_until(lambda: "overdue" in told(system, "far")["attention"], "its lease has ended", 60)
 
 
-@pytest.mark.long
 def test_a_task_that_workers_dont_know(system: System) -> None:
     """Beats were deployed first: status and doctor name the worker and the task at once."""
     system.check_law = False
@@ -201,7 +195,6 @@ def test_a_task_that_workers_dont_know(system: System) -> None:
     assert told(system, "new")["attention"] == ""
 
 
-@pytest.mark.long
 def test_a_task_that_nobody_knows(system: System) -> None:
     """Its name is misspelt, so beat takes it for untracked: that workers discard each window is told all the same."""
     system.check_law = False
@@ -218,7 +211,6 @@ def test_a_task_that_nobody_knows(system: System) -> None:
     assert told(system, "typo")["attention"] == ""
 
 
-@pytest.mark.long
 def test_workers_are_known(system: System) -> None:
     """Those that begin windows are named, with what they run: also by who wasn't there when they began."""
     system.check_law = False

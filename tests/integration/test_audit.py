@@ -14,6 +14,8 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.windows import parse_instant
 
+pytestmark = pytest.mark.long
+
 WORK = "apps.once_app.work"
 NAME = "users/42"
 
@@ -45,7 +47,6 @@ def audit(system: System) -> dict[str, Any]:
     return account
 
 
-@pytest.mark.long
 def test_an_account_balances_over_all_its_versions(system: System, client: Schedules) -> None:
     """Windows of earlier versions that are claimed under the last one count by the version of their time."""
     system.settings = {"once_beat_claim_lease": 5.0}
@@ -73,7 +74,6 @@ def test_an_account_balances_over_all_its_versions(system: System, client: Sched
     assert audit(system)["open"] == 0
 
 
-@pytest.mark.long
 def test_an_account_balances_after_a_deletion(system: System, client: Schedules) -> None:
     """What was open then, and ends after it was set again, is no window of the new version's."""
     beat = system.beat().wait_ready()

@@ -6,6 +6,8 @@ import pytest
 from processes import wait_until
 from system import System, once_soon
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("task", "way", "outcome", "hooks", "bodies"),
@@ -19,7 +21,6 @@ from system import System, once_soon
         ("twice", "raise", "failed", 1, 0),
     ],
 )
-@pytest.mark.long
 def test_before_start_is_a_part_of_the_execution(
     system: System, task: str, way: str, outcome: str, hooks: int, bodies: int
 ) -> None:
@@ -38,7 +39,6 @@ def test_before_start_is_a_part_of_the_execution(
         assert "no database" in system.once("history", "tick")
 
 
-@pytest.mark.long
 def test_a_message_that_cant_be_read(system: System) -> None:
     """Celery discards it; its window has failed, and the history says why."""
     system.app = "apps.sending_app"

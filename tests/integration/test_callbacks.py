@@ -11,6 +11,8 @@ from system import System
 
 from celery_once_beat.windows import parse_instant, task_id
 
+pytestmark = pytest.mark.long
+
 
 def follower(by: str, queue: str) -> dict[str, object]:
     """A signature of the task that notes who sent it."""
@@ -53,7 +55,6 @@ def run(system: System, *, resume: bool = False) -> str:
     return start
 
 
-@pytest.mark.long
 def test_a_worker_that_is_killed_before_they_are_sent(followed: System) -> None:
     """Its window runs again, and all comes once, from the second execution."""
     followed.kill_point = "worker.body_returned:KILL"
@@ -62,7 +63,6 @@ def test_a_worker_that_is_killed_before_they_are_sent(followed: System) -> None:
     followed.check_each_once(body_again=1)
 
 
-@pytest.mark.long
 def test_a_worker_that_is_killed_when_they_are_sent(followed: System) -> None:
     """Its end isn't recorded yet: the window runs again, and all comes twice."""
     followed.kill_point = "worker.traced:KILL"
@@ -72,7 +72,6 @@ def test_a_worker_that_is_killed_when_they_are_sent(followed: System) -> None:
     followed.check_each_once(body_again=1)
 
 
-@pytest.mark.long
 def test_a_stale_execution_sends_nothing(followed: System) -> None:
     """It froze for longer than its lease, and another began: neither callbacks nor a result are its own."""
     followed.kill_point = "worker.body:STOP"

@@ -15,6 +15,8 @@ from system import EVERY_SECOND, System
 from celery_once_beat.errors import HeaderError, NewerVersionError
 from celery_once_beat.windows import HEADERS, decode_headers, find_headers
 
+pytestmark = pytest.mark.long
+
 GOOD = {
     "once_entry": "fuzzed",
     "once_start": "2026-11-21T05:36:00.000000Z",
@@ -54,7 +56,6 @@ def meaning(headers: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("seed", [13, 26])
-@pytest.mark.long
 def test_fuzzed_headers(system: System, seed: int) -> None:
     """Hundreds of messages with broken headers: each fails with one line that names the header, and isn't executed.
 
@@ -122,7 +123,6 @@ def lines(proc: Proc) -> list[str]:
     return re.split(r"[\n\r\u2028]", proc.log)
 
 
-@pytest.mark.long
 def test_entries_of_any_name(system: System) -> None:
     """Whatever stands in a name, its windows are claimed, executed once and accounted for; none makes a log line."""
     system.entries = dict.fromkeys(NAMES.values(), EVERY_SECOND["tick"])
@@ -169,7 +169,6 @@ def _loaded(loaders: bytes, beats: list[Proc]) -> bool:
     return all(f":{beat.pid}:".encode() in loaders for beat in beats)
 
 
-@pytest.mark.long
 def test_foreign_values_under_running_beats(system: System) -> None:
     """A foreign value concerns its entry alone: each beat names it once, and the other entries go on."""
     system.entries = {**EVERY_SECOND, **dict.fromkeys(FOREIGN, EVERY_SECOND["tick"])}
@@ -205,7 +204,6 @@ def test_foreign_values_under_running_beats(system: System) -> None:
     system.entries = EVERY_SECOND
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("what", ["open", "history", "beats"])
 def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
     """A key of another type is named; other shards go on meanwhile, and all does once the key is gone."""

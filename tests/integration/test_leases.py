@@ -8,6 +8,8 @@ import pytest
 from processes import wait_until
 from system import System, rare
 
+pytestmark = pytest.mark.long
+
 LEASE = 3.0
 LONG = 7.0  # more than two leases
 
@@ -24,7 +26,6 @@ def start_one(system: System, seconds: float = LONG) -> str:
     return begun["start"]
 
 
-@pytest.mark.long
 def test_a_body_longer_than_its_lease(system: System) -> None:
     """The lease is renewed while the body runs: no other worker begins, and window.held stays true."""
     start = start_one(system)
@@ -36,7 +37,6 @@ def test_a_body_longer_than_its_lease(system: System) -> None:
 
 
 @pytest.mark.parametrize(("key", "attribute", "seconds"), [(9.0, 7.0, 9.0), (None, 7.0, 7.0)])
-@pytest.mark.long
 def test_whose_lease_it_is(system: System, key: float | None, attribute: float, seconds: float) -> None:
     """An entry's own lease goes before its task's, and that before the app's."""
     system.settings = {"once_beat_lease": 60.0}
@@ -53,7 +53,6 @@ def test_whose_lease_it_is(system: System, key: float | None, attribute: float, 
     assert seconds * 0.5 < left / 1000 <= seconds
 
 
-@pytest.mark.long
 def test_a_copy_that_comes_while_it_runs(system: System) -> None:
     """A second copy of the message, taken by another process while the first executes, is refused."""
     # Nobody publishes it again while the worker comes up.
@@ -73,7 +72,6 @@ def test_a_copy_that_comes_while_it_runs(system: System) -> None:
     system.check_each_once()
 
 
-@pytest.mark.long
 def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
     """A worker frozen past its lease wakes up while another executes its window: it is stale, the other counts.
 
@@ -98,7 +96,6 @@ def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
     assert system.outcomes() == {"done": 1}
 
 
-@pytest.mark.long
 def test_a_call_that_holds_the_gil(system: System) -> None:
     """A C call that holds the GIL past the lease stops its renewal: another executes, and the late one is stale."""
     system.settings = {"once_beat_lease": LEASE}
@@ -122,7 +119,6 @@ def test_a_call_that_holds_the_gil(system: System) -> None:
     assert system.outcomes() == {"done": 1}
 
 
-@pytest.mark.long
 def test_a_worker_that_wakes_before_another_began(system: System) -> None:
     """A worker whose lease ran out has its window again, as long as nobody began since: no second execution."""
     worker = system.worker().wait_ready()
@@ -141,7 +137,6 @@ def test_a_worker_that_wakes_before_another_began(system: System) -> None:
     system.check_each_once()
 
 
-@pytest.mark.long
 def test_a_child_makes_no_script(system: System) -> None:
     """The scripts that executions ask for are there when the worker forks: no first window, and no first end, waits."""
     system.app, system.settings = "apps.made_app", {"once_beat_limits": {"one": 1}}

@@ -8,6 +8,8 @@ import pytest
 from processes import Proc, wait_until
 from system import System
 
+pytestmark = pytest.mark.long
+
 #: Entries of ``apps.odd_app`` that define no window that can be run. What each is named with.
 WRONG = {
     "raises": "is broken",
@@ -66,7 +68,6 @@ def wait_said(beat: Proc) -> None:
         beat.wait_log(f"entry '{name}'")
 
 
-@pytest.mark.long
 def test_odd_entries_stop_no_other(system: System) -> None:
     """Each wrong entry is named once by each beat, with what is wrong; the right one runs, each window once.
 
@@ -90,7 +91,6 @@ def test_odd_entries_stop_no_other(system: System) -> None:
     assert {event["entry"] for event in system.ledger.read("start")} == {"tick"}
 
 
-@pytest.mark.long
 def test_odd_entries_stop_no_other_over_a_restart(system: System) -> None:
     """A beat that finds what another has loaded of them says the same and goes on."""
     system.worker(pool="solo").wait_ready()

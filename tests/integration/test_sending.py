@@ -6,6 +6,8 @@ import pytest
 from processes import wait_until
 from system import System, once_soon
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("way", "second", "scheduled"),
@@ -16,7 +18,6 @@ from system import System, once_soon
         ("retry", "send", True),
     ],
 )
-@pytest.mark.long
 def test_only_a_retry_keeps_the_window(system: System, way: str, second: str, scheduled: bool) -> None:
     """What a body sends beside its retry isn't a copy of its window: it runs, as a plain task."""
     system.app = "apps.sending_app"
@@ -43,7 +44,6 @@ def test_only_a_retry_keeps_the_window(system: System, way: str, second: str, sc
         ("sent", "retry", False, "failed"),
     ],
 )
-@pytest.mark.long
 def test_a_message_has_the_window_if_it_is_given_it(
     system: System, task: str, way: str, scheduled: bool, outcome: str
 ) -> None:

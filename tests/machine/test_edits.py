@@ -28,6 +28,8 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Changed, Conflict, Ending, Finished, Store, Taken, Unknown
 from celery_once_beat.windows import WindowKey
 
+pytestmark = pytest.mark.long
+
 NAME = "users/42"
 BEGINNING = datetime(2030, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -299,13 +301,11 @@ def run(start_redis: Callable[..., RedisServer], runs: int, seed: int) -> None:
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(2))
-@pytest.mark.long
 def test_some_orders_of_edits(part: int, start_redis: Callable[..., RedisServer], request: Any) -> None:
     """Nothing is claimed twice, early, or by a definition after its successor; what was owed is done."""
     run(start_redis, 25, request.config.getoption("seed") * 2 + part)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(4))
 def test_any_order_of_edits(part: int, start_redis: Callable[..., RedisServer], request: Any) -> None:

@@ -25,6 +25,8 @@ from celery_once_beat.rules.policy import EntryPolicy
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey, starts_after
 
+pytestmark = pytest.mark.long
+
 #: Seconds that pass: the first two within a lease and longer than one.
 PASSES = (1.7, 5.7, 11.3, 16.7, 61.9, 613.0, 1307.0)
 #: Seconds after which one that waits for another of its entry is looked at again, at the end.
@@ -235,7 +237,6 @@ KINDS = pytest.mark.parametrize("kind", [Machine, WaitingMachine], ids=["all beg
 
 @KINDS
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.long
 def test_some_orders_of_steps(kind, start_redis, request):
     """The promise holds in every order of steps; of these some dozens are tried."""
     run_machine(kind, start_redis, 30, request.config.getoption("seed"))
@@ -245,7 +246,6 @@ PARTS = 8
 
 
 @KINDS
-@pytest.mark.long
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_order_of_steps(kind, part, start_redis, request):
