@@ -429,8 +429,10 @@ class TaskOptions:
     once_on_failure: str | None = None
 
 
+#: Every option's field, with its default, by its name.
+FIELDS = {each.name: each for kind in (Options, EntryOptions) for each in fields(kind)}
 #: Every option's row by its name.
-ROWS: dict[str, Row] = {each.name: each.metadata["row"] for kind in (Options, EntryOptions) for each in fields(kind)}
+ROWS: dict[str, Row] = {name: each.metadata["row"] for name, each in FIELDS.items()}
 #: The checks of a task's attributes, by their names; None leaves it to the app.
 TASK_CHECKS = {f"once_{name}": replace(row.check, optional=True) for name, row in ROWS.items() if row.task}
 #: The checks of an entry's keys of ``once``. Where None means "as the task says" it is no value.

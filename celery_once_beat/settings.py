@@ -99,7 +99,9 @@ _GONE = {
     "run_without_store": "while Redis is away, messages of windows wait; what must run all the same is no OnceTask",
 }
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
-_SHOWN = {PREFIX + name: None if name in _DERIVED else getattr(Options(), name) for name in _OURS}
+_SHOWN = {
+    PREFIX + name: None if name in _DERIVED else value for name, value in vars(Options()).items() if name in _OURS
+}
 # What ``celery report`` and ``celery inspect conf`` don't show: both ask this pattern of each setting's name.
 _HIDDEN: re.Pattern[str] = utils.HIDDEN_SETTINGS  # type: ignore[attr-defined]  # celery-types lacks it
 utils.HIDDEN_SETTINGS = re.compile(  # type: ignore[attr-defined]

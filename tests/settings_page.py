@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 from celery_once_beat import options
-from celery_once_beat.options import ROWS, EntryOptions, Options
+from celery_once_beat.options import FIELDS, ROWS, EntryOptions, Options
 
 __all__ = ("PAGE", "fill")
 
@@ -65,10 +65,9 @@ def _setting(name: str) -> str:
 
 
 def _default(name: str) -> str:
-    (option,) = (each for kind in (Options, EntryOptions) for each in fields(kind) if each.name == name)
-    if option.default is MISSING:
+    value = FIELDS[name].default
+    if value is MISSING:
         return "`{}`"
-    value = option.default
     return f'`"{value}"`' if isinstance(value, str) else f"{value:g}" if type(value) is float else str(value)
 
 

@@ -207,7 +207,7 @@ class Claiming:
     def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
         left = [(name, fingerprint) for name, fingerprint in self._left.items() if self._entries.get(name) is None]
         replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
-        # One node of a cluster may be away: it is sent that later.
+        # One node of a cluster may be away: its entries are unloaded later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))
 

@@ -11,7 +11,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import chain
@@ -22,7 +22,7 @@ from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.identity import digest
-from celery_once_beat.options import ENTRY_CHECKS, ROWS, EntryOptions, Options, Row, check_limit
+from celery_once_beat.options import ENTRY_CHECKS, FIELDS, ROWS, EntryOptions, Options, Row, check_limit
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import did_you_mean, shown
 
@@ -45,9 +45,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def _made(name: str, rows: Mapping[str, Row], *bases: type) -> Any:
     """Make a class of an entry's values of these options; what workers read from the task is None."""
-    default = {each.name: each.default for kind in (Options, EntryOptions) for each in fields(kind)}
     values = [
-        (name, Any, field(default=None if row.policy == "worker" else default[name])) for name, row in rows.items()
+        (option, Any, field(default=None if row.policy == "worker" else FIELDS[option].default))
+        for option, row in rows.items()
     ]
     return make_dataclass(name, values, bases=bases, frozen=True, kw_only=True, slots=True)
 

@@ -194,7 +194,7 @@ def _read_pieces() -> dict[str, str]:
     pieces = {
         "VERSION": f"local VERSION = '{VERSION}'",
         "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
-        "FIRST_NOTICE": f"local FIRST_NOTICE = {FIRST_ALERT}",
+        "FIRST_ALERT": f"local FIRST_ALERT = {FIRST_ALERT}",
         "MOST_WAITING": f"local MOST_WAITING = {MOST_WAITING}",
         "FAILED_AS": f"local FAILED_AS = {{{', '.join(f'{outcome} = true' for outcome in sorted(FAILED_AS))}}}",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",

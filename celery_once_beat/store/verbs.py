@@ -231,7 +231,7 @@ class Store:
         """Send calls whose answers depend on which beats live: ``alive`` are those that lived at ``asked_at``.
 
         A script asks about the beats that matter to it, and is sent what it asks. Of the few that were asked about last
-        it is sent that at once. So a call doesn't grow with the number of beats.
+        it gets the answer with the call. So a call doesn't grow with the number of beats.
         """
         answers: dict[int, Any] = {}
         told = dict.fromkeys(range(len(calls)), self._met)

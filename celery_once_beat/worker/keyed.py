@@ -5,7 +5,7 @@ once a window. A key has no entry and no cursor, and nobody recovers it. Two str
 run key. Each lives for ``once_beat_retention``, or as long as the window if that is longer. Within another task's
 window, ``apply_once`` names the key after that window's entry and the user's key.
 
-What ``once()`` does if its process dies or sleeps is in ``execution``. A process that dies in ``apply_once``:
+What ``once()`` does if its process dies or sleeps is in ``protocol``. A process that dies in ``apply_once``:
 
 - between claim and publish: the next caller publishes, since a claim stops nobody before its confirm;
 - between publish and confirm: the same, and the worker refuses the second copy.

@@ -68,7 +68,7 @@ class Lease:
         self.over = False
 
     def held(self) -> bool:
-        """Whether the window is certainly this execution's, now. While its end is sent another may begin."""
+        """Whether the window is certainly this execution's, now. While its end is being sent, another may begin."""
         return not (self.lost or self.ending) and steady() < self.sent + self.renewal.lease
 
     def held_for_long(self) -> bool:

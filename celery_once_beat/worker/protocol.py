@@ -6,8 +6,8 @@ The store does, by the server's clock. An execution asks whether it may begin, a
 trusts its lease, counted from before the request was sent, and ``leases`` renews that.
 
 ``begin`` and ``StoreRequest.step`` are steps: each asks the store once and returns how many seconds to wait before it
-is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is a task's,
-``keyed`` that of ``once()``. In asyncio all of it runs in threads: ``awaited``.
+is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is for
+tasks, ``keyed`` for ``once()``. In asyncio all of it runs in threads: ``awaited``.
 
 What each failure does
 ----------------------

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = guarded(get_logger(__name__))
 
 #: Seconds from one check of what is reserved to the next. What is there at two of them is recorded.
-_SWEEP_EVERY = 0.5
+_CHECK_EVERY = 0.5
 #: Most messages of which it is remembered that they have taken a token.
 _MOST_SEEN = 10_000
 #: Most windows that are recorded, and most that travel in one pipeline. The others are overdue after ``start_timeout``.
@@ -86,16 +86,16 @@ class Reserved:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_SWEEP_EVERY):
+        while not self._stopped.wait(_CHECK_EVERY):
             if state.should_stop is not None or state.should_terminate is not None:
                 break
             try:
-                self.sweep()
+                self.check()
             except Exception as exc:  # noqa: BLE001  # whatever becomes of one look, the next one may do better
                 logger.debug("once: what is reserved isn't told: %s", exc)
         self._store.close()
 
-    def sweep(self) -> None:
+    def check(self) -> None:
         """Check what is reserved, and record what is due; raises StoreUnavailableError."""
         known, new = self._waiting, self._new
         self._waiting, self._new = {}, set()
@@ -139,7 +139,7 @@ class Reserved:
             each.reported = isinstance(reply, Confirmed)
             if isinstance(reply, OnceError):  # it isn't known whether it is a copy
                 logger.debug("once: %s", reply)
-                each.report_at = now + _SWEEP_EVERY
+                each.report_at = now + _CHECK_EVERY
             else:
                 each.report_at = now + each.length / 3 if each.reported else math.inf
 

@@ -141,7 +141,7 @@ class Worker:
 
     def reported(self) -> set[int]:
         """The windows whose deadline is a lease away, once the worker has looked."""
-        self.reserved.sweep()
+        self.reserved.check()
         near = set()
         for number in (1, 2, 3):
             self.stage.start = nth(number)
@@ -188,7 +188,7 @@ def test_it_is_told_again_before_it_is_overdue(worker: Worker, monkeypatch: pyte
     def moves() -> bool:
         worker.stage.start = nth(1)
         worker.stage.overdue()
-        worker.reserved.sweep()
+        worker.reserved.check()
         worker.stage.start = nth(1)
         return worker.stage.deadline() > worker.stage.now()
 
@@ -208,7 +208,7 @@ def test_a_copy_that_would_be_refused_is_told_once(worker: Worker) -> None:
     worker.stage.begin("A")
     deadline = worker.stage.deadline()
     for _ in range(3):
-        worker.reserved.sweep()
+        worker.reserved.check()
     worker.stage.start = nth(1)
     assert worker.stage.deadline() == deadline
     assert request.time_start is None

@@ -492,7 +492,7 @@ ABLATIONS: dict[str, Ablation] = {
     "told-again": _lua(
         "what a beat took to tell, and didn't, another tells",
         "tell",
-        "redis.call('ZADD', OPEN, int(FIRST_NOTICE + NOW + LENGTH), notice)",
+        "redis.call('ZADD', OPEN, int(FIRST_ALERT + NOW + LENGTH), notice)",
         "redis.call('ZREM', OPEN, notice)",
     ),
     # -- Python

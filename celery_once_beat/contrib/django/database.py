@@ -177,7 +177,7 @@ class Database:
 
     def _round(self) -> None:
         unwritten = [_tried(self._write_all), _tried(self._disable_all)]
-        unread = _tried(self._sweep)  # also where nothing may be written
+        unread = _tried(self._poll)  # also where nothing may be written
         if self._flush or self._stopping:
             unwritten.append(_tried(self._write_what_ran))
         wrong = [f"can't be read: {unread}"] if unread else [f"can't be written: {why}" for why in unwritten if why]
@@ -202,7 +202,7 @@ class Database:
             if self._to_disable.get(name) is known:
                 del self._to_disable[name]
 
-    def _sweep(self) -> None:
+    def _poll(self) -> None:
         at = steady()
         changed = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
         # Any difference: who changed them may have a clock that is behind.

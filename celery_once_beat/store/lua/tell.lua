@@ -24,7 +24,7 @@ local at = redis.call('ZSCORE', OPEN, notice)
 if not at then
   return {'no'}
 end
-at = at - FIRST_NOTICE
+at = at - FIRST_ALERT
 local beat, turn, first = string.match(redis.call('HGET', ENTRY, teller) or '', '^(%S+) (%d+) (%d+)$')
 local mine = at > NOW
 if mine and beat ~= BEAT then
@@ -67,7 +67,7 @@ touch_entry()
 if not mine then
   turn = int(redis.call('HINCRBY', ENTRY, 'tellings', 1))
   redis.call('HSET', ENTRY, teller, BEAT .. ' ' .. turn .. ' ' .. (first or turn))
-  redis.call('ZADD', OPEN, int(FIRST_NOTICE + NOW + LENGTH), notice)
+  redis.call('ZADD', OPEN, int(FIRST_ALERT + NOW + LENGTH), notice)
   keep_entry()
 end
 return {

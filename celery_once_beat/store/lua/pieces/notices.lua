@@ -1,5 +1,5 @@
 -- What is to be said once of a window. A notice is a member of OPEN, '<entry>@<start>!<kind>', and its score says when it is
--- due, server ms, and FIRST_NOTICE more: many that are due at once must hide no overdue window from a look. A look asks for
+-- due, server ms, and FIRST_ALERT more: many that are due at once must hide no overdue window from a look. A look asks for
 -- them apart.
 --
 --   late     the window isn't done a deadline after its start     ended    it has an outcome that isn't done
@@ -43,7 +43,7 @@ local function check_tells()
 end
 
 local function add_notice(kind, start, at)
-  redis.call('ZADD', OPEN, int(FIRST_NOTICE + at), member_of(start) .. '!' .. kind)
+  redis.call('ZADD', OPEN, int(FIRST_ALERT + at), member_of(start) .. '!' .. kind)
   keep(OPEN)
 end
 
