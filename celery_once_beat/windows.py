@@ -59,7 +59,6 @@ HEADERS = frozenset(
         "once_keyed",
         "once_lease",
         "once_limit",
-        "once_waits",
         "once_id",
         "once_v",
     }
@@ -253,11 +252,10 @@ def alert_id(prefix: str, entry: str, start: datetime, what: str) -> str:
 # -- windows as message headers
 
 
-def encode_headers(window: Window, sent_as: str | None = None, *, waits: bool = False) -> dict[str, str | int]:
+def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str | int]:
     """Return the flat message headers of ``window``, without its fence, its lease and its last success.
 
     ``sent_as`` is the task id of the message that they are for. None: any message.
-    ``waits``: its entry's windows may wait for each other.
     """
     headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
     if window.end is not None:
@@ -271,8 +269,6 @@ def encode_headers(window: Window, sent_as: str | None = None, *, waits: bool = 
         headers["once_lease"] = round(window.lease * 1000)
     if window.limit is not None:
         headers["once_limit"] = window.limit
-    if waits:
-        headers["once_waits"] = 1
     if sent_as is not None:
         headers["once_id"] = sent_as
     headers["once_v"] = _VERSION

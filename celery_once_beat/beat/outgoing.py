@@ -29,10 +29,10 @@ class OutgoingMessages:
     which runs all of them again.
     """
 
-    def __init__(self, task_id: str, window: Window, run: str, *, waits: bool) -> None:
+    def __init__(self, task_id: str, window: Window, run: str) -> None:
         #: The task id that the messages must be published with.
         self.task_id = task_id
-        self.headers = encode_headers(window, task_id, waits=waits)
+        self.headers = encode_headers(window, task_id)
         self._window = window
         self._run = run
         #: The headers of the first.

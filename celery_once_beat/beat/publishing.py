@@ -303,7 +303,7 @@ class Publishing(Scheduler):
             return Published.UNSURE
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
         run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
-        outgoing = OutgoingMessages(sent_as, window, run, waits=job.entry.policy.waits)
+        outgoing = OutgoingMessages(sent_as, window, run)
         to_send = self._entry_to_send(source, window, job, outgoing)
         self._attempts, self._hung = set(), False
         producer = self._producer()

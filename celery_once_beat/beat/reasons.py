@@ -62,8 +62,8 @@ def _unbegun(details: AlertDetails, window: OpenWindow, queue: str | None, *, ov
 
 
 def _waits(details: AlertDetails, window: OpenWindow, queue: str | None) -> str:
-    if window.waits == "place":
-        return f"waits for a place of the limit {shown(details.limit)}"
+    if window.state == "waits_slot":
+        return f"waits for a slot of the limit {shown(details.limit)}"
     if details.waits_for is not None:
         return f"waits for the window of {_at(details.waits_for)}"
     return f"it is its turn, {_unconsumed(details, queue)}"

@@ -6,7 +6,6 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -22,6 +21,7 @@ from celery_once_beat.store import (
     Alert,
     BeatReport,
     Closed,
+    FreeSlots,
     Heartbeat,
     Overdue,
     Store,
@@ -42,8 +42,8 @@ logger = guarded(get_logger(__name__))
 _MOST = 100
 #: Seconds for which an overdue window of an entry that left the schedule is put off.
 _PUT_OFF = 3600.0
-#: What ``take`` says of a window that has begun before, where windows of its entry don't overlap.
-_WAITS = "another window of its entry runs"
+#: Seconds between two sweeps while windows wait for others: one begins within 0.3 s of the end before it.
+_WHILE_SOME_WAIT = 0.2
 #: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first.
 _FIRST_TAKEN = 2
 
@@ -67,6 +67,8 @@ class Recovery:
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
+        #: Until when sweeps are frequent: windows that may have to wait were claimed a moment ago.
+        self._some_may_wait_until = 0.0
         #: The beats that lived at ``asked_at``, the time of the server at the last look.
         self.alive: tuple[str, ...] = ()
         self.asked_at = clock.now()
@@ -123,32 +125,35 @@ class Recovery:
             self.forgotten = False  # who came since the last answer lives: see ``asked_at``
         else:
             raise heartbeat  # it never knew who lives, and would take over entries of beats that do
-        self._next = sent + self._store.settings.recovery_interval
         self._warn_of_other_apps()
-        self._call_waiting(dict(zip(limits, found.called, strict=True)))
-        return self._read(found)
+        called = self._call_waiting(dict(zip(limits, found.free_slots, strict=True)))
+        interval = self._store.settings.recovery_interval
+        some_wait = found.lines or any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
+        if some_wait or sent < self._some_may_wait_until:
+            interval = min(interval, _WHILE_SOME_WAIT)
+        self._next = sent + interval
+        return list(dict.fromkeys([*self._read(found), *called]))
 
-    def _call_waiting(self, called: Mapping[str, tuple[WindowKey, ...] | OnceError]) -> None:
-        """Let windows be overdue that waited for a place of a limit which the dead have left; take publishes them."""
-        for limit, windows in called.items():
-            if isinstance(windows, OnceError):
-                if not isinstance(windows, StoreUnavailableError):
-                    self._log_once(f"limit {limit}", windows, about("limit_unreadable"))
+    def expect_waiting(self) -> None:
+        """Sweep often for a while: a window was claimed that may have to wait for another, or for a slot."""
+        self._some_may_wait_until = steady() + 2 * self._store.settings.recovery_interval
+        self._next = min(self._next, steady() + _WHILE_SOME_WAIT)
+
+    def _call_waiting(self, free_slots: Mapping[str, FreeSlots | OnceError]) -> list[WindowKey]:
+        """Let windows be overdue for which there are slots of their limit; returns them."""
+        called: list[WindowKey] = []
+        for limit, found in free_slots.items():
+            if isinstance(found, OnceError):
+                if not isinstance(found, StoreUnavailableError):
+                    self._log_once(f"limit {limit}", found, about("limit_unreadable"))
                 continue
             self._logged.pop(f"limit {limit}", None)
-            if not windows:
-                continue
-            try:
-                left = list(windows)
-                while left:
-                    window = left.pop()
-                    (reply,) = self._store.call_many([window], of_limit=True, by_beat=True)
-                    if isinstance(reply, Unchanged):  # it ended, or waits for its turn: its place is the next one's
-                        most, out = self._store.settings.limits[limit], reply.reason == "out"
-                        left += self._store.leave_limit(limit, most, window, forget=True, only_late=out)
-            except OnceError as exc:
-                logger.debug("once: limit %s: %s", limit, exc)
-            self.hurry()
+            if found.windows:
+                try:
+                    called += self._store.make_due(limit, found.windows)
+                except OnceError as exc:
+                    logger.debug("once: limit %s: %s", limit, exc)
+        return called
 
     def see_changes(self) -> None:
         """Put in force what the last look found to be set anew; raises StoreUnavailableError."""
@@ -226,10 +231,6 @@ class Recovery:
                 continue
             if isinstance(reply, OnceError):
                 self._log_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
-                continue
-            if reply == Unchanged(_WAITS):
-                text = f"window {format_instant(window.start)} of {window.entry!r} is overdue: {_WAITS}, it goes next"
-                self._log_once(str(window), text, about("window_waits", window, owner=self._beat), logging.WARNING)
                 continue
             self._logged.pop(str(window), None)
             if isinstance(reply, Taken):
@@ -331,13 +332,11 @@ class Recovery:
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
         signals.window_closed.send(sender=self._sender, window=ended, outcome=outcome, count=1)
 
-    def _log_once(
-        self, what: str, error: OnceError | str, extra: dict[str, object], level: int = logging.ERROR
-    ) -> None:
+    def _log_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
         """Log a lasting trouble once, not at every look that meets it."""
         text = str(error)
         if self._logged.get(what) != text:
             known = text in self._logged.values()  # one broken field concerns each window of its entry
             self._logged[what] = text
             if not known:
-                logger.log(level, "once: %s", text, extra=extra)
+                logger.error("once: %s", text, extra=extra)

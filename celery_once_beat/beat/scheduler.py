@@ -461,6 +461,9 @@ class OnceSchedulerMixin(Publishing):
             signals.window_missed.send(sender=self, window=window, count=count)
             signals.window_closed.send(sender=self, window=window, outcome="missed", count=count)
         self._publish(claims.won, claims.sent)
+        entries, tasks = (job.entry for job in claims.won), self.app.tasks
+        if any(entry.policy.may_wait(self.store.settings, tasks.get(entry.source.task)) for entry in entries):
+            self._recovery.expect_waiting()
         if claims.away is not None:
             raise claims.away
 

@@ -275,20 +275,17 @@ def _waits_for(window: WindowStatus | WindowSeen, zone: tzinfo, now: datetime | 
     """Say for what a window waits: ``for 02:00:00's``; '' for nothing, or where it is next."""
     if window.waits_for is not None:
         return f"for {local(window.waits_for, zone, now or window.start)}'s"
-    return f"for a place of {plain(window.limit)}" if window.limit else ""
+    return f"for a slot of {plain(window.limit)}" if window.limit else ""
 
 
 def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[WindowSeen]]:
-    """Return by entry the windows that wait for others, or for a place of a limit; the oldest come first.
+    """Return by entry the windows that wait for others, or for a slot of a limit; the oldest come first.
 
     Nothing where no store can be asked.
     """
-
-    def may_wait(entry: BeatEntry) -> bool:
-        overlap = project.settings.of_task("overlap", project.app.tasks.get(entry.source.task))
-        return entry.policy.waits or entry.policy.limit is not None or overlap.startswith("buffer")
-
-    names = [entry.name for entry in entries if may_wait(entry)]
+    tasks = project.app.tasks
+    may_wait = (each for each in entries if each.policy.may_wait(project.settings, tasks.get(each.source.task)))
+    names = [entry.name for entry in may_wait]
     if not names or not project.settings.redis_url:
         return {}
     try:

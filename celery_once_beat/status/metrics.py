@@ -61,7 +61,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[
     ("open_windows", "Windows that still owe their outcome.", lambda e: e.open, sum),
     (
         "buffered_windows",
-        "Open windows that wait for another one of their entry, or for a place of a limit.",
+        "Open windows that wait for another one of their entry, or for a slot of a limit.",
         lambda e: e.buffered,
         sum,
     ),

@@ -129,7 +129,7 @@ class WindowStatus:
     ordered: datetime | None = field(metadata={"json": False})
     #: What its last failure said, as it was recorded and not escaped; '' where nothing is known.
     failure: str = ""
-    #: For which window of its entry it waits; and of which limit for a place.
+    #: For which window of its entry it waits; and of which limit for a slot.
     waits_for: datetime | None = None
     limit: str | None = None
     #: By when it is to be done, as its entry's ``deadline`` is now.
@@ -190,7 +190,7 @@ class EntryStatus:
     #: The next start.
     next: datetime | None = None
     open: int = 0
-    #: Of those, how many wait for their turn, or for a place of a limit.
+    #: Of those, how many wait for their turn, or for a slot of a limit.
     buffered: int = 0
     #: The oldest of these, which says for what.
     first_waiting: WindowStatus | None = None

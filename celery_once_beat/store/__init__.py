@@ -28,8 +28,8 @@ States of a window; beside each arrow stands the verb::
     closed    ◀── a limit, at take or at begin; close: its message expired or was revoked, or it has a result from a
                   worker that doesn't know windows; confirm, where no worker will know the window
     closed    ◀── abandon, by order
-    waits     ◀── begin: it isn't the window's turn, or there is no place of its limit; park keeps its message
-    published ◀── call: whatever ended the one before it named it, or a place is free; or take, as above
+    waits     ◀── begin: it isn't the window's turn, or its limit has no free slot; its message is gone
+    published ◀── take, once whatever ended the window before it, or a beat that found a slot, made it overdue
     claimed   ◀── backfill, of a closed one, by order
 
 claimed and published differ in the deadline only: ``claim_lease``, which a beat renews while it publishes, and
@@ -38,9 +38,7 @@ Whoever finds a deadline passed takes the window; the deadline that the take mov
 
 What each failure does
 ----------------------
-- Who ends a window that others wait for dies before it has called the next: the next one's deadline was moved in the
-  same script, and a beat takes it. A window that waits is called by name, so nothing is asked for meanwhile.
-- Who has a place of a limit dies: the place is a lease. Whoever enters or leaves later, or a beat's look, gives it on.
+- Who has a slot of a limit dies: the slot is a lease. The next sweep of a beat finds it free.
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again: every verb is idempotent for its owner and answers as it
@@ -82,14 +80,13 @@ from .model import (
     BOUNDS,
     RUNS_ALONE,
     SET_ANEW,
+    Acquired,
     Again,
     Alert,
     AlertDetails,
     BeatReport,
     Begun,
-    Buffered,
     Busy,
-    Called,
     Changed,
     ChangeRecord,
     Claimed,
@@ -102,10 +99,10 @@ from .model import (
     Elsewhen,
     Ended,
     Ending,
-    Entered,
     EntryAccount,
     Finished,
     Forgotten,
+    FreeSlots,
     Full,
     Heartbeat,
     Histogram,
@@ -117,7 +114,6 @@ from .model import (
     Order,
     OrderRecord,
     Overdue,
-    Parked,
     Past,
     Paused,
     Published,
@@ -130,25 +126,25 @@ from .model import (
     Taken,
     Unchanged,
     Unknown,
+    Waits,
 )
 from .roundtrip import raised
 from .scripts import make_of_executions
-from .verbs import Store, place_length, store_of, stores_made_by
+from .verbs import Store, slot_length, store_of, stores_made_by
 
 __all__ = (
     "BOUNDS",
     "RUNS_ALONE",
     "SET_ANEW",
     "SHARDS",
+    "Acquired",
     "Again",
     "Alert",
     "AlertDetails",
     "BeatReport",
     "BeatSeen",
     "Begun",
-    "Buffered",
     "Busy",
-    "Called",
     "ChangeRecord",
     "Changed",
     "ClaimRequest",
@@ -161,11 +157,11 @@ __all__ = (
     "Elsewhen",
     "Ended",
     "Ending",
-    "Entered",
     "EntryAccount",
     "EntrySeen",
     "Finished",
     "Forgotten",
+    "FreeSlots",
     "Full",
     "Heartbeat",
     "Histogram",
@@ -179,7 +175,6 @@ __all__ = (
     "OrderRecord",
     "Overdue",
     "Overview",
-    "Parked",
     "Past",
     "Paused",
     "Published",
@@ -194,12 +189,13 @@ __all__ = (
     "Taken",
     "Unchanged",
     "Unknown",
+    "Waits",
     "WindowSeen",
     "check_client",
     "make_of_executions",
-    "place_length",
     "raised",
     "read_app",
+    "slot_length",
     "store_of",
     "stores_made_by",
 )

@@ -253,46 +253,29 @@ def read_abandon(reply: list[Any]) -> model.Finished | model.Busy | model.Unchan
 
 def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
     found = model.Elsewhen(instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
-    if isinstance(found, model.Buffered):
+    if isinstance(found, model.Waits):
         raise ValueError("a key waits for nothing")  # noqa: TRY004  # as for any other reply that isn't one
     return found
 
 
-def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Buffered:
+def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Waits:
     if isinstance(reply, str):
         _begun, fence, attempt, last_done, overlap = reply.split(" ", 4)
         return model.Begun(whole(fence), whole(attempt), parse_instant(last_done) if last_done else None, overlap)
     if reply[0] == "closed":
-        return model.Closed(reply[1], _called(reply), "".join(reply[3:4]))
-    if reply[0] == "buffered":
-        waits_for = parse_instant(reply[1]) if reply[1] else None
-        return model.Buffered(waits_for, _called(reply), tuple(map(parse_instant, reply[3:])))
+        return model.Closed(reply[1], "".join(reply[2:3]))
+    if reply[0] == "waits":
+        return model.Waits(parse_instant(reply[1]) if reply[1] else None, tuple(map(parse_instant, reply[2:])))
     return model.Busy(reply[1])
 
 
-def _called(reply: list[Any]) -> datetime | None:
-    """Return the window whose turn it is, as a reply names it in its third place."""
-    return parse_instant(reply[2]) if len(reply) > 2 and reply[2] else None  # noqa: PLR2004
+def read_acquire(reply: list[Any]) -> model.Acquired | model.Full:
+    return model.Full() if reply[0] == "full" else model.Acquired(shared=reply[0] == "shared")
 
 
-def read_park(reply: list[Any]) -> model.Parked | model.Unchanged:
-    return model.Unchanged() if reply[0] == "unchanged" else model.Parked(called=reply[0] == "called")
-
-
-def read_call(reply: list[Any]) -> model.Called | model.Unchanged:
-    if reply[0] == "call":
-        return model.Called(whole(reply[1]), reply[2])
-    return model.Unchanged("out" if reply[0] == "out" else "")
-
-
-def read_enter(reply: list[Any]) -> model.Entered | model.Full:
-    called = read_leave(reply)
-    return model.Full(called) if reply[0] == "waits" else model.Entered(called, shared=reply[0] == "shared")
-
-
-def read_leave(reply: list[Any]) -> tuple[WindowKey, ...]:
+def read_free_slots(reply: list[Any]) -> model.FreeSlots:
     windows = map(_read_window, reply[1:])
-    return tuple(window for window in windows if window is not None)
+    return model.FreeSlots(whole(reply[0]), tuple(window for window in windows if window is not None))
 
 
 def read_key_claim(reply: list[Any]) -> model.Claimed | model.Unchanged | model.Elsewhen:
@@ -313,16 +296,14 @@ def read_hand_over(reply: list[Any]) -> model.HandedOver | model.Stale:
 
 
 def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.Stale:
-    if isinstance(reply, list) and reply[0] == "finished":
-        return model.Finished(parse_instant(reply[1]))
     if isinstance(reply, list):
-        return model.Again(whole(reply[1]) / 1000, _called(reply))
+        return model.Again(whole(reply[1]) / 1000)
     return model.Finished() if reply == "finished" else model.Stale()
 
 
 def read_close(reply: list[Any]) -> model.ConfirmReply:
     if reply[0] == "closed":
-        return model.Closed(reply[1], _called(reply))
+        return model.Closed(reply[1])
     return model.Confirmed() if reply[0] == "sooner" else model.Unchanged()
 
 
@@ -355,7 +336,7 @@ def read_tell(reply: list[Any]) -> model.AlertReply:
     kind, _, rest = run.partition(":")
     number = rest.partition(":")[0]
     window = _read_open(account) if account else None
-    of_turn = window is not None and window.waits == "turn"
+    of_turn = window is not None and window.state == "waits_turn"
     return model.AlertDetails(
         turn=whole(turn),
         ended=_read_ended(ended) if ended else None,
@@ -431,7 +412,6 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         deadline=whole(values.get("tells", "0").partition(" ")[0]) / 1000 or None,
         unconsumed="trying" in values,
         turn=parse_instant(values["running"]) if values.get("running") else None,
-        called=parse_instant(values["waiting"].partition(" ")[0]) if values.get("waiting") else None,
         limit=values.get("limit", "")[:_LONGEST_WORDS],
     )
 
@@ -456,18 +436,20 @@ def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataEr
 
 
 def _read_open(text: str) -> model.OpenWindow:
-    """Read an open window's account; see NUMBERS in ``lua/pieces/window.lua``."""
-    attempts, fence, retry, _, _, claimed, _, backfill, released, taken, owner, beat = text.split(" ")
+    """Read an open window's account; see ``lua/pieces/window.lua``."""
+    attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat = text.split(" ")
+    if state not in model.STATES:
+        raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(model.STATES)}")
     return model.OpenWindow(
         claimed=instant(claimed),
         begun=_instant_or_none(fence),
         attempts=whole(attempts),
         retry=whole(retry),
         backfill=backfill == "1",
-        given_back=released in ("1", "2", "3") or (fence != "0" and taken != "0"),
+        taken=taken != "0",
+        state=state,
         beat=beat,
         owner="" if owner == "-" else owner,
-        waits={"4": "turn", "5": "place"}.get(released, ""),
     )
 
 

@@ -15,17 +15,17 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
     {7}:workers                 workers that began windows of the shard → when, server ms, for people; a day
-    {7}:message:<name>:<start>  the message of a window that waits for its turn or for a place, JSON; until it begins or
-                                ends, else as the entry
+    {7}:lines                   keys of entries whose windows wait for their turn → until when beats sweep often, server
+                                ms; twenty minutes
     {7}:failures:<name>         start → what its last failure said, of the last ten, for people; as the entry
     {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days
     {7}:changes:<name>          its last 50 changes; as that
     {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
     {7}:gone                    deleted <name> → number of the deletion; an hour
-    limit:{<limit>}:places      <owner> <entry>@<start> → end of its lease, server ms (``lua/pieces/limit.lua``); a day
-    limit:{<limit>}:waiting     <entry>@<start> that waits for a place → when it came, server us; a day
-    limit:{<limit>}:called      … that was called → until when a place is kept for it, server ms; a day
-    limit:{<limit>}:calls       … that was called → which call was told so, and when; a day
+    limit:{<limit>}:slots       <owner> <entry>@<start> → end of its lease, server ms (``lua/pieces/limit.lua``); a day
+    limit:{<limit>}:waiting     <entry>@<start> that waits for a slot → when it came, server us; a day
+    limit:{<limit>}:called      windows were called, and none has come yet; two seconds
+    limit:{<limit>}:fewest      how many slots a worker knew that found none; a minute
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
@@ -61,11 +61,9 @@ _TYPES = {
     "refused": "hash",
     "workers": "zset",
     "failures": "hash",
-    "message": "string",
-    "places": "zset",
+    "lines": "zset",
+    "slots": "zset",
     "waiting": "zset",
-    "called": "zset",
-    "calls": "hash",
     "def": "hash",
     "changes": "list",
     "defs": "zset",
@@ -140,12 +138,12 @@ class Keys:
             "run": f"{shard}run:{entry}:{start}",
             "history": f"{shard}history:{entry}",
             "refused": f"{shard}refused:{entry}",
-            "message": f"{shard}message:{entry}:{start}",
+            "lines": f"{shard}lines",
         }
 
     def of_limit(self, name: str) -> dict[str, str]:
         """Name the keys of a limit of ``once_beat_limits``."""
-        return {what: f"{self._prefix}limit:{{{name}}}:{what}" for what in ("places", "waiting", "called", "calls")}
+        return {what: f"{self._prefix}limit:{{{name}}}:{what}" for what in ("slots", "waiting", "called", "fewest")}
 
     def type_of(self, key: str) -> str:
         """Return the type that a key of this name has."""

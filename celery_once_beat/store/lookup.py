@@ -473,32 +473,27 @@ def _may_have_failed(window: WindowSeen) -> bool:
 
 
 def _with_reasons(windows: list[WindowSeen], account: EntryAccount) -> list[WindowSeen]:
-    """Say for what each waits: for a place of a limit, or for another window of its entry.
+    """Say for what each waits: for a slot of a limit, or for the window that has the turn, else the first in line.
 
-    It is found as by ``waits_for`` in ``lua/pieces/overlap.lua``. One that was called waits for nothing but a worker.
+    What goes first is ordered as by ``goes_before`` in ``lua/pieces/line.lua``.
     """
     waiting = {start: each for start, each in account.open.items() if each.waits}
     if not waiting:
         return windows
-    holder, called = account.open.get(account.turn) if account.turn else None, account.called
-    turn = account.turn if holder is not None and not holder.waits else None
-    first = min(
-        waiting,
-        key=lambda start: (
-            waiting[start].waits != "place",
-            waiting[start].begun is None and not waiting[start].backfill,
-            start,
-        ),
-    )
-    goes_next = called if called in account.open else first
+
+    def place(start: datetime) -> tuple[object, ...]:
+        each = waiting[start]
+        return each.state != "waits_slot", each.begun is None and not each.backfill, start
+
+    holder = account.open.get(account.turn) if account.turn else None
+    first = account.turn if holder is not None and holder.state in ("held", "retry") else min(waiting, key=place)
 
     def with_reason(window: WindowSeen) -> WindowSeen:
         if window.start not in waiting:
             return window
-        if waiting[window.start].waits == "place":
+        if waiting[window.start].state == "waits_slot":
             return replace(window, limit=account.limit)
-        before = turn if turn not in (None, window.start) else goes_next
-        return window if before == window.start else replace(window, waits_for=before)
+        return window if first == window.start else replace(window, waits_for=first)
 
     return [with_reason(window) for window in windows]
 

@@ -87,7 +87,7 @@ class Confirmation(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """One lease to be renewed for ``lease`` seconds; ``limit``: it has a place of that one."""
+    """One lease to be renewed for ``lease`` seconds; ``limit``: it has a slot of that one."""
 
     window: WindowKey
     owner: str
@@ -225,8 +225,6 @@ class Closed:
     """The window has its outcome. ``outcome`` is empty where it was closed before."""
 
     outcome: str = ""
-    #: The start of the entry's window whose turn it is now, aware UTC: its message is the caller's to publish.
-    called: datetime | None = None
     #: Why, where the outcome alone doesn't say it.
     why: str = ""
 
@@ -241,6 +239,9 @@ class Begun:
     #: The entry's, else the task's.
     overlap: str = "allow"
 
+
+#: The states of an open window; ``lua/pieces/window.lua`` says what each means.
+STATES = ("held", "retry", "again", "again_due", "waits_turn", "waits_slot")
 
 #: Why a copy has to come again later: no beat recovers its window.
 RUNS_ALONE = "runs alone"
@@ -258,46 +259,34 @@ MOST_WAITING = 1000
 
 
 @dataclass(frozen=True)
-class Buffered:
-    """The window waits, and this copy of its message is to be parked. Instants are aware UTC."""
+class Waits:
+    """The window waits, and a beat publishes it when its turn comes. Instants are aware UTC."""
 
-    #: For which window of its entry; None: for a place of its limit.
+    #: For which window of its entry; None: for a slot of its limit.
     waits_for: datetime | None
-    #: As for :class:`Closed`.
-    called: datetime | None = None
     #: Starts of windows that are passed over now: they ended as skipped.
     skipped: tuple[datetime, ...] = ()
 
 
 @dataclass(frozen=True)
-class Parked:
-    """The message is kept until its window is called. ``called``: that has happened, and this copy may begin."""
+class Acquired:
+    """The execution has a slot of the limit."""
 
-    called: bool = False
-
-
-@dataclass(frozen=True)
-class Called:
-    """It is the window's turn: publish ``message``, then confirm with ``turn``. '': a beat publishes it."""
-
-    turn: int
-    message: str
-
-
-@dataclass(frozen=True)
-class Entered:
-    """There is a place of the limit. ``called`` windows have waited longest, and there are places for them."""
-
-    called: tuple[WindowKey, ...] = ()
     #: It is another execution's of the same window, alive or dead.
     shared: bool = False
 
 
 @dataclass(frozen=True)
 class Full:
-    """There is no place: the window is called once there is. ``called`` as for :class:`Entered`."""
+    """The limit has no free slot."""
 
-    called: tuple[WindowKey, ...] = ()
+
+@dataclass(frozen=True)
+class FreeSlots:
+    """How many windows wait for a slot of a limit, and those that a beat is to call."""
+
+    waiting: int
+    windows: tuple[WindowKey, ...]
 
 
 @dataclass(frozen=True)
@@ -311,8 +300,8 @@ class Elsewhen:
 class Renewed:
     """The lease was renewed."""
 
-    #: Its place of a limit had run out before that, and may be another's.
-    place_lost: bool = field(default=False, compare=False)
+    #: Its slot of a limit had run out before that, and may be another's.
+    slot_lost: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -327,9 +316,7 @@ class HandedOver:
 
 @dataclass(frozen=True)
 class Finished:
-    """The outcome is recorded. ``called`` is as for :class:`Closed`."""
-
-    called: datetime | None = field(default=None, compare=False)
+    """The outcome is recorded."""
 
 
 @dataclass(frozen=True)
@@ -337,8 +324,6 @@ class Again:
     """The same window will be published again, ``after`` seconds from now."""
 
     after: float = field(default=0.0, compare=False)
-    #: As for :class:`Closed`.
-    called: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -465,7 +450,7 @@ class AlertDetails:
     paused: bool = False
     paused_by: str = ""
     paused_for: str = ""
-    #: For which window of its entry it waits, aware UTC; or of which limit for a place.
+    #: For which window of its entry it waits, aware UTC; or of which limit for a slot.
     waits_for: datetime | None = None
     limit: str = ""
 
@@ -521,8 +506,10 @@ class Overdue:
     #: For each shard that was asked the names of definitions that changed, each with the number of its change, and ''
     #: with the last one; or its error.
     changed: list[dict[str, int] | OnceError] = field(default_factory=list)
-    #: For each limit that was asked for the windows for which there are places now; or its error.
-    called: list[tuple[WindowKey, ...] | OnceError] = field(default_factory=list)
+    #: For each limit that was asked, or its error.
+    free_slots: list[FreeSlots | OnceError] = field(default_factory=list)
+    #: Windows of some entry wait for their turn.
+    lines: bool = False
 
     @property
     def away(self) -> StoreUnavailableError | None:
@@ -583,9 +570,7 @@ class EntryAccount:
     unconsumed: bool = False
     #: The start of the window that began last; known where its windows don't overlap.
     turn: datetime | None = None
-    #: The start of the window that goes next: it was called, say, and hasn't begun; it may have ended.
-    called: datetime | None = None
-    #: The limit of which a window waited for a place last; '' where none did.
+    #: The limit of which a window waited for a slot last; '' where none did.
     limit: str = ""
 
     @property
@@ -606,14 +591,24 @@ class OpenWindow:
     #: The number of the last retry.
     retry: int
     backfill: bool
-    #: It was given back: to a retry, or to run again later. Or its execution died, and a beat has published it again.
-    given_back: bool
+    #: A beat has taken it, or published it again, since it began or waited last.
+    taken: bool
+    #: One of STATES.
+    state: str
     #: The beat that claimed it, or took it last.
     beat: str
     #: The delivery that began last; '' before the first.
     owner: str
-    #: For what it waits: ``turn`` or ``place``; '': for neither.
-    waits: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its turn, or for a slot of its limit."""
+        return self.state in ("waits_turn", "waits_slot")
+
+    @property
+    def given_back(self) -> bool:
+        """Whether it is to run again: by a retry, or later; or its execution died, and a beat has taken it."""
+        return self.state in ("retry", "again", "again_due") or (self.begun is not None and self.taken)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ _ACTED_ON = (
     model.Claimed,
     model.Taken,
     model.Begun,
-    model.Entered,
+    model.Acquired,
     model.Renewed,
     model.HandedOver,
     model.Finished,

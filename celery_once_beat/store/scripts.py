@@ -25,7 +25,7 @@ from celery_once_beat.windows import format_instant
 from . import codec
 from .codec import encode, pack_word
 from .keys import VERSION
-from .model import BOUNDS, FIRST_ALERT, MOST_WAITING
+from .model import BOUNDS, FIRST_ALERT, MOST_WAITING, STATES
 from .nodes import Command
 
 T = TypeVar("T")
@@ -196,6 +196,7 @@ def _read_pieces() -> dict[str, str]:
         "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
         "FIRST_ALERT": f"local FIRST_ALERT = {FIRST_ALERT}",
         "MOST_WAITING": f"local MOST_WAITING = {MOST_WAITING}",
+        "STATES": f"local STATES = {{{', '.join(f'{state} = true' for state in STATES)}}}",
         "FAILED_AS": f"local FAILED_AS = {{{', '.join(f'{outcome} = true' for outcome in sorted(FAILED_AS))}}}",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
     }
@@ -296,7 +297,7 @@ CONFIRM = Verb(
 )
 TAKE = Verb(
     "take",
-    "entry open history run",
+    "entry open history run lines",
     f"{_ENDING} beat fingerprint claim_lease:span",
     codec.read_take,
     waits=True,
@@ -333,20 +334,26 @@ HEARTBEAT = Verb("heartbeat", "beats reports", "beat beat_ttl:span what report",
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
-    "entry open history run refused",
-    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap no_place marks:flag {_NOW_ONLY}",
+    "entry open history run refused lines",
+    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap no_slot marks:flag {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
     more_keys="workers",
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
-PARK = Verb("park", "entry open run message", f"{_WINDOW} retry:number text", codec.read_park)
-CALL = Verb("call", "entry open run message", f"{_WINDOW} of_limit:flag by_beat:flag", codec.read_call)
-#: ``window`` is a member of the open zset; ``most``: how many places there are. ``call`` is this call's own.
-_OF_LIMIT = "places waiting called calls"
-ENTER = Verb("enter", _OF_LIMIT, "window owner call most:number length:span parked:flag", codec.read_enter, waits=True)
-STAY = Verb("stay", _OF_LIMIT, "window owner length:span takes_over:flag", codec.read_word, waits=True)
-LEAVE = Verb("leave", _OF_LIMIT, "window owner call most:number forget:flag only_late:flag", codec.read_leave)
+MAKE_DUE = Verb("make_due", "entry open", _WINDOW, codec.read_word)
+#: ``window`` is a member of the open zset; ``most``: how many slots there are.
+_OF_SLOT = "window owner"
+ACQUIRE_SLOT = Verb(
+    "acquire_slot",
+    "slots waiting fewest called",
+    f"{_OF_SLOT} most:number length:span",
+    codec.read_acquire,
+    waits=True,
+)
+RENEW_SLOT = Verb("renew_slot", "slots waiting", f"{_OF_SLOT} length:span takes_over:flag", codec.read_word, waits=True)
+RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word)
+FREE_SLOTS = Verb("free_slots", "slots waiting fewest called", "most:number", codec.read_free_slots)
 RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive)
 RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
@@ -382,4 +389,4 @@ def make_of_executions() -> list[str]:
     Together they take 60 ms of CPU. A worker makes them before it forks: else each child makes them anew, while its
     first lease runs. Where a child gets little CPU, that may outlast the lease.
     """
-    return [verb.sha for verb in (BEGIN, PARK, CALL, CONFIRM, ENTER, STAY, LEAVE, RENEW, HAND_OVER, FINISH)]
+    return [verb.sha for verb in (BEGIN, ACQUIRE_SLOT, RENEW_SLOT, RELEASE_SLOT, RENEW, HAND_OVER, FINISH)]

@@ -35,6 +35,8 @@ _Unsent = Callable[[WhoLives], Call[Any]]
 _CALL_DIGITS = 16
 #: Most beats that a call speaks of before its script has asked.
 _MOST_MET = 16
+#: Microseconds by which a window that can't be called goes behind others that wait for a slot.
+_LATER = 10_000_000
 #: Seconds for which it is known that this process begins windows.
 _MARKED_FOR = 10.0
 #: How often one call may ask who lives. Each time it learns more.
@@ -273,12 +275,13 @@ class Store:
         shards how many of their longest overdue windows are passed over, for ``SHARDS`` + shard how many notices.
         ``report`` is what the beat says of itself, ``app`` of which app it is. ``changed_since`` asks for definitions
         that have changed: for each shard the number of the last change that the beat knows, which is among the answers
-        as long as the store knows it. ``limits`` are the numbers of places by name: where the dead had some, those who
-        wait are called.
+        as long as the store knows it. ``limits`` are the numbers of slots by name.
         """
         text = "" if report is None else codec.write_report(report, app)
         calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
-        calls += [self._leave_limit(name, most_places, None) for name, most_places in limits.items()]
+        calls += [
+            scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most_slots) for name, most_slots in limits.items()
+        ]
         until = codec.epoch_ms(now)
         commands: list[Words] = [
             ("ZRANGEBYSCORE", self.keys.open(part % SHARDS), first, last, "LIMIT", skip.get(part, 0), most)
@@ -288,10 +291,11 @@ class Store:
             )
             for part in parts
         ]
+        commands += [("ZCOUNT", self.keys.of_shard("lines", shard), until, "+inf") for shard in range(SHARDS)]
         commands += self._changed_since(changed_since)
-        (heartbeat, *called), found = self._trip.run_with(calls, commands)
+        (heartbeat, *free_slots), found = self._trip.run_with(calls, commands)
         members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
-        changed = found[2 * SHARDS :]
+        lines, changed = found[2 * SHARDS : 3 * SHARDS], found[3 * SHARDS :]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
@@ -300,7 +304,8 @@ class Store:
             members[SHARDS:],
             heartbeat,
             self._read_changed(changed),
-            called,
+            free_slots,
+            any(isinstance(count, int) and count > 0 for count in lines),
         )
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
@@ -529,14 +534,14 @@ class Store:
         *,
         tracked: bool = True,
         overlap: str = "allow",
-        no_place: str = "",
+        no_slot: str = "",
         ends: Iterable[Ending] = (),
         ended: Callable[[list[Any]], object] = list,
-    ) -> model.Begun | model.Busy | model.Closed | model.Buffered:
+    ) -> model.Begun | model.Busy | model.Closed | model.Waits:
         """Take the right to execute ``window`` for ``lease`` seconds.
 
         ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
-        has one of its own. ``no_place`` is the name of its limit if that has none: so it can only wait, or end.
+        has one of its own. ``no_slot`` is the name of its limit if that has none free: so it can only wait, or end.
         ``ends`` of other executions are recorded before it, in the same pipeline; ``ended`` gets what
         :meth:`finish_many` returns for them, also where the begin itself fails.
         """
@@ -551,7 +556,7 @@ class Store:
             retry=retry,
             tracked=tracked and not isinstance(window, KeyedWindow),
             overlap=overlap,
-            no_place=no_place,
+            no_slot=no_slot,
             now_only=False,
         )
         *finished, begun = self._trip.run([*(self._finish(ending) for ending in ends), begin])
@@ -580,95 +585,71 @@ class Store:
                 retry=0,
                 tracked=False,
                 overlap="allow",
-                no_place="",
+                no_slot="",
                 now_only=True,
             )
         )
 
-    # -- windows that wait ------------------------------------------------------------------------------------
+    # -- slots of limits --------------------------------------------------------------------------------------
 
-    def park(self, window: WindowKey, retry: int, text: str) -> model.Parked | model.Unchanged:
-        """Keep the message of a window that waits, with its retry number, until it is called."""
-        return self._trip.one(self._of_window(scripts.PARK, window, retry=retry, text=text))
+    def acquire_slot(
+        self, limit: str, most: int, window: WindowKey, owner: str, length: float
+    ) -> model.Acquired | model.Full:
+        """Take a slot of ``limit``, of which there are ``most``, for ``length`` seconds."""
+        verb = scripts.ACQUIRE_SLOT
+        return self._trip.one(self._of_limit(verb, limit, window, owner=owner, most=most, length=length))
 
-    def call_many(
-        self, windows: Iterable[WindowKey], *, of_limit: bool, by_beat: bool = False
-    ) -> list[model.Called | model.Unchanged | OnceError]:
-        """Say that it is these windows' turn, or that there is a place for them; returns what to publish.
+    def renew_slot(self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False) -> bool:
+        """Keep the slot of ``owner`` for ``length`` seconds from now; False where that has none any more.
 
-        Returns :class:`Unchanged` for one that doesn't wait for that; "out": its message is out, and nobody has
-        consumed it. ``by_beat``: they are overdue now.
+        ``takes_over``: it has begun the window, and has the slot that another execution acquired.
         """
-        return self._trip.run(
-            [self._of_window(scripts.CALL, window, of_limit=of_limit, by_beat=by_beat) for window in windows]
-        )
+        return self._trip.one(self._renew_slot(limit, window, owner, length, takes_over=takes_over)) == "kept"
 
-    def enter_limit(
-        self, limit: str, most: int, window: WindowKey, owner: str, length: float, *, parked: bool = False
-    ) -> model.Entered | model.Full:
-        """Take a place of ``limit``, of which there are ``most``, for ``length`` seconds.
-
-        ``parked``: there was none, and the window waits; it takes none, and may be among those that are called.
-        """
-        said = {"owner": owner, "call": self._new_call(), "most": most, "length": length, "parked": parked}
-        return self._trip.one(self._of_limit(scripts.ENTER, limit, window, **said))
-
-    def stay_in_limit(
+    def _renew_slot(
         self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
-    ) -> bool:
-        """Keep the place of ``owner`` for ``length`` seconds from now; False where that has none any more.
+    ) -> Call[str]:
+        return self._of_limit(scripts.RENEW_SLOT, limit, window, owner=owner, length=length, takes_over=takes_over)
 
-        ``takes_over``: it has begun the window, and has the place that another execution took.
+    def release_slot(self, limit: str, window: WindowKey, owner: str, *, forget: bool) -> None:
+        """Give back the slot of ``owner``, an execution or a delivery. ``forget``: the window doesn't wait for one."""
+        self._trip.one(self._of_limit(scripts.RELEASE_SLOT, limit, window, owner=owner, forget=forget))
+
+    def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Call[T]:
+        return verb.call(self.keys.of_limit(limit), window=_member(window), **arguments)
+
+    def make_due(self, limit: str, windows: Sequence[WindowKey]) -> list[WindowKey]:
+        """Let windows be overdue that wait for a slot of ``limit``; returns those that are.
+
+        What doesn't wait yet, or is published already, lets others go first for a while.
         """
-        return self._trip.one(self._stay(limit, window, owner, length, takes_over=takes_over)) == "kept"
-
-    def _stay(self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False) -> Call[str]:
-        return self._of_limit(scripts.STAY, limit, window, owner=owner, length=length, takes_over=takes_over)
-
-    def leave_limit(
-        self, limit: str, most: int, window: WindowKey, owner: str = "-", *, forget: bool, only_late: bool = False
-    ) -> tuple[WindowKey, ...]:
-        """Give the place of ``owner`` back, an execution or a delivery; returns the windows for which there are places.
-
-        ``forget``: the window doesn't wait for a place any more; with ``only_late`` it does while one is kept for it.
-        """
-        return self._trip.one(self._leave_limit(limit, most, window, owner, forget=forget, only_late=only_late))
-
-    def _leave_limit(
-        self,
-        limit: str,
-        most: int,
-        window: WindowKey | None,
-        owner: str = "-",
-        *,
-        forget: bool = False,
-        only_late: bool = False,
-    ) -> Call[tuple[WindowKey, ...]]:
-        call = self._new_call()
-        return self._of_limit(
-            scripts.LEAVE, limit, window, owner=owner, call=call, most=most, forget=forget, only_late=only_late
-        )
-
-    def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey | None, **arguments: Any) -> Call[T]:
-        member = "" if window is None else f"{window.entry}@{format_instant(window.start)}"
-        return verb.call(self.keys.of_limit(limit), window=member, **arguments)
+        replies = self._trip.run([self._of_window(scripts.MAKE_DUE, window) for window in windows])
+        waiting = self.keys.of_limit(limit)["waiting"]
+        commands: list[Words] = []
+        for window, reply in zip(windows, replies, strict=True):
+            if reply == "unchanged":
+                commands.append(("ZADD", waiting, "XX", "INCR", _LATER, _member(window)))
+            elif not isinstance(reply, OnceError):
+                commands.append(("ZREM", waiting, _member(window)))
+        self._trip.run_with([], commands)
+        return [window for window, reply in zip(windows, replies, strict=True) if reply == "due"]
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
-        """Renew leases, each for its own ``lease`` seconds from now, and with them places of limits."""
+        """Renew leases, each for its own ``lease`` seconds from now, and with them slots of limits."""
         asked = [Renewal(*renewal) for renewal in renewals]
         calls: list[Call[Any]] = [
             self._of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
             for q in asked
         ]
-        placed = [place for place, q in enumerate(asked) if q.limit is not None]
-        for q in (asked[place] for place in placed):
+        with_slot = [number for number, q in enumerate(asked) if q.limit is not None]
+        for q in (asked[number] for number in with_slot):
             assert q.limit is not None
-            calls.append(self._stay(q.limit, q.window, q.owner, place_length(q.lease)))
+            calls.append(self._renew_slot(q.limit, q.window, q.owner, slot_length(q.lease)))
         replies = self._trip.run(calls)
-        renewed, stayed = replies[: len(asked)], replies[len(asked) :]
-        for place, reply in zip(placed, stayed, strict=True):
-            if reply == "lost" and renewed[place] == model.Renewed():
-                renewed[place] = model.Renewed(place_lost=True)
+        renewed, slots = replies[: len(asked)], replies[len(asked) :]
+        for number, reply in zip(with_slot, slots, strict=True):
+            if reply == "lost" and renewed[number] == model.Renewed():
+                renewed[number] = model.Renewed(slot_lost=True)
         return renewed
 
     def hand_over(
@@ -844,8 +825,13 @@ class Store:
         return found
 
 
-def place_length(lease: float) -> float:
-    """Seconds for which a place of a limit is held with a lease: it is taken before that, and must outlast it."""
+def _member(window: WindowKey) -> str:
+    """Return the window as open zsets and limits have it."""
+    return f"{window.entry}@{format_instant(window.start)}"
+
+
+def slot_length(lease: float) -> float:
+    """Seconds for which a slot of a limit is held with a lease: it is acquired before that, and must outlast it."""
     return lease * 1.5 + 1.0
 
 

@@ -33,34 +33,28 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
     RUNS_ALONE,
-    Again,
+    Acquired,
     Begun,
-    Buffered,
     Busy,
     Closed,
     Ending,
-    Entered,
-    Finished,
     Full,
-    Parked,
     Stale,
     Store,
-    place_length,
+    Waits,
+    slot_length,
 )
-from celery_once_beat.windows import Window, WindowKey, check_retry, find_among, format_instant, key_of
+from celery_once_beat.windows import Window, check_retry, find_among, format_instant, key_of
 
-from .errands import errands_of
 from .leases import End, leases_of
+from .message import RAW, kept
 from .notes import notes_of
 from .protocol import WindowExecution, WindowTask, is_death, reason_of, wait_for
 from .put_back import come_again, put_back, store_answered, times_put_back
-from .waiting import RAW, call, kept, log_once, packed
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
 _OURS = frozenset((DELIVERY, RAW))
-#: Most begins of a copy whose window is called again and again while it is parked; then its deadline sees to it.
-_MOST_CALLS = 3
 #: Times that a message with an unknown limit is put back, within about a minute.
 _MOST_UNKNOWN = 12
 #: In the place of what the body raised: it hasn't ended yet.
@@ -89,12 +83,10 @@ class Execution(WindowExecution):
         self._decided = False
         #: Its end is recorded with the next begin of this process, or soon.
         self._end_waits = False
-        #: Its limit has no place now: it can only wait, or end.
-        self._no_place = False
-        #: Another execution has the place: it is dead, or goes before this copy.
-        self._shares_place = False
-        #: When it asked for its place, by ``clock.steady``.
-        self._entered_at = 0.0
+        #: What the store said when it asked for a slot; None where its window has no limit.
+        self._slot: Acquired | Full | None = None
+        #: When it asked for its slot, by ``clock.steady``.
+        self._acquired_at = 0.0
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run ``body`` if the window is this delivery's; else raise Ignore. :func:`traced` records how it ended.
@@ -131,40 +123,27 @@ class Execution(WindowExecution):
     # -- begin
 
     def _begin(self, request: Any) -> None:
-        """Begin, with a place if the window has a limit; else raise Ignore, or what :meth:`run` puts it back for.
-
-        A window that waits begins after all where it was called while its message was being parked.
-        """
-        for _ in range(_MOST_CALLS):
-            self._enter(request)
-            wait_for(self.begin)
-            store_answered()
-            reply = self.reply
-            if isinstance(reply, Begun):
-                if self._keeps_place():
-                    return
-                self._undo_begin(reply.fence)
-                continue
-            if not (isinstance(reply, Buffered) and reply.waits_for is None):
-                self._leave(forget=not isinstance(reply, Busy) or reply.reason == "running")
-            if not isinstance(reply, Buffered):
-                break
-            self._call(reply)
-            self._signal_skipped(reply.skipped)
-            if not self._park(reply) and (reply.waits_for is not None or not self._enter(request, parked=True)):
-                raise Ignore("window waits")
-        else:
-            self._leave(forget=False)
-        self._refuse(request, reply)
+        """Begin, with a slot if the window has a limit; else raise Ignore, or what :meth:`start` puts it back for."""
+        self._acquire_slot(request)
+        wait_for(self.begin)
+        store_answered()
+        reply = self.reply
+        if not isinstance(reply, Begun):
+            waits_for_slot = isinstance(reply, Waits) and reply.waits_for is None
+            if not waits_for_slot:  # an older copy leaves its window among those that wait
+                self._release_slot(forget=not isinstance(reply, Busy) or reply.reason == "running")
+            self._refuse(request, reply)
+        if not self._keeps_slot():
+            self._undo_begin(reply.fence)
+            raise StoreUnavailableError(f"Redis answers later than a slot of the limit {self._limit!r} is held")
 
     def _refuse(self, request: Any, reply: object) -> NoReturn:
         """Say why this copy of the message doesn't run, and let it come again where it has to."""
-        if isinstance(reply, Begun):
-            raise StoreUnavailableError(
-                f"Redis or the broker answers later than a place of the limit {self._limit!r} is held"
-            )
-        if isinstance(reply, Closed):
-            self._call(reply)
+        if isinstance(reply, Waits):
+            self._signal_skipped(reply.skipped)
+            what = format_instant(reply.waits_for) if reply.waits_for else f"a slot of the limit {self._limit!r}"
+            self.log(logging.INFO, "window_waits", "waits for %s", what)
+            raise Ignore("window waits")
         if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
             # No beat publishes it again: if the other execution has died, only this copy is left.
             if not times_put_back(request):
@@ -194,7 +173,7 @@ class Execution(WindowExecution):
             self.retry,
             tracked=self.window.tracked,
             overlap=overlap,
-            no_place=(self._limit or "") if self._no_place else "",
+            no_slot=(self._limit or "") if isinstance(self._slot, Full) else "",
         )
 
     # -- windows that wait
@@ -212,49 +191,23 @@ class Execution(WindowExecution):
             signals.window_abandoned.send(sender=self.task, window=skipped, outcome="skipped")
             signals.window_closed.send(sender=self.task, window=skipped, outcome="skipped", count=1)
 
-    def _park(self, reply: Buffered) -> bool:
-        """Keep this message until the window is called; returns whether that has happened meanwhile."""
-        try:
-            text = packed(kept.message)
-        except ValueError as exc:
-            log_once(f"park {self.task.name}", "window_not_parked", self.key, f"waits, its message isn't kept: {exc}")
-        else:
-            parked = self.store.park(self.key, self.retry, text)
-            if isinstance(parked, Parked) and parked.called:
-                return True
-        what = format_instant(reply.waits_for) if reply.waits_for else f"a place of {self._limit!r}"
-        self.log(logging.INFO, "window_waits", "waits for %s", what)
-        return False
-
-    def _call(self, reply: Buffered | Closed) -> None:
-        if reply.called is not None:
-            self._call_next(reply.called)
-
-    def _call_next(self, start: datetime) -> None:
-        call(self.task.app, self.store, [WindowKey(self.window.entry, start)])
+    # -- slots of limits
 
     @property
     def _limit(self) -> str | None:
-        """The limit of which the window needs a place."""
+        """The limit of which the window needs a slot."""
         return (self.window.limit or self.task.once_limit) if self.window.tracked else None
 
-    def _enter(self, request: Any, *, parked: bool = False) -> bool:
-        """Take a place of the window's limit, if it has one; returns whether there was a place.
-
-        A window that waits asks once more when its message is ``parked``, to be called if there is a place by then.
-        """
+    def _acquire_slot(self, request: Any) -> None:
         limit = self._limit
         if limit is None:
-            return False
+            return
         most = self.store.settings.limits.get(limit)
         if most is None:
             self._leave_to_others(request, limit)
-        self._entered_at = steady()
-        reply = self.store.enter_limit(limit, most, self.key, self.owner, place_length(self.length), parked=parked)
-        self._no_place, self._shares_place = isinstance(reply, Full), isinstance(reply, Entered) and reply.shared
-        self.limit = None if self._no_place else limit
-        call(self.task.app, self.store, reply.called, limit)
-        return not self._no_place
+        self._acquired_at = steady()
+        self._slot = self.store.acquire_slot(limit, most, self.key, self.owner, slot_length(self.length))
+        self.limit = limit if isinstance(self._slot, Acquired) else None
 
     def _leave_to_others(self, request: Any, limit: str) -> NoReturn:
         """Leave a message to workers that know its limit. If none comes, a beat publishes the window by its entry.
@@ -275,44 +228,39 @@ class Execution(WindowExecution):
             ),
         )
 
-    def _keeps_place(self) -> bool:
-        """Whether its place, if it needs one, is held for at least as long as the lease that it has just begun.
+    def _keeps_slot(self) -> bool:
+        """Whether its slot, if it needs one, is held for at least as long as the lease that it has just begun.
 
-        The place was taken before the lease, perhaps long before: this process slept, or the broker was slow. If the
-        place could end first, or was that of an execution that has died, the store is asked.
+        The slot was acquired before the lease, perhaps long before: this process slept, or Redis was slow. If the slot
+        could end first, or was that of an execution that has died, the store is asked.
         """
         if self.limit is None or self.lease is None:
             return True
-        if not self._shares_place and self.lease.sent + self.length < self._entered_at + place_length(self.length):
+        length = slot_length(self.length)
+        if self._slot == Acquired() and self.lease.sent + self.length < self._acquired_at + length:
             return True
         try:
-            stays = self.store.stay_in_limit(
-                self.limit, self.key, self.owner, place_length(self.length), takes_over=True
-            )
+            kept = self.store.renew_slot(self.limit, self.key, self.owner, length, takes_over=True)
         except OnceError:
             self._undo_begin(self.lease.renewal.fence)
             raise
-        return stays and self.lease.held()
+        return kept and self.lease.held()
 
     def _undo_begin(self, fence: int) -> None:
         """Its body doesn't run, and no attempt counts."""
         self.lease, self.limit = None, None
         self._give_back(fence)
 
-    def _leave(self, *, forget: bool) -> None:
-        """Give the place back. If Redis doesn't answer, it ends as a lease does."""
+    def _release_slot(self, *, forget: bool = False) -> None:
+        """Give the slot back. If Redis doesn't answer, it ends as a lease does."""
         limit = self._limit
         if limit is None:
             return
         try:
-            most = self.store.settings.limits.get(limit, 0)
-            called = self.store.leave_limit(limit, most, self.key, self.owner, forget=forget)
+            self.store.release_slot(limit, self.key, self.owner, forget=forget)
         except OnceError as exc:
-            self.limit = None
-            logger.debug("once: place of %r not given back: %s", limit, exc)
-            return
+            logger.debug("once: slot of %r not released: %s", limit, exc)
         self.limit = None  # not before: what is raised into this from outside comes here again
-        call(self.task.app, self.store, called, limit)
 
     # -- giving back
 
@@ -401,7 +349,7 @@ class Execution(WindowExecution):
                 self.leases.release(self.lease)
         self._error = None  # else its traceback and this would hold each other
         if self.limit is not None:
-            self._leave(forget=False)
+            self._release_slot()
 
     def _record(self) -> None:
         if self._outcome == "done":
@@ -440,10 +388,6 @@ class Execution(WindowExecution):
         self.leases.end_soon(End(self.lease, ending, self._end_answered))
 
     def _end_answered(self, reply: object) -> None:
-        called = reply.called if isinstance(reply, (Again, Finished)) else None
-        if called is not None:  # its entry had a buffer before; this thread renews leases, and publishes nothing
-            key, app = WindowKey(self.window.entry, called), self.task.app
-            errands_of(app).send(lambda store: call(app, store, [key]), self.log_unrecorded)
         if isinstance(reply, OnceError):
             self.log_unrecorded(reply)
         elif isinstance(reply, Stale):

@@ -253,9 +253,6 @@ class KeyedExecution(WindowExecution):
 
     logger = logger
 
-    def _call_next(self, start: datetime) -> None:
-        """Nothing waits for a key's window."""
-
     def _send_begin(self) -> Any:
         return self.store.begin_now(_keyed(self.window), self.owner, self.length)
 

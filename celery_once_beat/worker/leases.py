@@ -60,8 +60,8 @@ class Lease:
         self.attempt = attempt
         self.sent = sent
         self.lost = False
-        #: Its place of a limit was another's meanwhile.
-        self.place_lost = False
+        #: Its slot of a limit was another's meanwhile.
+        self.slot_lost = False
         #: Its end is being told, after which a renewal is answered with Stale.
         self.ending = False
         #: Its execution has ended: it isn't renewed any more.
@@ -222,8 +222,8 @@ class Leases:
         for lease, reply in zip(leases, replies, strict=True):
             if isinstance(reply, Renewed):
                 lease.sent = sent
-                if reply.place_lost and not (lease.ending or lease.place_lost):
-                    _lose_place(lease)
+                if reply.slot_lost and not (lease.ending or lease.slot_lost):
+                    _lose_slot(lease)
             elif isinstance(reply, Stale):
                 _lose(lease)
             else:
@@ -245,15 +245,15 @@ def _lose(lease: Lease) -> None:
     )
 
 
-def _lose_place(lease: Lease) -> None:
-    lease.place_lost = True
+def _lose_slot(lease: Lease) -> None:
+    lease.slot_lost = True
     window, limit = lease.renewal.window, lease.renewal.limit
     logger.warning(
-        "once: window %s of %r has lost its place of the limit %r: it wasn't renewed in time. Its body goes on",
+        "once: window %s of %r has lost its slot of the limit %r: it wasn't renewed in time. Its body continues",
         format_instant(window.start),
         window.entry,
         limit,
-        extra=about("place_lost", window, attempt=lease.attempt, owner=lease.renewal.owner),
+        extra=about("slot_lost", window, attempt=lease.attempt, owner=lease.renewal.owner),
     )
 
 

@@ -46,7 +46,6 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Protocol
 
 from celery import Celery
@@ -59,7 +58,6 @@ from celery_once_beat.logs import about
 from celery_once_beat.store import (
     Again,
     Begun,
-    Buffered,
     Busy,
     Closed,
     Elsewhen,
@@ -68,6 +66,7 @@ from celery_once_beat.store import (
     Renewal,
     Stale,
     Store,
+    Waits,
     raised,
 )
 from celery_once_beat.windows import Window, format_instant, key_of
@@ -78,7 +77,7 @@ from .leases import Lease
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
 
-BeginReply = Begun | Buffered | Busy | Closed | Elsewhen
+BeginReply = Begun | Waits | Busy | Closed | Elsewhen
 
 
 class WindowTask(Protocol):
@@ -120,7 +119,7 @@ class WindowExecution(ABC):
         self.reply: BeginReply | None = None
         #: None before begin.
         self.lease: Lease | None = None
-        #: The limit of which it has a place.
+        #: The limit of which it has a slot.
         self.limit: str | None = None
         self.handed_over = False
         self.stale = False
@@ -218,16 +217,10 @@ class WindowExecution(ABC):
         self._end_sent = True
         if self.stale:
             self.end_stale()
-        if isinstance(self._answer, (Again, Finished)) and self._answer.called is not None:
-            self._call_next(self._answer.called)
         if isinstance(self._answer, Again):
             why = f" ({printable(self._failure)})" if self._failure else ""
             self.log(logging.WARNING, "window_runs_again", "failed%s, runs again in %g s", why, self._answer.after)
         return isinstance(self._answer, Finished)
-
-    @abstractmethod
-    def _call_next(self, start: datetime) -> None:
-        """Publish the entry's window at ``start``, which goes next."""
 
     def _send_finish(self, outcome: str, again_after: float | None) -> None:
         assert self.lease is not None
@@ -285,7 +278,7 @@ class WindowExecution(ABC):
 
 def reason_of(reply: object) -> str:
     """Say why a begin was refused."""
-    if isinstance(reply, Buffered):
+    if isinstance(reply, Waits):
         return "it waits"
     return reply.reason if isinstance(reply, Busy) else "closed"
 

@@ -24,8 +24,8 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
+from .message import kept, of_old_protocol, publish_kept
 from .protocol import WindowTask
-from .waiting import kept, of_old_protocol, publish_kept
 
 logger = guarded(get_logger(__name__))
 

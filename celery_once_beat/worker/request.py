@@ -39,8 +39,8 @@ from celery_once_beat.wording import failure_words, printable
 
 from .errands import errands_of
 from .execution import DELIVERY
+from .message import RAW, kept_of
 from .reserved import Reserved, Waiting
-from .waiting import RAW, call, kept_of
 
 logger = guarded(get_logger(__name__))
 
@@ -208,16 +208,12 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
     def send(store: Store) -> None:
         again_after = store.settings.of_task("retry_failed_after", task) or None if outcome == "failed" else None
         failure = failure_words(error, store.settings.failure_text) if error is not None else ""
-        recorded, called = delivery.record(
+        recorded = delivery.record(
             store, outcome, killed=killed, again_after=again_after, failure=failure, expires=expires
         )
-        if called is not None:
-            call(task.app, store, [WindowKey(window.entry, called)])
         limit = window.limit or getattr(task, "once_limit", None)
-        if limit is not None:  # not killed, it may have been called, and has a place kept for it
-            most = store.settings.limits.get(limit, 0)
-            freed = store.leave_limit(limit, most, delivery.key, delivery.owner, forget=recorded)
-            call(task.app, store, freed, limit)
+        if limit is not None:
+            store.release_slot(limit, delivery.key, delivery.owner, forget=recorded)
         if recorded:
             extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
             start = format_instant(window.start)
@@ -247,8 +243,6 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
         again_after = None if window.keyed else store.settings.of_task("retry_failed_after", task) or None
         failure = failure_words(error, store.settings.failure_text)
         reply = store.finish(Ending(key, owner, begun.fence, "failed", again_after, window.tracked, failure))
-        if isinstance(reply, (Finished, Again)) and reply.called is not None:
-            call(task.app, store, [WindowKey(window.entry, reply.called)])
         if isinstance(reply, Finished):
             extra = about(OUTCOMES["failed"].action, window, attempt=begun.attempt, owner=owner)
             logger.error(
@@ -280,16 +274,16 @@ class _Delivery(NamedTuple):
         again_after: float | None,
         failure: str,
         expires: datetime | None,
-    ) -> tuple[bool, datetime | None]:
-        """Return whether it is recorded, and final; and the start of the entry's window whose turn it is now."""
+    ) -> bool:
+        """Return whether it is recorded, and final."""
         if killed:
             # Only the child was told its fence.
             reply = store.finish(Ending(self.key, self.owner, 0, outcome, again_after, failure=failure))
             if isinstance(reply, (Finished, Again)):
-                return isinstance(reply, Finished), reply.called
+                return isinstance(reply, Finished)
         if outcome == "failed":
             # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
-            return False, None
+            return False
         # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
         # an older one.
         closed = store.close_window(self.key, self.owner, outcome, self.retry, expires)
@@ -302,7 +296,7 @@ class _Delivery(NamedTuple):
                 self.window.entry,
                 extra=about("window_discarded", self.window),
             )
-        return isinstance(closed, Closed), closed.called if isinstance(closed, Closed) else None
+        return isinstance(closed, Closed)
 
 
 def _read(request: Any, outcome: str) -> _Delivery | None:

@@ -1,12 +1,10 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
 -- it did the first time.
 --
--- With overlap skip, what began before goes first: a new window is skipped while another of its entry runs, waits for its
--- retry, is to be recovered, or waits itself.
---
--- With a buffer it waits then, and this copy is to be parked: buffer_one keeps the newest of the new ones that wait, and the
--- others are skipped; buffer_all keeps MOST_WAITING. With NO_PLACE it waits, too: that is the name of its limit, which has no
--- place for it.
+-- Where windows of the entry don't overlap, what has begun before goes first; see line.lua. With overlap skip a new window
+-- whose turn it isn't is skipped. With a buffer it waits, and this copy is gone: buffer_one keeps the newest of the new ones
+-- that wait, and the others are skipped; buffer_all keeps MOST_WAITING. With NO_SLOT, the name of a limit that has no slot for
+-- it, it waits too.
 --
 -- MARKS: WORKERS is given, and the worker's name goes there. It is for people, so not each begin says it.
 --
@@ -14,15 +12,14 @@
 --                                                        entry's, else the task's. One text, since it is read for each
 --                                                        window; overlap is the end, since a foreign one may hold blanks
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
---                               again', 'another window of its entry runs', or 'handed over to retry <n>' if this copy
---                               is an older one
+--                               again', or 'handed over to retry <n>' if this copy is an older one
 --         {'busy', 'runs alone'}   it runs, and nobody recovers it: its run key alone decides. This copy comes again,
 --                               since the other may be dead; it isn't counted
---         {'closed', outcome, called, why}   this begin closed it: a limit was reached, or it is skipped. called is '', or the
---                               start of the window whose turn it is now; why is there if the outcome alone doesn't say it
+--         {'closed', outcome, why}   this begin closed it: a limit was reached, or it is skipped; why is there if the
+--                               outcome alone doesn't say it
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
---         {'buffered', start, called, skipped...}   it waits for that window, '' for a place. called is '', or the start of the
---                               window whose turn it is; skipped are those that are passed over now
+--         {'waits', start, skipped...}   it waits for that window, '' for a slot; a beat publishes it then. skipped are those
+--                               that are passed over now
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
 local NOW = server_time()
@@ -67,13 +64,13 @@ local function refuse(...)
 end
 
 if kind == 'done' and owner == OWNER and LIMITS[number] then
-  return {'closed', number, entry.buffered and called_window() or ''} -- the reply to the begin that closed it was lost
+  return {'closed', number} -- the reply to the begin that closed it was lost
 end
 if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
 local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
-local buffers = string.sub(overlap, 1, 7) == 'buffer_'
+local one_by_one = overlap == 'skip' or string.sub(overlap, 1, 7) == 'buffer_'
 -- How often a key's window has begun: '<start> <number>' of the one that began last.
 local function key_attempts()
   local start, number = string.match(redis.call('HGET', ENTRY, 'attempts') or '', '^(%S+) (%d+)$')
@@ -86,7 +83,7 @@ local function answer(fence, attempt)
   return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. ' ' .. overlap
 end
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
-local began = open and not kind and window.owner == OWNER and window.released == HELD
+local began = open and not kind and window.owner == OWNER and window.state == 'held'
 if began or kind == 'run' and owner == OWNER then
   local fence = int(began and window.fence or number)
   redis.call('DEL', RUN) -- needs no memory, for a full server
@@ -113,7 +110,7 @@ end
 -- the clock alone keeps it growing.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
-  if NO_PLACE ~= '' then
+  if NO_SLOT ~= '' then
     return {'busy', 'runs alone'} -- nobody would call it
   end
   -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
@@ -132,87 +129,94 @@ if not open then
   return answer(fence, attempt)
 end
 
-if window.released == TO_RUN_AGAIN then
+if window.state == 'again' then
   return refuse('busy', 'waiting to run again')
 end
 if RETRY < window.retry then
   return refuse('busy', 'handed over to retry ' .. int(window.retry))
 end
-local outcome = limit_reached(window) or too_late(window)
-local waits = false
-if overlap == 'skip' and not outcome then
-  waits = last_that_waits() == START
-  local another_runs_now = another_runs()
+-- Of the new windows that wait, all but the newest are passed over, now that this one would wait too. Not `first`, which goes
+-- next, nor what is published. Returns them, and whether this one is passed over itself.
+local function passed_over(first)
+  local newest, others, over = START, {}, {}
+  for _, each in ipairs(read_line()) do
+    local is_new = each.window.fence == 0 and each.window.backfill == 0
+    if each.window.state == 'waits_turn' and is_new and each.window.taken == 0 and each.start ~= first then
+      others[#others + 1] = each
+      newest = each.start > newest and each.start or newest
+    end
+  end
+  for _, each in ipairs(others) do
+    if each.start ~= newest then
+      over[#over + 1] = each
+    end
+  end
+  return over, newest ~= START
+end
+
+-- What keeps this window from beginning now: the outcome that ends it, or the state in which it waits; nil: nothing does.
+-- Then for which window it waits, and which ones are passed over meanwhile.
+local function admission()
+  local outcome = limit_reached(window) or too_late(window)
+  if outcome then
+    return outcome
+  end
+  local first = one_by_one and waits_for(window)
+  if not first then
+    return NO_SLOT ~= '' and 'waits_slot' or nil, '', {}
+  end
+  local over, itself = {}, false
   if window.fence == 0 and window.backfill == 0 then
-    outcome = (another_runs_now or another_goes_first() or another_waits_for_place()) and 'skipped'
-  elseif another_runs_now then
-    -- It has begun before, or was ordered, so it waits. It is overdue: a beat publishes it again once the other has ended.
-    touch_entry()
-    wait_for_turn()
-    -- The beat that published this copy may confirm only now: that would put it off.
-    window.turn, window.taken = window.turn + 1, 0
-    write_window(window, NOW)
-    return refuse('busy', 'another window of its entry runs')
-  end
-elseif buffers and not outcome then
-  waits = last_that_waits() == START
-  local before, to_call = waits_for(window)
-  if before then
-    local over, itself = {}, false
-    if overlap ~= 'buffer_all' and window.fence == 0 and window.backfill == 0 then
-      over, itself = passed_over(to_call and before)
-    elseif window.fence == 0 and window.backfill == 0 and window.released == HELD then
-      itself = #all_that_wait() >= MOST_WAITING
-      window.failure = itself and MOST_WAITING .. ' windows of its entry wait already'
-    end
-    if itself then
-      outcome = 'skipped'
-    else
-      pass_over(over, OWNER)
-      -- What waits already may have been told of it in a reply that was lost.
-      local called = to_call and call_window(before) or window.released == WAITS_FOR_TURN and called_window() or ''
-      start_waiting(window)
-      local reply = {'buffered', before, called}
-      for _, each in ipairs(over) do
-        reply[#reply + 1] = each.start
-      end
-      return reply
+    if overlap == 'skip' then
+      return 'skipped'
+    elseif overlap ~= 'buffer_all' then
+      over, itself = passed_over(first)
+    elseif window.state == 'held' and #read_line() >= MOST_WAITING then
+      itself, window.failure = true, MOST_WAITING .. ' windows of its entry wait already'
     end
   end
+  return itself and 'skipped' or 'waits_turn', first, over
 end
-if NO_PLACE ~= '' and not outcome then
-  start_waiting(window, NO_PLACE, overlap == 'allow')
-  return {'buffered', '', ''}
-end
-local note_consumed
-if entry.trying and window.fence == 0 then
-  note_consumed = see_consumed(window)
-end
-local next_called
-if outcome then
-  next_called = close_window(window, outcome, OWNER)
+
+local found, first, over = admission()
+local note_consumed = entry.trying and window.fence == 0 and see_consumed(window)
+if found and STATES[found] then
+  pass_over(over, OWNER)
+  touch_entry()
+  local fields = one_by_one and {'waits', '1'} or {}
+  if NO_SLOT ~= '' then
+    fields[#fields + 1], fields[#fields + 2] = 'limit', NO_SLOT
+  end
+  start_waiting(window, found, unpack(fields))
+elseif found then
+  close_window(window, found, OWNER)
 else
   redis.call('DEL', RUN) -- needs no memory, for a full server
 end
 if note_consumed then
   note_consumed()
 end
-if outcome then
-  return {'closed', outcome, next_called or '', window.failure or nil}
+if found and STATES[found] then
+  call_next()
+  local reply = {'waits', first}
+  for _, each in ipairs(over) do
+    reply[#reply + 1] = each.start
+  end
+  return reply
+elseif found then
+  return {'closed', found, window.failure or nil}
 end
-if window.released >= WAITS_FOR_TURN then
-  forget_message(START, window)
-end
+local was_in_line = in_line(window)
 window.attempts, window.turn = window.attempts + 1, window.turn + 1
 window.fence, window.owner, window.retry = fence, OWNER, RETRY
-window.released, window.taken, window.publishes = HELD, 0, 0
+window.state, window.taken, window.publishes = 'held', 0, 0
 fence = int(fence)
 set_running(fence)
-if overlap == 'skip' or buffers then
+if one_by_one then
   redis.call('HSET', ENTRY, 'running', START)
-  if waits then
-    redis.call('HDEL', ENTRY, 'waiting')
-  end
 end
 write_window(window, NOW + LEASE + MARGIN, 'fence', fence)
+if one_by_one and was_in_line then
+  leave_line()
+end
 return answer(fence, window.attempts)

@@ -67,7 +67,7 @@ local function look_at(run_key, start, member)
     if kind == 'run' then
       window.attempts, window.fence = 1, number
     else
-      window.retry, window.released = number, TO_RETRY
+      window.retry, window.state = number, 'retry'
       -- It was to outlive the wait for a worker. From now on the account does, and the retry's message may be lost.
       left = math.max(left - RETENTION, MARGIN)
       waits = run_key

@@ -4,8 +4,7 @@
 -- OUTCOME is expired or revoked; of a result done, failed or revoked; 'unknown' if the worker doesn't know the task. EXPIRES
 -- is when the message did, server ms, if it says so: a retry's may be of its own.
 --
--- returns {'closed', outcome, called}   recorded, now or when this was sent before; called is '', or the start of the window
---                         whose turn it is now
+-- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, or waits for another retry; an execution of it died, which is for recovery; or it is
 --                         closed already, and perhaps ordered since
 --         {'sooner'}      the task is unknown, or the worker's clock is ahead and nothing has expired by the server's: it
@@ -24,7 +23,7 @@ if not is_open() then
   if kind ~= 'done' or owner ~= OWNER then
     return {'unchanged'}
   end
-  return {'closed', OUTCOME, entry.buffered and called_window() or ''}
+  return {'closed', OUTCOME}
 end
 local window = read_window()
 if BY_SCHEDULE and window.backfill == 1 then
@@ -50,8 +49,9 @@ if BY_RESULT and (window.fence > 0 or window.backfill == 1) then
   return {'unchanged'} -- it has begun, or was opened by order since
 end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
-local idle = not kind and (window.fence == 0 or window.released == TO_RETRY or OUTCOME == 'revoked')
+local idle = not kind and (window.fence == 0 or window.state == 'retry' or OUTCOME == 'revoked')
 if (idle or kind == 'wait') and window.retry == RETRY then
-  return {'closed', OUTCOME, close_window(window, OUTCOME, OWNER) or ''}
+  close_window(window, OUTCOME, OWNER)
+  return {'closed', OUTCOME}
 end
 return {'unchanged'}

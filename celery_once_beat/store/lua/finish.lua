@@ -7,8 +7,7 @@
 -- FAILURE is what a failure says, for people, '' for nothing; then FAILURES is given.
 --
 -- returns 'finished'     the outcome is recorded
---         {'finished', called}   the same; called is the start of the window whose turn it is now
---         {'again', ms, called}  it stays open, to run again so much later; called as above, '' for none
+--         {'again', ms}  it stays open, to run again so much later
 --         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
@@ -21,22 +20,21 @@ if kind == 'done' then
     return 'stale'
   end
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
-  local again_called = entry.buffered and called_window()
-  return again_called and {'finished', again_called} or 'finished'
+  return 'finished'
 end
 local verdict = hold(kind, owner)
 if not verdict and open and not kind then
   local window = read_window()
-  if (window.released == TO_RUN_AGAIN or window.released == RUN_AGAIN_DUE) and is_owner(window.owner) then
+  if (window.state == 'again' or window.state == 'again_due') and is_owner(window.owner) then
     touch_entry()
     local left = int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))
-    return {'again', left, entry.buffered and called_window() or ''} -- the reply to its finish was lost
+    return {'again', left} -- the reply to its finish was lost
   end
 end
 if verdict == 'wait' and number == NO_RETRY then
   local left = math.max(redis.call('PTTL', RUN), 1)
   redis.call('PEXPIRE', RUN, left)
-  return {'again', int(left), ''} -- the reply to this one's finish was lost
+  return {'again', int(left)} -- the reply to this one's finish was lost
 end
 if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
   return 'stale'
@@ -45,7 +43,7 @@ if not open then
   if AGAIN > 0 and KEYED then
     redis.call('DEL', RUN) -- frees memory first
     redis.call('SET', RUN, 'wait:' .. int(NO_RETRY) .. ':' .. OWNER, 'PX', AGAIN)
-    return {'again', int(AGAIN), ''}
+    return {'again', int(AGAIN)}
   end
   redis.call('DEL', RUN) -- frees memory first
   mark_done(OWNER, OUTCOME, true)
@@ -59,16 +57,17 @@ end
 if again > 0 and window.attempts < most_attempts() then
   redis.call('DEL', RUN)
   -- The next run gets its full retries back.
-  window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1
+  window.state, window.retry, window.publishes, window.turn = 'again', 0, 0, window.turn + 1
   write_window(window, NOW + again)
   if FAILURE ~= '' then
     remember_failure()
   end
-  return {'again', int(again), give_turn() or ''}
+  call_next()
+  return {'again', int(again)}
 end
 window.failure = FAILURE
-local next_called = close_window(window, OUTCOME, OWNER, NOW - window.fence)
+close_window(window, OUTCOME, OWNER, NOW - window.fence)
 if FAILURE ~= '' then
   remember_failure()
 end
-return next_called and {'finished', next_called} or 'finished'
+return 'finished'

@@ -14,7 +14,7 @@ if verdict == 'wait' and number == RETRY then
 end
 local open = is_open()
 local window = open and read_window()
-if open and not kind and window.released == TO_RETRY and window.retry == RETRY and is_owner(window.owner)
+if open and not kind and window.state == 'retry' and window.retry == RETRY and is_owner(window.owner)
   and (FENCE == '0' or int(window.fence) == FENCE) then
   touch_entry()
   return {'handed over'} -- the reply to this one was lost, and what says who waits has expired since
@@ -32,7 +32,7 @@ redis.call('DEL', RUN) -- frees memory first
 redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))
 if open then
   window.attempts = math.max(window.attempts - 1, 0)
-  window.retry, window.released = RETRY, TO_RETRY
+  window.retry, window.state = RETRY, 'retry'
   window.publishes, window.turn = 1, window.turn + 1
   write_window(window, NOW + DELAY + math.max(START_TIMEOUT, MARGIN))
 end

@@ -67,6 +67,6 @@ end
 set_deadline(NOW + DELAY)
 if redis.call('HGET', ENTRY, 'running') == START then
   redis.call('HDEL', ENTRY, 'running') -- until it is taken it keeps no other from running
-  give_turn()
+  call_next()
 end
 return {'postponed'}

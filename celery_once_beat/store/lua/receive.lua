@@ -12,16 +12,16 @@ if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and number
   return {'unchanged'}
 end
 local window = read_window()
-if RETRY < window.retry or window.released == TO_RUN_AGAIN or BY_SCHEDULE and window.backfill == 1 then
+if RETRY < window.retry or window.state == 'again' or BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
-if window.released == WAITS_FOR_TURN and last_that_waits() ~= START then
-  return {'unchanged'}
+if (window.state == 'waits_turn' or window.state == 'waits_slot') and window.taken == 0 then
+  return {'unchanged'} -- it waits without a message; this is a late copy
 end
 touch_entry()
 -- The beat that published this copy may confirm only now: that would put it off.
 window.turn = window.turn + 1
 -- A first copy has left its queue, so another one doesn't make that longer: it waits for no other window of its entry.
-window.taken = window.publishes <= 1 and 0 or SENT
+window.taken = (window.publishes <= 1 and not in_line(window)) and 0 or SENT
 write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)
 return {'received'}

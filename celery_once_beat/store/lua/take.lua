@@ -4,8 +4,7 @@
 -- returns {'taken', turn, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
 --                                 says when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
---         {'no', reason}          not overdue, held, closed already, this beat's definition isn't in force, or 'another
---                                 window of its entry runs': without overlap, one that has begun before waits
+--         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'no', 'waits'}         it waits for its turn; it is called then
 --         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
@@ -64,22 +63,15 @@ if outcome then
   return {'closed', outcome}
 end
 local is_new = window.fence == 0 and window.backfill == 0
-if window.released == WAITS_FOR_TURN then
-  local before, to_call = waits_for(window)
-  if before and entry.overlap ~= 'allow' then
-    if to_call then
-      call_window(before)
-    end
-    set_deadline(end_of_wait(window))
+-- Where windows of the entry don't overlap, one that is new waits from its begin on.
+local alone = entry.overlap ~= 'allow' and last_that_began() ~= nil
+if alone and (not is_new or window.state == 'waits_turn') then
+  if waits_for(window) then
+    start_waiting(window, 'waits_turn', 'waits', '1')
+    call_next()
     return {'no', 'waits'}
   end
-  call_window(START)
-elseif not is_new and window.released ~= WAITS_FOR_PLACE and entry.overlap ~= 'allow' and last_that_began() then
-  wait_for_turn()
-  if another_runs() then
-    return {'no', 'another window of its entry runs'} -- it stays overdue, and is published once the other has ended
-  end
-  if window.fence > 0 then
+  if is_taken_up(window) then
     redis.call('HSET', ENTRY, 'running', START)
   end
 end
@@ -92,9 +84,9 @@ if is_new and window.taken == SENT then
 end
 window.turn, window.taken, window.beat = window.turn + 1, 1, BEAT
 window.publishes = window.publishes + 1
-if window.released == TO_RUN_AGAIN then
-  window.released = RUN_AGAIN_DUE
+if window.state == 'again' then
+  window.state = 'again_due'
 end
-write_window(window, NOW + CLAIM_LEASE)
+write_window(window, NOW + CLAIM_LEASE, unpack(alone and in_line(window) and {'waits', '1'} or {}))
 keep(OPEN)
 return answer()

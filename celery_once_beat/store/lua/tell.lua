@@ -10,7 +10,7 @@
 --                        is overdue, server ms, while it is open; how it ended, also if it was ordered to run again since,
 --                        but for a late one; what its last failure said; who paused the entry and why, JSON; whether
 --                        windows of the entry are published that nobody begins; for which window it waits, or of which
---                        limit for a place
+--                        limit for a slot
 --         {'no'}         it isn't due, another beat says it, or there is nothing to say any more
 --         {'forgotten'}  no beat has had the entry for an hour, or its ends aren't to be told any more: nobody says it
 
@@ -56,9 +56,9 @@ end
 local waits = ''
 if open and KIND == 'late' then
   local window = read_window() -- raises where it can't be read
-  if window.released == WAITS_FOR_TURN then
+  if window.state == 'waits_turn' then
     waits = waits_for(window) or ''
-  elseif window.released == WAITS_FOR_PLACE then
+  elseif window.state == 'waits_slot' then
     waits = redis.call('HGET', ENTRY, 'limit') or ''
   end
 end

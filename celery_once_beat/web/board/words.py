@@ -69,7 +69,7 @@ def in_short(window: WindowStatus, zone: tzinfo) -> str:
     if window.waits_for:
         parts.append(f"for that of {day_and_time(window.waits_for, zone, window.start)}")
     elif window.limit:
-        parts.append(f"for a place of {plain(window.limit)}")
+        parts.append(f"for a slot of {plain(window.limit)}")
     if window.missed > 1:
         parts.append(f"and {window.missed - 1} before it")
     if window.late is not None:
@@ -126,7 +126,7 @@ def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[t
     if window.waits_for:
         yield "Waits for", f"the window of {moment(window.waits_for, zone)}"
     elif window.limit:
-        yield "Waits for", f"a place of the limit {plain(window.limit)}"
+        yield "Waits for", f"a slot of the limit {plain(window.limit)}"
     if window.failure:
         yield "Failure", plain(window.failure, _MOST_FAILURE)
     if window.missed > 1:
@@ -156,7 +156,7 @@ def _published(window: WindowStatus) -> str:
     if window.closed:
         return "-"
     if window.state == "buffered":
-        return "yes, and its message is kept until it is called"
+        return "yes, and again once it is its turn"
     return "its message is out, or on its way" if window.claimed else "-"
 
 

@@ -1,4 +1,4 @@
--- The end of a window: limits, counters, history.
+-- The end of a window: counters, history.
 
 -- Make room for one more record. This fails where the key holds no list, so it is the first write of a script: one that
 -- stops halfway would count twice.
@@ -29,8 +29,7 @@ local function remember(start, outcome, claimed, begun, closed, number, beat, ow
   end
 end
 
--- `ran`: for how long, ms; nil where its execution didn't say that it ended. Returns the start of the window that is called
--- next, or nil; see give_turn.
+-- `ran`: for how long, ms; nil where its execution didn't say that it ended. The next in line is called.
 local function close_window(window, outcome, owner, ran)
   check_instants()
   local alone = not passed()
@@ -59,10 +58,7 @@ local function close_window(window, outcome, owner, ran)
   if say then
     say()
   end
-  if entry.buffered then
-    forget_message(START, window)
-    return give_turn()
-  end
+  call_next()
 end
 
 -- The run key may say done for a window that is open; any verb that meets it closes it. Returns the run state.
@@ -74,27 +70,27 @@ local function settle()
   return kind, owner, number
 end
 
--- The outcome of an open window that nobody runs, if a limit ends it; else nil.
-local function limit_reached(window)
-  if window.attempts >= most_attempts() then
-    return 'abandoned'
+-- The end of other windows, which wait and are passed over. As close_window, which knows this verb's window alone.
+local function pass_over(others, owner)
+  if not others[1] then
+    return
   end
-  if window.attempts >= 1 and entry.recover == '0' and window.released == HELD then
-    return 'dropped'
+  look_at_count('c:skipped')
+  look_at_count('x:skipped')
+  if entry.tells then
+    check_tells()
   end
-  if window.expires ~= '0' and NOW > tonumber(window.expires) then
-    return 'expired'
-  end
-  return nil
-end
-
--- A window that never began is missed once the entry's grace has passed: a weekend's queue doesn't all run on Monday.
-local function too_late(window)
-  if entry.grace and entry.grace ~= '-1' then
-    local grace = number_field('grace', entry.grace)
-    if window.fence == 0 and window.backfill == 0 and NOW > STARTS_AT + grace then
-      return 'missed'
+  for _, each in ipairs(others) do
+    local start, window = each.start, each.window
+    make_room()
+    redis.call('ZREM', OPEN, member_of(start))
+    redis.call('HDEL', ENTRY, 'w:' .. start)
+    local since = entry.since or entry.born
+    local counts = entry.cursor and since and since < start and start <= entry.cursor
+    redis.call('HINCRBY', ENTRY, counts and 'c:skipped' or 'x:skipped', 1)
+    remember(start, 'skipped', window.claimed, 0, NOW - window.claimed, window.attempts, window.beat, owner)
+    if entry.tells then
+      note_end(start, 'skipped', window.attempts)
     end
   end
-  return nil
 end

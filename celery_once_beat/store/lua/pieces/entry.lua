@@ -15,12 +15,10 @@
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force
 --   again (ms; 0: never, -1: as the task says), overlap (-: as the task says)   the same
---   buffered      1: windows wait for their turn or for a place; 2: for places alone, and overlap says allow; absent: none does
---   limit         of which limit a window waited for a place last; for people
+--   waits         1: windows wait in line for their turn, or did a moment ago; see line.lua
+--   limit         of which limit a window waited for a slot last; for people
 --   refused       how many copies begin refused
 --   running       start of the last window that began, or that was taken after it had begun; unless overlap says allow
---   waiting       '<start> <server ms>': the window that is to run next, and since when: the oldest that has begun before
---                 and found another running, or one that waited and was called; see overlap.lua
 --   trying        '<start> <number> <server ms>'; see unconsumed.lua
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
 --   times         histograms; see times.lua
@@ -73,14 +71,14 @@ end
 local function read_entry()
   local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
     'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START,
-    'tells', 'streak', 'buffered')
+    'tells', 'streak', 'waits')
   return {
     cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
     ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8],
     refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11], paused = hash[12], fingerprint = hash[13],
     recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18],
     times = hash[19], account = hash[20], tells = hash[21], streak = hash[22],
-    buffered = hash[23],
+    waits = hash[23],
   }
 end
 

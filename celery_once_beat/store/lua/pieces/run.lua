@@ -55,7 +55,7 @@ local function hold(kind, holder)
   end
   if is_open() then
     local window = read_window()
-    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.released ~= HELD or another_runs() then
+    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held' or another_runs() then
       return nil
     end
     if redis.call('HGET', ENTRY, 'running') then

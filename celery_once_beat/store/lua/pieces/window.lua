@@ -4,41 +4,41 @@ local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end
 
--- An account is ten numbers, then owner and beat; see read_account. `claimed` and `expires` (0: never), server ms, stay
--- texts, since most verbs only pass them on. `turn` changes with each claim, take, begin and hand over, so a late
--- confirm can be told. `released` says whether the last owner gave the window back, and for what. `taken` is 1 from a take
--- until its confirm, then SENT once the message went out; 0: not yet.
+-- An account is nine numbers, then state, owner and beat; see read_account. `claimed` and `expires` (0: never), server ms,
+-- stay texts, since most verbs only pass them on. `turn` changes with each claim, take, begin and hand over, so a late
+-- confirm can be told. `taken` is 1 from a take until its confirm, then SENT once the message went out; 0: not yet. `state`
+-- is one of STATES:
+--
+--   held         before the first begin, while it runs, and after an execution died
+--   retry        its last owner has handed it over to a retry
+--   again        it failed, and is to run again at its deadline; no copy may begin before a beat has taken it
+--   again_due    a beat has taken it then
+--   waits_turn   a begin found that another window of its entry goes first; until it begins. See line.lua
+--   waits_slot   a begin found no slot of its limit; until it begins. See limit.lua
 local SENT = 2
-
--- Values of `released`. HELD also before the first begin, and after an execution died.
-local HELD, TO_RETRY, TO_RUN_AGAIN = 0, 1, 2
--- A beat has taken the window that is to run again; any copy may begin.
-local RUN_AGAIN_DUE = 3
--- A copy of its message was met, and it wasn't its turn, or there was no place; until it begins. See overlap.lua.
-local WAITS_FOR_TURN, WAITS_FOR_PLACE = 4, 5
 
 local function new_window(beat, expires)
   return {
     attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = int(NOW), expires = int(expires or 0),
-    backfill = 0, released = HELD, taken = 0, owner = '-', beat = beat,
+    backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat,
   }
 end
 
 local function read_account(account, start)
-  local attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken, owner, beat =
-    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+  local attempts, fence, retry, turn, publishes, claimed, expires, backfill, taken, state, owner, beat =
+    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l[%l_]+) (%S+) (%S+)$')
   local largest = TOO_LARGE
-  if attempts then
+  if attempts and STATES[state] then
     attempts, fence, retry, turn, publishes = attempts + 0, fence + 0, retry + 0, turn + 0, publishes + 0
-    backfill, released, taken = backfill + 0, released + 0, taken + 0
-    largest = math.max(attempts, fence, retry, turn, publishes, claimed, expires, backfill, released, taken)
+    backfill, taken = backfill + 0, taken + 0
+    largest = math.max(attempts, fence, retry, turn, publishes, claimed, expires, backfill, taken)
   end
   if largest >= TOO_LARGE then
     error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
   return {
     attempts = attempts, fence = fence, retry = retry, turn = turn, publishes = publishes, claimed = claimed,
-    expires = expires, backfill = backfill, released = released, taken = taken, owner = owner, beat = beat,
+    expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat,
   }
 end
 
@@ -54,8 +54,8 @@ end
 -- `...` are further fields of the entry hash and their values, here and below.
 local function write_window_at(start, member, w, deadline, ...)
   redis.call('HSET', ENTRY, 'w:' .. start, string.format(
-    '%d %.0f %d %d %d %s %s %d %d %d %s %s', -- %d is quicker, for what fits in 31 bits
-    w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.released, w.taken, w.owner,
+    '%d %.0f %d %d %d %s %s %d %d %s %s %s', -- %d is quicker, for what fits in 31 bits
+    w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.taken, w.state, w.owner,
     w.beat), ...)
   keep_entry()
   if redis.call('ZADD', OPEN, deadline, member) == 1 then

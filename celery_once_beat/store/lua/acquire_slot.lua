@@ -1,0 +1,31 @@
+-- acquire_slot: a worker takes a slot of a limit for LENGTH ms, before it begins a window. MOST is how many there are, as this
+-- worker's settings say. Sent again by the same owner, it answers the same.
+--
+-- returns {'acquired'}   begin it
+--         {'shared'}     another execution of the window has a slot, alive or dead: begin says which. If it begins, renew_slot
+--                        makes the slot its own
+--         {'full'}       there is none: begin lets the window wait, and a beat calls it
+
+-- How long (ms) beats go by the number of a worker that found no slot. By a higher one of their own they would call the same
+-- windows at each sweep, and that worker would let them wait again.
+local FEWEST_FOR = 60000
+
+local NOW, TIME = server_time()
+forget_dead()
+redis.call('DEL', CALLED)
+local slot, owner = slot_of(WINDOW)
+local answer
+if slot then
+  redis.call('ZADD', SLOTS, 'GT', NOW + LENGTH, slot)
+  answer = owner == OWNER and 'acquired' or 'shared'
+elseif redis.call('ZCARD', SLOTS) < MOST then
+  redis.call('ZREM', WAITING, WINDOW)
+  redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
+  answer = 'acquired'
+else
+  redis.call('ZADD', WAITING, 'NX', TIME[1] * 1000000 + TIME[2], WINDOW)
+  redis.call('SET', FEWEST, int(MOST), 'PX', FEWEST_FOR)
+  answer = 'full'
+end
+keep_limit()
+return {answer}

@@ -1,0 +1,18 @@
+-- make_due: there is a slot for a window that waits for one, so it is overdue now: the next sweep publishes it.
+--
+-- returns {'due'}
+--         {'over'}        it owes no outcome any more
+--         {'unchanged'}   it doesn't wait for a slot (yet), or its message is out
+
+local NOW = server_time()
+local entry = read_entry()
+if not is_open() then
+  return {'over'}
+end
+local window = read_window()
+if window.state ~= 'waits_slot' or window.taken ~= 0 then
+  return {'unchanged'}
+end
+touch_entry()
+set_deadline(NOW)
+return {'due'}

@@ -1,0 +1,16 @@
+-- renew_slot: an execution keeps its slot of a limit, for LENGTH ms from now. With TAKES_OVER it has begun the window, and has
+-- its slot, whoever acquired that.
+--
+-- returns {'kept'}   {'lost'} (its lease was over, and others needed the room; another execution has it; or it released it)
+
+local NOW = server_time()
+local slot, owner = slot_of(WINDOW)
+if not slot or owner ~= OWNER and not TAKES_OVER then
+  return {'lost'}
+end
+keep_limit() -- needs no memory, for a full server
+redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
+if owner ~= OWNER then
+  redis.call('ZREM', SLOTS, slot) -- not before: without a member the key would be gone, and come back without its expiry
+end
+return {'kept'}

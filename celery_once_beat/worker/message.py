@@ -1,0 +1,70 @@
+"""The message of a window as it came: what is put back is published once more, its body untouched."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ("RAW", "kept", "kept_of", "of_old_protocol", "publish_kept")
+
+#: Where the worker's main process notes the message of a window, in the request of its delivery.
+RAW = "_once_raw"
+#: What is kept of the properties that its broker gave it.
+_PROPERTIES = (
+    "correlation_id",
+    "reply_to",
+    "priority",
+    "delivery_mode",
+    "expiration",
+    "message_id",
+    "type",
+    "app_id",
+)
+#: Headers of this delivery alone: kombu has decompressed the body, and RabbitMQ says how the message came here.
+_LEFT_OUT = re.compile(r"(compression|x-(first-|last-)?death|x-delivery-count|x-acquired-count)")
+
+
+class _Kept(threading.local):
+    """The message of the window that this thread executes, as it came; None where it isn't at hand."""
+
+    message: dict[str, Any] | None = None
+
+
+kept = _Kept()
+
+
+def kept_of(message: Any) -> dict[str, Any]:
+    """Return what is needed to publish a message once more, as it came. Its body isn't copied."""
+    delivery, properties = message.delivery_info or {}, message.properties or {}
+    return {
+        "body": message.body,
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "compression": str((message.headers or {}).get("compression") or ""),
+        "headers": {name: value for name, value in (message.headers or {}).items() if not _LEFT_OUT.match(str(name))},
+        "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        "exchange": delivery.get("exchange") or "",
+        "routing_key": delivery.get("routing_key") or "",
+    }
+
+
+def of_old_protocol(kept: Mapping[str, Any]) -> bool:
+    """Whether a message is of Celery's protocol 1, whose body has what the headers have since."""
+    return "id" not in kept["headers"]
+
+
+def publish_kept(producer: Any, kept: Mapping[str, Any], **options: Any) -> None:
+    """Publish a message as it came: its body isn't encoded anew. Raises what the transport raises."""
+    properties = dict(kept["properties"])
+    expiration = str(properties.pop("expiration", ""))
+    if expiration.isdecimal():  # milliseconds; kombu takes seconds
+        properties["expiration"] = int(expiration) / 1000
+    producer.publish(
+        kept["body"],
+        content_type=kept["content_type"],
+        content_encoding=kept["content_encoding"],
+        compression=kept["compression"] or None,
+        **{"headers": kept["headers"], **properties, **options},
+    )
