@@ -121,7 +121,7 @@ ABLATIONS: dict[str, Ablation] = {
     "begin-to-run-again": _lua(
         "a window that is to run again later waits for its time",
         "begin",
-        "if window.released == TO_RUN_AGAIN then\n  return refuse('busy', 'waiting to run again')\nend",
+        "if window.state == 'again' then\n  return refuse('busy', 'waiting to run again')\nend",
         "",
     ),
     "begin-repeated": _lua(
@@ -163,14 +163,14 @@ ABLATIONS: dict[str, Ablation] = {
     "overlap-skip": _lua(
         "without overlap a window is skipped while another runs",
         "begin",
-        "if overlap == 'skip' and not outcome then",
-        "if false then",
+        "    if overlap == 'skip' then\n      return 'skipped'",
+        "    if overlap == 'skip' then\n      return nil, '', {}",
     ),
     "overlap-waits": _lua(
         "without overlap what has begun before waits for the one that runs",
         "begin",
-        "elseif another_runs_now then",
-        "elseif false then",
+        "return itself and 'skipped' or 'waits_turn', first, over",
+        "return window.fence == 0 and window.backfill == 0 and (itself and 'skipped' or 'waits_turn') or nil, '', {}",
     ),
     # -- renew, hand_over, finish
     "renew-extends": _lua(
@@ -200,7 +200,7 @@ ABLATIONS: dict[str, Ablation] = {
     "hold-since": _lua(
         "after its lease ran out it has the window again only if nobody began since",
         "pieces/run",
-        "if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.released ~= HELD or another_runs() then",
+        "if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held' or another_runs() then",
         "if false then",
     ),
     "hand-over-attempt": _lua(
@@ -212,14 +212,14 @@ ABLATIONS: dict[str, Ablation] = {
     "hand-over-releases": _lua(
         "a window that was handed over is released",
         "hand_over",
-        "window.retry, window.released = RETRY, TO_RETRY",
-        "window.retry, window.released = RETRY, HELD",
+        "window.retry, window.state = RETRY, 'retry'",
+        "window.retry, window.state = RETRY, 'held'",
     ),
     "hand-over-repeated": _lua(
         "a hand-over that is sent again answers as it did, however late",
         "hand_over",
-        "if open and not kind and window.released == TO_RETRY",
-        "if false and window.released == TO_RETRY",
+        "if open and not kind and window.state == 'retry'",
+        "if false and window.state == 'retry'",
     ),
     "hand-over-marker": _lua(
         "a window that was handed over is held by nobody",
@@ -248,7 +248,7 @@ ABLATIONS: dict[str, Ablation] = {
     "finish-again-released": _lua(
         "a window that failed is released until it is to run again",
         "finish",
-        "window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1",
+        "window.state, window.retry, window.publishes, window.turn = 'again', 0, 0, window.turn + 1",
         "window.retry, window.publishes, window.turn = 0, 0, window.turn + 1",
     ),
     # -- ends
@@ -396,68 +396,68 @@ ABLATIONS: dict[str, Ablation] = {
     "buffer-waits": _lua(
         "with a buffer a window waits while another of its entry has the turn",
         "begin",
-        "elseif buffers and not outcome then",
-        "elseif false then",
+        "local first = one_by_one and waits_for(window)",
+        "local first = overlap == 'skip' and waits_for(window)",
     ),
     "buffer-order": _lua(
         "of those that wait the oldest goes first",
-        "pieces/overlap",
+        "pieces/line",
         "return first < second or first == second and one.start < other.start",
         "return first < second or first == second and one.start > other.start",
     ),
     "buffer-keeps": _lua(
         "buffer_one keeps the newest",
-        "pieces/overlap",
-        "      if each.start > kept then",
-        "      if each.start < kept then",
+        "begin",
+        "newest = each.start > newest and each.start or newest",
+        "newest = each.start < newest and each.start or newest",
     ),
-    "buffer-calls": _lua(
-        "what ends a window calls the next that waits",
+    "end-calls": _lua(
+        "what ends a window makes the next in line overdue",
         "pieces/ends",
-        "    return give_turn()",
-        "    return nil",
+        "  call_next()\n",
+        "",
     ),
-    "buffer-called-overdue": _lua(
-        "what was called is overdue soon, since its caller may die",
-        "pieces/overlap",
-        "redis.call('ZADD', OPEN, 'XX', NOW + MARGIN, member_of(start))",
-        "local _ = OPEN",
+    "begin-calls": _lua(
+        "a window that waits for one in line makes that one overdue if nobody has the turn",
+        "begin",
+        "  call_next()\n",
+        "",
     ),
     "limit-waits": _lua(
-        "for which there is no place, that window doesn't begin",
+        "for which there is no slot, that window doesn't begin",
         "begin",
-        "if NO_PLACE ~= '' and not outcome then",
-        "if false then",
+        "return NO_SLOT ~= '' and 'waits_slot' or nil, '', {}",
+        "return nil, '', {}",
     ),
     "limit-counts": _lua(
-        "no more places are given than there are",
-        "pieces/limit",
-        "return most - redis.call('ZCARD', PLACES)",
-        "return most",
+        "no more slots are given than there are",
+        "acquire_slot",
+        "elseif redis.call('ZCARD', SLOTS) < MOST then",
+        "elseif true then",
     ),
     "limit-dead": _lua(
-        "the places of the dead are free again",
+        "the slots of the dead are free again",
         "pieces/limit",
-        "redis.call('ZREMRANGEBYSCORE', PLACES, '-inf', NOW)",
+        "redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)",
         "local _ = NOW",
     ),
     "limit-stays": _lua(
-        "a place is kept as long as its window's lease",
-        "stay",
-        "redis.call('ZADD', PLACES, NOW + LENGTH, OWNER .. ' ' .. WINDOW)",
+        "a slot is kept as long as its window's lease",
+        "renew_slot",
+        "redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)",
         "local _ = LENGTH",
     ),
     "limit-leaves": _lua(
-        "a place is given back at the end",
-        "leave",
-        "redis.call('ZREM', PLACES, place)",
-        "local _ = place",
+        "a slot is given back at the end",
+        "release_slot",
+        "redis.call('ZREM', SLOTS, slot)",
+        "local _ = slot",
     ),
     "limit-calls": _lua(
-        "who gives a place back calls the one that has waited longest",
-        "leave",
-        "  call_waiting(reply)\n",
-        "",
+        "a beat makes the windows overdue for which there are slots",
+        "make_due",
+        "set_deadline(NOW)",
+        "local _ = NOW",
     ),
     "end-told": _lua(
         "the end of a window that isn't done is kept until it is told",
@@ -496,10 +496,6 @@ ABLATIONS: dict[str, Ablation] = {
         "redis.call('ZREM', OPEN, notice)",
     ),
     # -- Python
-    "called-is-published": _py(
-        "who calls a window publishes its message",
-        ("worker/waiting.py", "    _publish(app, window, reply.message)\n", "    pass\n"),
-    ),
     "lease-from-before": _py(
         "a lease is trusted from before the request was sent",
         (

@@ -379,7 +379,7 @@ class Explorer:
         lapsed = before.open and (not before.kind or before.until <= 0)
         if reply[0] in {"renewed", "finished", "handed over"} and lapsed and before.owner != args.owner:
             self._broken("the last one goes on", step)
-        if reply[0] == "renewed" and before.owner == args.owner and before.released != m.HELD:
+        if reply[0] == "renewed" and before.owner == args.owner and before.state != m.HELD:
             self._broken("retries go on", step)
         if reply[0] == "begun":
             repeats = args.owner in {before.owner, before.by if before.kind == "run" else None}
@@ -387,7 +387,7 @@ class Explorer:
                 self._broken("fences grow", step)
             if reply[2] > MAX_ATTEMPTS:
                 self._broken("limits", step)
-            if before.released == m.TO_RUN_AGAIN and not repeats:
+            if before.state == m.AGAIN and not repeats:
                 self._broken("in time", step)
             if args.retry < before.retry:
                 self._broken("retries go on", step)
@@ -482,7 +482,7 @@ class Explorer:
             if self.tell_apart:  # whose turn it was, where a rule is missing
                 ended.turn, ended.beat = w.turn, w.beat
             return pack(ended), ()
-        if not lives(w.owner) or (not self.tell_apart and not w.kind and w.released not in _KNOWS_OWNER):
+        if not lives(w.owner) or (not self.tell_apart and not w.kind and w.state not in _KNOWS_OWNER):
             w.owner, w.fence = _NOBODY, min(w.fence, 1)
         if w.deadline <= 0 or w.taken != m.TAKEN:
             w.taken = 0
@@ -513,7 +513,7 @@ def _is_stale(w: tuple[Any, ...], name: int) -> bool:
         return True
     if w[_KIND] and w[_UNTIL] > 0:
         return bool(w[_BY] != name)
-    return w[_OWNER] != name or w[_RELEASED] not in _KNOWS_OWNER
+    return w[_OWNER] != name or w[_STATE] not in _KNOWS_OWNER
 
 
 def _keep_names(packed: tuple[Any, ...], worker: int | None, beat: int | None) -> tuple[Any, ...]:
@@ -527,9 +527,9 @@ _PLACES = {name: place for place, name in enumerate(Window.__slots__)}
 _KIND, _BY, _NUMBER, _UNTIL, _CLAIMER, _OPEN = (
     _PLACES[name] for name in ("kind", "by", "number", "until", "claimer", "open")
 )
-_ATTEMPTS, _FENCE, _TURN, _RELEASED, _OWNER, _ENDED = (
-    _PLACES[name] for name in ("attempts", "fence", "turn", "released", "owner", "ended")
+_ATTEMPTS, _FENCE, _TURN, _STATE, _OWNER, _ENDED = (
+    _PLACES[name] for name in ("attempts", "fence", "turn", "state", "owner", "ended")
 )
 #: As long as nobody else came: the last owner goes on, or is told again that it has handed over.
-_KNOWS_OWNER = {m.HELD, m.TO_RETRY}
+_KNOWS_OWNER = {m.HELD, m.RETRY}
 _NAMES = {_BY, _CLAIMER, _OWNER, _PLACES["beat"]}

@@ -73,14 +73,14 @@ RULES = {
     "receiving keeps a deadline": "nothing is lost",
 }
 
-#: Whether the last owner gave the window back, and for what.
-HELD, TO_RETRY, TO_RUN_AGAIN, RUN_AGAIN_DUE = range(4)
+#: The states of an account.
+HELD, RETRY, AGAIN, AGAIN_DUE, WAITS_TURN = "held", "retry", "again", "again_due", "waits_turn"
 #: ``taken`` of an account: by a take whose beat hasn't confirmed; and once the message went out.
 TAKEN, SENT = 1, 2
 #: ``published`` of a confirm.
 FAILED, PERHAPS_NOT, PUBLISHED, ASTRAY, NOT_YET = -1, 0, 1, 2, 3
 #: What the model doesn't know, see ``Model.may``.
-ANOTHER_RUNS, TRIED_BEFORE = "another window of its entry runs", "others are tried before it"
+ANOTHER_RUNS, TRIED_BEFORE = "another window of its entry goes first", "others are tried before it"
 #: Outcomes by which a limit ends a window: a begin that met one answers so again.
 LIMITS = {"abandoned", "dropped", "expired", "missed", "skipped"}
 #: The retry number of a key's window that is to run again.
@@ -128,7 +128,7 @@ class Window:
     retry: int = 0
     turn: int = 0
     publishes: int = 0
-    released: int = HELD
+    state: str = HELD
     taken: int = 0
     backfill: bool = False
     #: It was, until a claim came by it: as long as it is taken so, newer ones let it go first.
@@ -227,12 +227,12 @@ class Model:
     def _open(self, w: Window, beat: Any, expires: Any, deadline: Any) -> None:
         w.open, w.deadline, w.turn, w.publishes = True, deadline, 1, 1
         w.attempts = w.fence = w.retry = w.taken = 0
-        w.released, w.backfill, w.ordered, w.expires, w.owner, w.beat = HELD, False, False, expires, "-", beat
+        w.state, w.backfill, w.ordered, w.expires, w.owner, w.beat = HELD, False, False, expires, "-", beat
 
     def _limit(self, e: Entry, w: Window, a: Args) -> str | None:
         if w.attempts >= e.max_attempts:
             return "abandoned"
-        if w.attempts >= 1 and not e.recover and w.released == HELD:
+        if w.attempts >= 1 and not e.recover and w.state == HELD:
             return "dropped"
         if w.expires is not None and self.passed(w.expires):
             return "expired"
@@ -255,7 +255,7 @@ class Model:
         if w.open:  # its lease has passed; it has the window again unless somebody began since
             if self.rule("a lease is its last beginner's") and (w.owner, w.fence) != (a.owner, a.fence):
                 return None
-            if self.rule("who handed over is done") and w.released != HELD:
+            if self.rule("who handed over is done") and w.state != HELD:
                 return None
             return None if e.skips and self.may(ANOTHER_RUNS) else "run"
         return "run" if a.fence and not (a.tracked and self._passed_by(e, a)) else None
@@ -309,7 +309,7 @@ class Model:
             if w.kind == "run":
                 w.attempts, w.fence = 1, w.number
             else:
-                w.retry, w.released = w.number, TO_RETRY
+                w.retry, w.state = w.number, RETRY
 
     def confirm(self, e: Entry, w: Window, a: Args) -> Reply:
         """Say what became of the message of a window that was claimed or taken."""
@@ -335,6 +335,8 @@ class Model:
         else:
             wait = min(SECOND * doubled, a.publish_timeout)
         self._deadline(w, "a confirm keeps a deadline", self.after(wait))
+        if w.state == WAITS_TURN and not w.taken:
+            w.deadline = self.some_time()
         return ("confirmed",)
 
     def take(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
@@ -357,17 +359,22 @@ class Model:
             return ("closed", outcome)
         is_new = not w.fence and not w.backfill
         if not is_new and e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS):
-            return ("no", ANOTHER_RUNS)
+            self._wait(w)
+            return ("no", "waits")
         e.trying = e.trying or (is_new and w.taken == SENT)
         if is_new and w.taken == SENT and self.may(TRIED_BEFORE):
             w.deadline = self.some_time()
             return ("no", "put off")
         w.turn += self.rule("a take moves the turn")
         w.taken, w.beat, w.publishes = TAKEN, a.beat, w.publishes + 1
-        if w.released == TO_RUN_AGAIN:
-            w.released = RUN_AGAIN_DUE
+        if w.state == AGAIN:
+            w.state = AGAIN_DUE
         self._deadline(w, "a take gives a deadline", self.after(a.claim_lease))
         return ("taken", w.turn, w.retry, w.attempts)
+
+    def _wait(self, w: Window) -> None:
+        """It waits for its turn: whatever frees that makes it overdue."""
+        w.turn, w.taken, w.state, w.deadline = w.turn + 1, 0, WAITS_TURN, self.some_time()
 
     def some_time(self) -> Any:
         """A time that the model doesn't know."""
@@ -430,9 +437,12 @@ class Model:
         kind = self._look(e, w, a)
         if not w.open or kind in {"run", "done"} or (kind == "wait" and w.number != a.retry):
             return ("unchanged",)
-        if a.retry < w.retry or w.released == TO_RUN_AGAIN or (a.by_schedule and w.backfill):
+        if a.retry < w.retry or w.state == AGAIN or (a.by_schedule and w.backfill):
             return ("unchanged",)
-        w.turn, w.taken = w.turn + 1, 0 if w.publishes <= 1 else SENT
+        if w.state == WAITS_TURN and not w.taken:
+            return ("unchanged",)
+        in_line = w.state in {WAITS_TURN, AGAIN_DUE}
+        w.turn, w.taken = w.turn + 1, 0 if w.publishes <= 1 and not in_line else SENT
         at = self.after(a.length)
         at = self.later(at, w.until) if kind else at
         self._deadline(w, "receiving keeps a deadline", self.after(self.MARGIN, at))
@@ -447,7 +457,7 @@ class Model:
             return ("closed", w.number)
         if self.rule("begin refuses what is closed") and (kind == "done" or (a.by_schedule and is_open and w.backfill)):
             return ("closed", "")
-        began = is_open and not kind and w.owner == a.owner and w.released == HELD
+        began = is_open and not kind and w.owner == a.owner and w.state == HELD
         if (began or (kind == "run" and w.by == a.owner)) and self.rule("begin sent again answers its owner"):
             fence = w.fence if began else w.number
             self._mark(w, "run", a.owner, fence, self.after(a.lease))
@@ -467,24 +477,25 @@ class Model:
             e.fence = fence
             self._mark(w, "run", a.owner, fence, self.after(a.lease))
             return ("begun", fence, 1)
-        if w.released == TO_RUN_AGAIN and self.rule("begin waits to run again"):
+        if w.state == AGAIN and self.rule("begin waits to run again"):
             return ("busy", "waiting to run again")
         if a.retry < w.retry and self.rule("begin refuses older copies"):
             return ("busy", f"handed over to retry {w.retry}")
         outcome = self._limit(e, w, a) if self.rule("begin knows the limits") else None
         overlap = a.overlap if e.overlap == "-" else e.overlap
-        if not outcome and overlap != "allow" and self.may(ANOTHER_RUNS):
-            if w.fence or w.backfill:
-                w.turn, w.taken, w.deadline = w.turn + 1, 0, self.after(0)
-                return ("busy", ANOTHER_RUNS)
-            outcome = "skipped"
+        waits = not outcome and overlap != "allow" and self.may(ANOTHER_RUNS)
+        if waits and not (w.fence or w.backfill):
+            outcome, waits = "skipped", False
         if e.trying and not w.fence:
             self.somebody_consumes()
+        if waits:
+            self._wait(w)
+            return ("waits",)
         if outcome:
             self._close(e, w, a, outcome, a.owner)
             return ("closed", outcome)
         w.attempts, w.turn = w.attempts + 1, w.turn + self.rule("begin moves the turn")
-        w.fence, w.owner, w.retry, w.released, w.taken, w.publishes = fence, a.owner, a.retry, HELD, 0, 0
+        w.fence, w.owner, w.retry, w.state, w.taken, w.publishes = fence, a.owner, a.retry, HELD, 0, 0
         e.fence, e.skips = fence, e.skips or overlap != "allow"
         self._mark(w, "run", a.owner, fence, self.after(a.lease))
         self._deadline(w, "begin gives a deadline", self.after(a.lease + self.MARGIN))
@@ -506,7 +517,7 @@ class Model:
         verdict = self._holds(e, w, a)
         if verdict == "wait" and w.number == a.retry:
             return ("handed over",)
-        waits = w.open and not w.kind and (w.released, w.retry) == (TO_RETRY, a.retry)
+        waits = w.open and not w.kind and (w.state, w.retry) == (RETRY, a.retry)
         mine = self._is_owner(w.owner, a) and a.fence in {0, w.fence}
         if waits and mine and self.rule("handing over sent again answers its owner"):  # however late
             return ("handed over",)
@@ -515,7 +526,7 @@ class Model:
         hold_for = a.delay + self.MARGIN
         self._mark(w, "wait", a.owner, a.retry, self.after(hold_for if w.open else hold_for + a.retention))
         if w.open:
-            w.attempts, w.retry, w.released = max(w.attempts - 1, 0), a.retry, TO_RETRY
+            w.attempts, w.retry, w.state = max(w.attempts - 1, 0), a.retry, RETRY
             w.publishes, w.turn = 1, w.turn + 1
             at = self.after(a.delay + max(a.start_timeout, self.MARGIN))
             self._deadline(w, "handing over gives a deadline", at)
@@ -527,7 +538,7 @@ class Model:
         if kind == "done":
             return ("finished",) if w.by == a.owner else ("stale",)
         verdict = self._holds(e, w, a)
-        given_back = w.released in {TO_RUN_AGAIN, RUN_AGAIN_DUE} and self._is_owner(w.owner, a)
+        given_back = w.state in {AGAIN, AGAIN_DUE} and self._is_owner(w.owner, a)
         if not verdict and w.open and not kind and given_back:
             return ("again",)
         if verdict == "wait" and w.number == NO_RETRY:
@@ -543,7 +554,7 @@ class Model:
         again = e.again if a.outcome == "failed" and e.again is not None else a.again
         if again and w.attempts < e.max_attempts:
             w.kind = ""
-            w.released, w.retry, w.publishes, w.turn = TO_RUN_AGAIN, 0, 0, w.turn + 1
+            w.state, w.retry, w.publishes, w.turn = AGAIN, 0, 0, w.turn + 1
             self._deadline(w, "to run again gives a deadline", self.after(again))
             return ("again",)
         self._close(e, w, a, a.outcome, a.owner)
@@ -566,7 +577,7 @@ class Model:
             return ("sooner",)
         if a.by_result and (w.fence or w.backfill):
             return ("unchanged",)
-        idle = not kind and (not w.fence or w.released == TO_RETRY or a.outcome == "revoked")
+        idle = not kind and (not w.fence or w.state == RETRY or a.outcome == "revoked")
         idle = idle or kind == "wait" or not self.rule("close leaves alone what runs")
         if idle and w.retry == a.retry:
             self._close(e, w, a, a.outcome, a.owner)

@@ -33,8 +33,7 @@ __all__ = ("Connection", "Server", "verbs_of")
 _END = "simulation: the end of a request"
 _SHA = re.compile(rb"EVALSHA\r\n\$40\r\n([0-9a-f]{40})\r\n")
 _WAIT = re.compile(rb"\*3\r\n\$4\r\nWAIT\r\n\$\d+\r\n(\d+)\r\n\$\d+\r\n\d+\r\n$")
-#: By what an account says of who released it.
-_WAITS = {b"4": "waits for its turn", b"5": "waits for a place"}
+_WAITS = {b"waits_turn": "waits for its turn", b"waits_slot": "waits for a slot"}
 _NAMES = {verb.sha.encode(): verb.name for verb in vars(scripts).values() if isinstance(verb, scripts.Verb)}
 
 
@@ -113,11 +112,11 @@ class Server:
         if kind in ("run", "wait"):
             return "running" if kind == "run" else "waiting"
         words = (account or b"").split()
-        if words and words[8] in _WAITS:
-            return _WAITS[words[8]]
+        if words and words[9] in _WAITS:
+            return _WAITS[words[9]]
         if not words or words[1] == b"0":
-            return "published" if words and words[9] == b"2" else "claimed"
-        return {b"0": "died"}.get(words[8], "waiting")
+            return "published" if words and words[8] == b"2" else "claimed"
+        return {b"held": "died"}.get(words[9], "waiting")
 
     def snapshot(self) -> list[tuple[bytes, int, bytes]]:
         """All keys as they are now, each with when it expires (server ms, 0: never)."""

@@ -7,8 +7,8 @@ that decides, both are tried, and so is what the model leaves open (``Model.may`
 explains it. What is known of each entry is therefore a set of states, mostly one.
 
 Of definitions the model knows little: that an entry's cursor never goes back, and which one is in force. Verbs that it
-doesn't know are counted, and change nothing. Nor does it know windows that wait, for others of their entry or for a
-place, or failures that pause an entry: from there on the calls on that entry are only counted.
+doesn't know are counted, and change nothing. Nor does it know buffers, limits, or failures that pause an entry: from
+there on the calls on that entry are only counted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ Time = tuple[float, float]
 #: The windows of an entry that a history has come by; more than these are looked at for what can be forgotten.
 _MANY = 64
 _MOST_STATES = 256
+_OF_LIMITS = {"acquire_slot", "renew_slot", "release_slot", "free_slots"}
 #: Verbs that change no window, but for what is said of it.
-_OF_NO_WINDOW = {"heartbeat", "note", "marks", "spent", "enter", "stay", "leave", "tell", "told"}
+_OF_NO_WINDOW = {"heartbeat", "note", "marks", "spent", "tell", "told", *_OF_LIMITS}
 _KEYS_OF_OTHERS = {"key_claim", "key_confirm"}
-_BEYOND = "calls on entries whose windows wait, or whose failures pause them"
+_BEYOND = "calls on entries with a buffer or a limit, or whose failures pause them"
 
 
 class Server(Model):
@@ -287,11 +288,11 @@ _DEFAULTS = {"missed": (), "now_only": False}
 
 
 def _is_beyond(line: Line) -> bool:
-    """Whether a line is of windows that wait, or of an entry whose failures pause it."""
-    args, reply = line["args"], line["reply"]
+    """Whether a line is of an entry with a buffer, of a limit, or of an entry whose failures pause it."""
+    args = line["args"]
     buffers = str(args.get("overlap") or "").startswith("buffer")
-    waits = line["verb"] in {"park", "call"} or (isinstance(reply, list) and reply[:1] == ["buffered"])
-    return buffers or waits or bool(args.get("no_place")) or bool(args.get("pause_after_failures"))
+    slots = line["verb"] == "make_due" or bool(args.get("no_slot"))
+    return buffers or slots or bool(args.get("pause_after_failures"))
 
 
 def _key(state: tuple[Entry, dict[str, tuple[Any, ...]]]) -> Any:
@@ -325,9 +326,6 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
             _, fence, attempt, *_ = reply.split(" ")
             return "begun", int(fence), int(attempt)
         return (reply,)
-    # Last of some replies: the window whose turn it is now. Nobody's is, where none waits.
-    if verb in {"begin", "close", "finish"} and len(reply) == 3 and reply[2] == "":
-        reply = reply[:2]
     match verb, reply[0]:
         case "claim" | "backfill", "claimed":
             return "claimed", int(reply[1])
@@ -336,7 +334,9 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
         case "take", "taken":
             return "taken", int(reply[1]), int(reply[2]), int(reply[3])
         case "finish", "again":
-            return ("again", *reply[2:])
+            return ("again",)
+        case "begin", "waits":
+            return ("waits",)
         case "load", "loaded":
             return "loaded", reply[1], reply[3]
         case "begin" | "claim" | "load", "elsewhen" | "superseded" | "who":
