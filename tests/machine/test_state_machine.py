@@ -191,7 +191,7 @@ class Machine(NoticeRules, WorkerRules):
 
 
 class WaitingMachine(WaitingRules, Machine):
-    """The same, and windows wait for each other, for a place of a limit, or for both."""
+    """The same, and windows wait for each other, for a slot of a limit, or for both."""
 
     made_of = WaitingWorld
 
@@ -203,7 +203,7 @@ class WaitingMachine(WaitingRules, Machine):
     )
     def set_up(self, of_task, most, **run):
         self.world.of_task, self.most = of_task, most
-        self.errands, self.line, self.last_serial = [], {}, {}
+        self.errands, self.last_serial = [], {}
         super().set_up(**run)
 
     def end_well(self):
