@@ -37,7 +37,7 @@ local function see_consumed(window)
   return function()
     write_trying(start, math.min(more + (window.publishes > 1 and 2 or 1), MOST_TRIED), last)
     if readable and first and first.fence == 0 and deadline > overdue_again(first) then
-      redis.call('ZADD', OPEN, overdue_again(first), member_of(start))
+      redis.call('ZADD', OPEN, 'XX', overdue_again(first), member_of(start))
     end
   end
 end

@@ -68,7 +68,7 @@ local function write_window(window, deadline, ...)
 end
 
 local function set_deadline(at)
-  redis.call('ZADD', OPEN, at, MEMBER)
+  redis.call('ZADD', OPEN, 'XX', at, MEMBER)
 end
 
 local function member_of(start)
