@@ -335,8 +335,6 @@ class Model:
         else:
             wait = min(SECOND * doubled, a.publish_timeout)
         self._deadline(w, "a confirm keeps a deadline", self.after(wait))
-        if w.state == WAITS_TURN and not w.taken:
-            w.deadline = self.some_time()
         return ("confirmed",)
 
     def take(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
@@ -346,6 +344,8 @@ class Model:
             return ("closed", w.number) if kind == "done" and w.by == a.beat else ("no", "closed")
         if e.fingerprint != a.fingerprint:
             return ("no", "superseded")
+        if w.state == WAITS_TURN and not w.taken:  # whoever freed the turn has made it overdue, or not yet
+            w.deadline = self.some_time()
         if not self.passed(w.deadline) and self.rule("a take waits for the deadline"):
             repeats = w.taken == TAKEN and w.beat == a.beat and not kind
             if repeats and self.rule("a take sent again answers its beat"):
@@ -373,8 +373,8 @@ class Model:
         return ("taken", w.turn, w.retry, w.attempts)
 
     def _wait(self, w: Window) -> None:
-        """It waits for its turn: whatever frees that makes it overdue."""
-        w.turn, w.taken, w.state, w.deadline = w.turn + 1, 0, WAITS_TURN, self.some_time()
+        """It waits for its turn: whatever frees that makes it overdue, see ``take``."""
+        w.turn, w.taken, w.state = w.turn + 1, 0, WAITS_TURN
 
     def some_time(self) -> Any:
         """A time that the model doesn't know."""
