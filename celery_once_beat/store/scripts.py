@@ -1,11 +1,8 @@
 """Each verb: its keys and arguments by name, whether its write waits for replicas, and how its reply is read.
 
 From this and from ``lua/`` the script is made that a server gets. A verb's file says in its header what it does and
-answers. It uses its keys and arguments by name, in capitals, and the pieces of ``lua/pieces/``. A piece is a top-level
-``local``, a function or values, with the statements up to the next one. So is a top-level function of a verb's file.
-
-Each call of a script makes anew all functions that it comes by. So a piece stands right before the first statement that
-uses it, and within the branch of an ``if`` where only that branch does: a branch that isn't taken costs nothing.
+answers, and which files of ``lua/pieces/`` it includes; a piece may include others. Each stands in the script once, in
+front of what names it. Keys, arguments and the constants below are known everywhere by their names, in capitals.
 """
 
 from __future__ import annotations
@@ -106,23 +103,21 @@ class Verb(Generic[T]):
     @_kept
     def script(self) -> str:
         """The script that the server gets."""
-        pieces, body = {**_PIECES, **self._given}, []
-        code = _code((files(__package__) / "lua" / f"{self.name}.lua").read_text())
-        for statement in _statements(code):
-            if function := re.match(r"local function (\w+)", statement):
-                pieces[function[1]] = statement
-            else:
-                body.append(statement)
-        return _with_pieces("\n".join(body), pieces)
+        included: dict[str, str] = {}
+        _include(self.name, included)
+        code = "\n".join(included.values())
+        used = set(re.findall(r"\b[A-Z_]+\b", code))
+        constants = [f"local {name} = {value}" for name, value in _CONSTANTS.items() if name in used]
+        return "\n".join([*self._declared, *constants, code])
 
     @property
-    def _given(self) -> dict[str, str]:
-        """The keys and arguments, as pieces."""
+    def _declared(self) -> list[str]:
+        """The keys and arguments, by name."""
         given = {name: f"KEYS[{place}]" for place, name in enumerate(self._key_names, 1)}
         given |= {name: kind.read % f"ARGV[{place}]" for place, (name, kind) in enumerate(self.arguments.items(), 1)}
         if self.more_keys:
             given[self.more_keys] = f"{{select({len(self._key_names) + 1}, unpack(KEYS))}}"
-        return {name.upper(): f"local {name.upper()} = {value}" for name, value in given.items()}
+        return [f"local {name.upper()} = {value}" for name, value in given.items()]
 
     @_kept
     def sha(self) -> str:
@@ -177,63 +172,31 @@ def _packed(value: Any, write: Callable[[Any], object]) -> str:
     return pack_word("" if value is None else write(value))
 
 
-def _code(text: str) -> str:
-    """Lua without its comments and empty lines."""
+def _table(names: Iterable[str]) -> str:
+    return f"{{{', '.join(f'{name} = true' for name in sorted(names))}}}"
+
+
+_CONSTANTS = {
+    "VERSION": f"'{VERSION}'",
+    "BOUNDS": f"{{{', '.join(map(str, BOUNDS))}}}",
+    "FIRST_ALERT": str(FIRST_ALERT),
+    "MOST_WAITING": str(MOST_WAITING),
+    "STATES": _table(STATES),
+    "FAILED_AS": _table(FAILED_AS),
+    "LIMITS": _table(LIMITS),
+}
+_LUA = files(__package__) / "lua"
+
+
+def _include(file: str, included: dict[str, str]) -> None:
+    """Add a file of ``lua/`` to ``included``, behind the pieces that it names."""
+    text = (_LUA / f"{file}.lua").read_text()
+    for names in re.findall(r"^-- include: (.*)$", text, re.MULTILINE):
+        for piece in names.split(", "):
+            if f"pieces/{piece}" not in included:
+                _include(f"pieces/{piece}", included)
     lines = (re.sub(r"\s*--.*", "", line) for line in text.splitlines())
-    return "\n".join(line for line in lines if line)
-
-
-def _statements(block: str) -> list[str]:
-    """Split a block, which is indented as its first line is."""
-    indent = " " * (len(block) - len(block.lstrip(" ")))
-    return re.split(rf"\n(?={indent}(?! |else\b|elseif\b|end\b|[)}}]))", block)
-
-
-def _read_pieces() -> dict[str, str]:
-    """Return the pieces by the names that they declare."""
-    pieces = {
-        "VERSION": f"local VERSION = '{VERSION}'",
-        "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
-        "FIRST_ALERT": f"local FIRST_ALERT = {FIRST_ALERT}",
-        "MOST_WAITING": f"local MOST_WAITING = {MOST_WAITING}",
-        "STATES": f"local STATES = {{{', '.join(f'{state} = true' for state in STATES)}}}",
-        "FAILED_AS": f"local FAILED_AS = {{{', '.join(f'{outcome} = true' for outcome in sorted(FAILED_AS))}}}",
-        "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
-    }
-    for file in (files(__package__) / "lua" / "pieces").iterdir():
-        for piece in re.split(r"\n(?=local )", _code(file.read_text())):
-            declared = re.match(r"local (?:function )?([\w, ]+)", piece)
-            assert declared, f"{file.name}: {piece:.40}"
-            pieces.update(dict.fromkeys(re.findall(r"\w+", declared[1]), piece))
-    return pieces
-
-
-_PIECES = _read_pieces()
-
-#: A branch of an ``if``: the line above it, and its lines.
-_BRANCH = re.compile(r"^(( *)(?:(?:if|elseif) .*then|else)\n)((?:\2 .*\n?)+)", re.MULTILINE)
-
-
-def _with_pieces(block: str, pieces: Mapping[str, str], above: Iterable[str] = ()) -> str:
-    """Return the block with the pieces that it uses, except those that stand ``above`` it."""
-    known = set(above)
-    placed: list[str] = []
-
-    def place(text: str) -> None:
-        for statement in _statements(text):
-            outside = re.sub(r"'[^']*'", "", _BRANCH.sub(r"\1", statement))
-            for name in re.findall(r"(?<![.\w])[A-Za-z]\w*", outside):
-                piece = pieces.get(name)
-                if piece is not None and piece not in known:
-                    known.add(piece)
-                    place(piece)
-            placed.append(_BRANCH.sub(lambda branch: branch[1] + _branch(branch[3]), statement))
-
-    def _branch(lines: str) -> str:
-        return _with_pieces(lines.removesuffix("\n"), pieces, known) + "\n"
-
-    place(block)
-    return "\n".join(placed)
+    included[file] = "\n".join(line for line in lines if line)
 
 
 # -- the verbs ------------------------------------------------------------------------------------------------------

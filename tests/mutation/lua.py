@@ -265,8 +265,7 @@ def _scripts() -> dict[str, str]:
 
 def _read_from(folder: Path) -> None:
     """Make all scripts anew."""
-    scripts.files = lambda _: folder  # type: ignore[assignment]
-    scripts._PIECES = scripts._read_pieces()
+    scripts._LUA = folder / "lua"
     for verb in _verbs():
         for name in ("script", "sha", "_evalsha"):
             vars(verb).pop(name, None)

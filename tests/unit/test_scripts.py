@@ -25,6 +25,16 @@ def names(text: str) -> set[str]:
     return set(re.findall(r"\w+", re.sub(r"'[^']*'", "", text)))
 
 
+def reached(script: str) -> str:
+    """Return what a script may carry out: what stands outside of functions, and those that are called from there."""
+    function = re.compile(r"^local function (\w+).*?^end$", re.MULTILINE | re.DOTALL)
+    functions = {found[1]: found[0] for found in function.finditer(script)}
+    code = function.sub("", script)
+    while called := functions.keys() & names(code):
+        code += "".join("\n" + functions.pop(name) for name in sorted(called))
+    return code
+
+
 @pytest.mark.parametrize("name", VERBS)
 def test_each_name_is_declared_and_used(name: str) -> None:
     """A key or argument that the Lua doesn't use, or uses and isn't given, is a mistake."""
@@ -32,7 +42,7 @@ def test_each_name_is_declared_and_used(name: str) -> None:
     given = [*verb.keys.split(), *verb.arguments, *filter(None, [verb.more_keys])]
     declared = {given_name.upper() for given_name in given}
     assert len(given) == len(declared)
-    code = "\n".join(line for line in verb.script.splitlines() if not re.search(r"\b(KEYS|ARGV)\b", line))
+    code = "\n".join(line for line in reached(verb.script).splitlines() if not re.search(r"\b(KEYS|ARGV)\b", line))
     assert declared <= names(code)
     constants = {made for line in re.findall(r"^local ([A-Z][A-Z_, ]+) =", code, re.MULTILINE) for made in names(line)}
     assert {found for found in names(code) if found.isupper()} <= declared | constants
@@ -42,8 +52,12 @@ def test_each_name_is_declared_and_used(name: str) -> None:
 def test_each_file_is_a_verbs_and_each_piece_is_used() -> None:
     """What no verb needs is deleted."""
     assert {path.stem for path in LUA.glob("*.lua")} == {verb.name for verb in VERBS.values()}
-    used = "\n".join(verb.script for verb in VERBS.values())
-    assert not [name for name, piece in scripts._PIECES.items() if piece.splitlines()[0] not in used]
+    included: dict[str, str] = {}
+    for verb in VERBS.values():
+        scripts._include(verb.name, included)
+    assert {path.stem for path in LUA.glob("pieces/*.lua")} == {name[7:] for name in included if name[:7] == "pieces/"}
+    functions = re.findall(r"^local function (\w+)", code := "\n".join(included.values()), re.MULTILINE)
+    assert not [name for name in functions if len(re.findall(rf"\b{name}\b", code)) < 2]
 
 
 @pytest.mark.parametrize("given", [{}, {"paused": True, "until": 5}, {"until": 5}])
@@ -55,11 +69,11 @@ def test_arguments_are_given_by_name(given: dict[str, Any]) -> None:
 
 def test_lua_and_python_know_the_same_outcomes() -> None:
     """Each outcome is recorded by a script, and each that a script records is one that people are shown."""
-    lua = "\n".join(scripts._code(path.read_text()) for path in LUA.rglob("*.lua"))
+    lua = "\n".join(re.sub(r"\s*--.*", "", path.read_text()) for path in LUA.rglob("*.lua"))
     assert set(COUNTED) <= set(re.findall(r"'(?:c:)?([a-z]+)'", lua))
     recorded = r"(?:close_window\([^\n]*, |\boutcome = |\bOUTCOME [=~]= |end_as == |c:)'?([a-z]+)'"
     assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED)
-    limits = scripts._PIECES["limit_reached"] + scripts._PIECES["too_late"]
+    limits = (LUA / "pieces" / "end_rules.lua").read_text()
     assert set(re.findall(r"return '([a-z]+)'", limits)) | {"skipped"} == LIMITS
 
 
@@ -83,34 +97,28 @@ def test_the_store_has_one_door() -> None:
     assert not [str(path) for path in others if re.search(inside, path.read_text())]
 
 
-def test_a_branch_that_is_not_taken_makes_no_functions() -> None:
-    """A piece stands right before what uses it, in the branch of an if where only that branch does."""
-    pieces = {
-        "A": "local A, B = 1, 2",
-        "rare": "local function rare()\n  if A > B then\n    return deep()\n  end\n  return A\nend",
-        "deep": "local function deep()\n  return 'A'\nend",
-        "often": "local function often()\n  return B\nend",
-    }
-    pieces["B"] = pieces["A"]
-    body = "local x = 1\nif x then\n  return rare()\nelseif often() then\n  return {'rare'}\nend\nreturn often()"
-    rare, deep = pieces["rare"].splitlines(), pieces["deep"].splitlines()
-    assert scripts._with_pieces(body, pieces).splitlines() == [
-        "local x = 1",
-        pieces["A"],
-        *pieces["often"].splitlines(),
-        "if x then",
-        *[*rare[:2], *deep, *rare[2:]],
-        "  return rare()",
-        "elseif often() then",
-        "  return {'rare'}",
-        "end",
-        "return often()",
-    ]
-
-
 @pytest.mark.parametrize("name", VERBS)
-@pytest.mark.parametrize("shared", ["entry", "NOW"])
-def test_what_pieces_share_is_read_before_they_stand(name: str, shared: str) -> None:
-    """A verb whose pieces use the entry or the time reads it first."""
-    first = next((line for line in VERBS[name].script.splitlines() if re.search(rf"\b{shared}\b(?!')", line)), None)
-    assert first is None or re.match(rf"local {shared}\b", first)
+def test_a_piece_stands_once_before_what_names_it(name: str) -> None:
+    """Lua would take a local that is declared later for a global, and one that is declared again for another one."""
+    lines = [re.sub(r"'[^']*'", "", line) for line in VERBS[name].script.splitlines()]
+    declared: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        for made in re.findall(r"^local (?:function (\w+)|([A-Z][A-Z_, ]+))", line):
+            for each in names(" ".join(made)):
+                assert each not in declared, f"{each} is declared twice"
+                declared[each] = number
+    for number, line in enumerate(lines):
+        assert not [each for each in names(line) if declared.get(each, -1) > number], line
+
+
+@pytest.mark.parametrize("path", sorted(LUA.rglob("*.lua")), ids=lambda path: path.stem)
+def test_a_file_includes_what_it_uses(path: Path) -> None:
+    """What no line uses isn't included."""
+    text = path.read_text()
+    code = re.sub(r"--.*", "", text)
+    for piece in (each for line in re.findall(r"^-- include: (.*)$", text, re.MULTILINE) for each in line.split(", ")):
+        declared = re.findall(
+            r"^local (?:function )?([\w, ]+)", (LUA / "pieces" / f"{piece}.lua").read_text(), re.MULTILINE
+        )
+        names_of = {each for made in declared for each in re.findall(r"\w+", made)}
+        assert names_of & names(code) or piece in {"now", "values"}, f"{path.name} includes {piece}"

@@ -8,8 +8,9 @@
 --         {'busy', 'running'}   it runs, and is left alone
 --         {'unchanged'}         it owes no outcome
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: ends, entry, run, window
+
+entry = read_entry()
 local kind, owner = settle()
 if not is_open() then
   if kind ~= 'done' or owner ~= OWNER then

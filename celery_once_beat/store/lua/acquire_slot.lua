@@ -6,11 +6,12 @@
 --                        makes the slot its own
 --         {'full'}       there is none: begin lets the window wait, and a beat calls it
 
+-- include: limit, now, values
+
 -- How long (ms) beats go by the number of a worker that found no slot. By a higher one of their own they would call the same
 -- windows at each sweep, and that worker would let them wait again.
 local FEWEST_FOR = 60000
 
-local NOW, TIME = server_time()
 forget_dead()
 redis.call('DEL', CALLED)
 local slot, owner = slot_of(WINDOW)

@@ -6,8 +6,9 @@
 --         {'open'}       it still owes its outcome, or runs; nothing changes
 --         {'unknown'}    no such entry
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: ends, entry, window
+
+entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end

@@ -22,14 +22,15 @@
 --                               that are passed over now
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
-local NOW = server_time()
+-- include: end_rules, ends, entry, line, notices, run, unconsumed, window, workers
+
 if NOW_ONLY then -- only then is the window's span read
   if elsewhen() then
     return {'elsewhen', int(NOW)}
   end
 end
 
-local entry = read_entry()
+entry = read_entry()
 check_entry()
 if entry.tells then
   check_tells()

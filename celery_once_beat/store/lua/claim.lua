@@ -10,8 +10,9 @@
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: ends, entry, notices, run, window
+
+entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end

@@ -12,8 +12,9 @@
 --                         another worker
 -- An unknown task of an untracked window is noted for people, and the answer is 'unchanged': nobody publishes it again.
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: ends, entry, window
+
+entry = read_entry()
 local kind, owner = settle()
 if not is_open() then
   if OUTCOME == 'unknown' and not kind and entry.cursor then

@@ -11,10 +11,11 @@
 --                         that it is published again; near, if it has to be published again; or the claim is renewed
 --         {'unchanged'}   it was begun, taken or closed since
 
+-- include: ends, entry, window
+
 local NOT_YET = 3
 
-local NOW = server_time()
-local entry = read_entry()
+entry = read_entry()
 local kind, owner, outcome = settle()
 local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
 local closer = '/' .. int(TURN) -- ends the owner in the marker: a repetition knows its own, since turns differ

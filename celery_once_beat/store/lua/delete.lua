@@ -7,7 +7,8 @@
 --         {'unknown'}                      there is none
 --         {'conflict', field, value...}    what there is instead
 
-local NOW, TIME = server_time()
+-- include: definition, entry
+
 local before = read_definition()
 local made, made_at = made_before()
 if made then

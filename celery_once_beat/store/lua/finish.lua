@@ -11,8 +11,9 @@
 --         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: ends, entry, failures, hold, line, run, window
+
+entry = read_entry()
 local kind, owner, number = settle()
 local open = is_open()
 if kind == 'done' then

@@ -4,10 +4,11 @@
 -- returns {waiting, window...}   how many windows wait; those to call: make_due says whether they still wait. None while
 --                                windows that were called are yet to come
 
+-- include: limit, values
+
 -- How long (ms) nobody else is called, unless one comes before.
 local COMES_WITHIN = 2000
 
-local NOW = server_time()
 forget_dead()
 local waiting = redis.call('ZCARD', WAITING)
 local free = math.min(MOST, whole(redis.call('GET', FEWEST) or '') or MOST) - redis.call('ZCARD', SLOTS)

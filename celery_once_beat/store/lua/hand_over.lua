@@ -4,8 +4,9 @@
 -- returns {'handed over'}   it waits for the message with that retry number, and is overdue START_TIMEOUT after its DELAY
 --         {'stale'}         another began since, it was handed over to another retry, or it has its outcome
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: entry, hold, run, window
+
+entry = read_entry()
 local kind, owner, number = run_state()
 local verdict = hold(kind, owner)
 if verdict == 'wait' and number == RETRY then

@@ -6,7 +6,8 @@
 -- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
 --                                                 it lives and was not known, else 0; then each beat alive
 
-local NOW, TIME = server_time()
+-- include: now, values
+
 local now, gone = int(NOW), int(NOW - BEAT_TTL)
 local added = 0
 

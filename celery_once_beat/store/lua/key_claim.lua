@@ -8,7 +8,8 @@
 -- The claim key says <claimant> for no longer than a publish may take, then sent:<claimant>. The run key is begin's: a message
 -- may have begun whose publisher died before the confirm.
 
-local NOW = server_time()
+-- include: now, run, values
+
 if NOW_ONLY and elsewhen() then
   return {'elsewhen', int(NOW)}
 end

@@ -28,7 +28,8 @@
 --                                 time
 --         {'who', beat...}   see loaders.lua
 
-local NOW, TIME = server_time()
+-- include: definition, entries, entry, loaders
+
 local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'untracked', 'row')
 local cursor, since = fields[2], instant_field('since', fields[6])
 

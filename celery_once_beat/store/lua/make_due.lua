@@ -4,8 +4,9 @@
 --         {'over'}        it owes no outcome any more
 --         {'unchanged'}   it doesn't wait for a slot (yet), or its message is out
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: entry, window
+
+entry = read_entry()
 if not is_open() then
   return {'over'}
 end

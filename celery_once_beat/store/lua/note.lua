@@ -4,10 +4,11 @@
 --
 -- returns {'noted'}   also if this call was sent before
 
+-- include: now, values
+
 local MOST = 2000000
 local LASTS = 90 * DAY
 
-local NOW = server_time()
 local known = redis.call('ZRANGEBYSCORE', ORDERS, '-inf', '+inf', 'WITHSCORES')
 redis.call('PEXPIRE', ORDERS, LASTS) -- needs no memory, for a full server: people pause entries there, too
 local bytes = #WORDS

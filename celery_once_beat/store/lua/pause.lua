@@ -9,7 +9,8 @@
 --         {'paused'}    the same, of an entry that wasn't set at run time
 --         {'unknown'}   there is no such entry
 
-local NOW, TIME = server_time()
+-- include: definition, entry
+
 local cursor, before = read_fields()[2], read_definition()
 local set = before and not before.deleted
 if ONLY_STILL and redis.call('HGET', ENTRY, 'paused') ~= '1' then

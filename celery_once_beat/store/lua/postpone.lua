@@ -10,10 +10,11 @@
 --         {'no'}          it isn't overdue, or is another's
 --         {'who', beat...}   see loaders.lua
 
+-- include: ends, entry, line, loaders, window
+
 local LOOKS = 15000 -- ms within which each living beat looks: once_beat_recovery_interval is at most 5 s
 
-local NOW = server_time()
-local entry = read_entry()
+entry = read_entry()
 local kind, owner, outcome = settle()
 local deadline = tonumber(redis.call('ZSCORE', OPEN, MEMBER))
 if not deadline and kind == 'done' and owner == BEAT and outcome == 'dropped' then

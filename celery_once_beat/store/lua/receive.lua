@@ -5,8 +5,9 @@
 --         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed, and perhaps ordered
 --                         since: this copy would be refused
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: entry, line, run, window
+
+entry = read_entry()
 local kind, _, number = run_state()
 if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and number ~= RETRY then
   return {'unchanged'}

@@ -3,6 +3,8 @@
 --
 -- returns {'released'}
 
+-- include: limit
+
 local slot, owner = slot_of(WINDOW)
 if slot and (owner == OWNER or string.sub(owner, 1, #OWNER + 1) == OWNER .. ':') then
   redis.call('ZREM', SLOTS, slot)

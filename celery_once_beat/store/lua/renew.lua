@@ -3,10 +3,11 @@
 -- returns {'renewed'}   also where its lease had run out and nobody began since
 --         {'stale'}     another began since, it was handed over, or it has its outcome
 
-local NOW = server_time()
+-- include: entry, hold, run
+
 local kind, owner = run_state()
 -- While the lease lasts the run key says it all. Else the account says whether another began since.
-local entry = kind == 'run' and read_fields() or read_entry()
+entry = kind == 'run' and read_fields() or read_entry()
 if hold(kind, owner) ~= 'run' then
   return {'stale'}
 end

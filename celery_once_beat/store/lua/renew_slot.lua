@@ -3,7 +3,8 @@
 --
 -- returns {'kept'}   {'lost'} (its lease was over, and others needed the room; another execution has it; or it released it)
 
-local NOW = server_time()
+-- include: limit, now
+
 local slot, owner = slot_of(WINDOW)
 if not slot or owner ~= OWNER and not TAKES_OVER then
   return {'lost'}

@@ -10,6 +10,8 @@
 --         {'moved'}           it counts from another cursor by now: load it again
 --         {'unknown'}         there is no such entry
 
+-- include: entry
+
 local fields = read_fields('since', 'spent')
 if not fields[2] then
   return {'unknown'}

@@ -8,8 +8,9 @@
 --         {'no', 'waits'}         it waits for its turn; it is called then
 --         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
-local NOW = server_time()
-local entry = read_entry()
+-- include: end_rules, ends, entry, line, unconsumed, window
+
+entry = read_entry()
 local kind, owner, number = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
 if not deadline then

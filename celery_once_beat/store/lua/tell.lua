@@ -14,10 +14,11 @@
 --         {'no'}         it isn't due, another beat says it, or there is nothing to say any more
 --         {'forgotten'}  no beat has had the entry for an hour, or its ends aren't to be told any more: nobody says it
 
+-- include: ends, entry, line, notices, window
+
 local FORGOTTEN_AFTER = 3600000
 
-local NOW = server_time()
-local entry = read_entry()
+entry = read_entry()
 settle()
 local notice, teller = MEMBER .. '!' .. KIND, 'n:' .. START .. '!' .. KIND
 local at = redis.call('ZSCORE', OPEN, notice)

@@ -5,6 +5,8 @@
 -- returns {'told'}   it is said, and removed
 --         {'no'}     what this beat took was another end of the window, before the one that is to be said
 
+-- include: entry
+
 local fields = read_fields('n:' .. START .. '!' .. KIND)
 if not fields[3] then
   return {'told'}

@@ -6,7 +6,8 @@
 --         {'unknown'}   there is no such entry
 --         {'who', beat...}   see loaders.lua
 
-local NOW = server_time()
+-- include: entries, entry, loaders
+
 local fields = read_fields('fingerprint', 'loaders')
 if not fields[2] then
   return {'unknown'}

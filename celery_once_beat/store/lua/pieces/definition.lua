@@ -20,6 +20,8 @@
 -- grow. They are the server's time, ms, or one more than the last: so they grow on where that was lost. GONE holds deleted
 -- names for GONE_TTL; a beat that didn't look for so long reads all names.
 
+-- include: entry
+
 local DELETED_TTL = 30 * DAY
 local GONE_TTL = 3600000
 local MOST_CHANGES = 50

@@ -1,5 +1,7 @@
 -- The rules of an entry that end windows.
 
+-- include: entry
+
 -- The outcome of an open window that nobody runs, if a limit ends it; else nil.
 local function limit_reached(window)
   if window.attempts >= most_attempts() then

@@ -1,5 +1,7 @@
 -- The end of a window: counters, history.
 
+-- include: entry, line, notices, run, times, window
+
 -- Make room for one more record. This fails where the key holds no list, so it is the first write of a script: one that
 -- stops halfway would count twice.
 local function make_room()

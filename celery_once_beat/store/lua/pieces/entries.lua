@@ -4,6 +4,8 @@
 --
 -- Display only: pcall, since a foreign key in its place must stop no beat.
 
+-- include: values
+
 -- The name is the end of ENTRY, '{7}:entry:<name>', and ENTRIES is '{7}:entries'.
 local function name_of_entry()
   return string.sub(ENTRY, #ENTRIES)

@@ -33,6 +33,11 @@
 -- where a key holds what this package didn't write. Nothing has been changed then. A verb of a window keeps what it read
 -- as `entry`, and the server's time as NOW: the pieces use both.
 
+-- include: now, values
+
+-- The entry of this verb, as it was read.
+local entry
+
 -- The hash's v and cursor, then the fields that are asked for: in one command, since each costs more than its fields.
 local function read_fields(...)
   local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', ...)

@@ -2,6 +2,9 @@
 -- It lives as long as the entry.
 --
 -- Display only: pcall, since a foreign key in its place must stop no end.
+
+-- include: entry
+
 local MOST_FAILURES = 10
 
 local function remember_failure()

@@ -9,6 +9,8 @@
 -- finds the slots that are free, and makes as many windows overdue as have waited longest. No slot is kept for them: a window
 -- that comes first takes it, and who finds none waits again.
 
+-- include: now, values
+
 -- The dead lose their slots. Needs no memory, for a full server.
 local function forget_dead()
   redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)

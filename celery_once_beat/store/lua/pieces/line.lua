@@ -3,6 +3,8 @@
 -- A window whose turn it isn't waits: its state says so, its deadline is far, and none of its messages is out. Whatever
 -- frees the turn makes the first in line overdue (call_next); a beat's next sweep publishes it. It is in line until it begins.
 
+-- include: end_rules, entry, window
+
 -- How long (ms) a window that died keeps others of its entry from beginning. By then a beat has taken it.
 local PATIENCE = 60000
 -- A window that waits is overdue after this time (ms) even if nobody calls it: the store lost a key.

@@ -4,6 +4,8 @@
 -- The caller says which beats it knows to be alive (LIVING) or gone (GONE), as of ASKED_AT (nil: now). If a script has to
 -- know that of others, it answers {'who', beat...} and changes nothing.
 
+-- include: now
+
 local MOST_LOADERS = 16
 
 local function set_of(words)

@@ -13,6 +13,9 @@
 --                      that doesn't remove a later notice
 --
 -- At most MOST_ENDS are kept to be told: where nobody tells anything, further ends aren't.
+
+-- include: entry, window
+
 local MOST_ENDS = 2000
 -- So many windows that failed in a row are named.
 local MOST_NAMED = 10

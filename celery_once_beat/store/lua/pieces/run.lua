@@ -1,5 +1,7 @@
 -- The run key of a window: run:<owner>:<fence>, wait:<retry>:<owner> or done:<outcome>:<owner>.
 
+-- include: values
+
 -- The retry number of a key's window that is to run again. No message has it.
 local NO_RETRY = 999999999999999
 
@@ -41,29 +43,4 @@ end
 -- A caller that doesn't know the fence ('0') is a delivery, and the holder may be an execution of it.
 local function is_owner(holder)
   return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
-end
-
--- Whether OWNER still has the window, from what run_state() said: 'run', 'wait' if it handed the window to a retry, nil
--- if it is stale. After its lease ran out it has the window again, unless somebody began since: this window or, without
--- overlap, another of its entry. A caller that doesn't know the fence can only go by the run key.
-local function hold(kind, holder)
-  if kind == 'run' or kind == 'wait' then
-    return is_owner(holder) and kind or nil
-  end
-  if kind == 'done' then
-    return nil
-  end
-  if is_open() then
-    local window = read_window()
-    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held' or another_runs() then
-      return nil
-    end
-    if redis.call('HGET', ENTRY, 'running') then
-      touch_entry()
-      redis.call('HSET', ENTRY, 'running', START) -- it may not be the last that began
-    end
-    return 'run'
-  end
-  -- Nobody has it. Where the run key alone decides, its last owner has it again.
-  return FENCE ~= '0' and (not TRACKED or not passed()) and 'run' or nil
 end

@@ -6,6 +6,9 @@
 -- version may have others.
 --
 -- They are for people: a text that can't be read stays as it is, and stops no window.
+
+-- include: entry
+
 local LONGEST_TIMES = 1000
 
 -- The counters with one more; nil where they can't be read.

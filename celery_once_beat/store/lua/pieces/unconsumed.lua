@@ -4,6 +4,9 @@
 --
 -- The field `trying` says which one is tried, how many more may be, and when the last of those put off
 -- becomes overdue.
+
+-- include: entry, window
+
 local MOST_TRIED = 100
 
 local function read_trying()

@@ -1,10 +1,4 @@
--- Time and values: what is read strictly, and how numbers are written.
-
--- The server's time, ms; then as the server gives it: seconds, and microseconds of the second.
-local function server_time()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000), time
-end
+-- Values: what is read strictly, and how numbers are written.
 
 local DAY = 86400000
 
@@ -48,11 +42,6 @@ local function number_field(name, value, default)
     return default
   end
   return whole(value) or bad_field(name, value, 'a whole number')
-end
-
--- Whether the server's time lies outside of the window.
-local function elsewhen()
-  return NOW < STARTS_AT or ENDS_AT and NOW >= ENDS_AT
 end
 
 -- The canonical text of an instant. Civil date from a day number: Howard Hinnant, "chrono-Compatible

@@ -1,5 +1,7 @@
 -- An open window: its account in the entry hash, and its deadline in the open zset.
 
+-- include: entry
+
 local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end

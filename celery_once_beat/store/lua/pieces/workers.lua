@@ -2,6 +2,9 @@
 -- another. A worker's process says so every few seconds, with a begin that it sends anyway.
 --
 -- Display only: pcall, since a foreign key in its place must not block begin.
+
+-- include: now, values
+
 local function mark_worker()
   local key = WORKERS[1]
   if redis.pcall('ZADD', key, NOW, string.match(OWNER, '^[^:]*')) == 1 then
