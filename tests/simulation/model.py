@@ -489,6 +489,7 @@ class Model:
         if e.trying and not w.fence:
             self.somebody_consumes()
         if waits:
+            w.kind = ""
             self._wait(w)
             return ("waits",)
         if outcome:

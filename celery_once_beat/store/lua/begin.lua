@@ -182,6 +182,7 @@ end
 local found, first, over = admission()
 local note_consumed = entry.trying and window.fence == 0 and see_consumed(window)
 if found and STATES[found] then
+  redis.call('DEL', RUN) -- a retry that came isn't waited for any more
   pass_over(over, OWNER)
   touch_entry()
   local fields = one_by_one and {'waits', '1'} or {}

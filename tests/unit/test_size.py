@@ -1,0 +1,66 @@
+"""The package stays as small as it is: each figure may fall, and a test says by how much it could."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "celery_once_beat"
+#: Code lines: neither blank ones, nor comments, nor docstrings.
+MOST = {
+    "Python": 19_396,
+    "Lua": 1_898,
+    "the largest module": 700,
+    "tests": 54_000,
+    "words of README": 900,
+    "characters of a begin": 27_400,
+}
+_NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def python_lines(path: Path) -> int:
+    text = path.read_text()
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            code |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            code -= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
+    return len(code)
+
+
+def lua_lines(path: Path) -> int:
+    return sum(bool(line.strip()) and not line.strip().startswith("--") for line in path.read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def sizes() -> Counter[str]:
+    from celery_once_beat.store.scripts import BEGIN  # noqa: PLC0415
+
+    modules = [python_lines(path) for path in PACKAGE.rglob("*.py")]
+    return Counter(
+        {
+            "Python": sum(modules),
+            "Lua": sum(map(lua_lines, PACKAGE.rglob("*.lua"))),
+            "the largest module": max(modules),
+            "tests": sum(map(python_lines, (ROOT / "tests").rglob("*.py"))),
+            "words of README": len(re.findall(r"\S+", (ROOT / "README.md").read_text())),
+            "characters of a begin": len(BEGIN.script),
+        }
+    )
+
+
+@pytest.mark.parametrize("what", MOST)
+def test_nothing_grows(sizes: Counter[str], what: str) -> None:
+    """What is added replaces something; where a figure has fallen, MOST falls with it."""
+    print(f"{what}: {sizes[what]:,} of {MOST[what]:,}")
+    assert sizes[what] <= MOST[what], f"{what}: found {sizes[what]:,}, expected at most {MOST[what]:,}"
