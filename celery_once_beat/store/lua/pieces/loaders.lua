@@ -16,14 +16,13 @@ end
 
 -- The listed beats other than BEAT that live. Then the latest time in the list, and whether BEAT is listed.
 local function read_loaders(text)
-  local asked_at = redis.call('ZSCORE', BEATS, BEAT) or NOW
   local loaders, latest, mine = {}, 0, false
   for beat, fingerprint, at in string.gmatch(text or '', '(%S+) (%S+) (%d+)') do
     at = #at <= 15 and tonumber(at) or 0
     latest = math.max(latest, at)
     if beat == BEAT then
       mine = true
-    elseif asked_at - (redis.call('ZSCORE', BEATS, beat) or 0) < BEAT_TTL then
+    elseif (redis.call('ZSCORE', BEATS, BEAT) or NOW) - (redis.call('ZSCORE', BEATS, beat) or 0) < BEAT_TTL then
       loaders[#loaders + 1] = {beat = beat, fingerprint = fingerprint, at = at}
     end
   end
