@@ -589,6 +589,7 @@ def test_a_start_asks_no_more_once_redis_is_away(
             return load_many(requests, *rest)
 
         monkeypatch.setattr(beat.store, "load_many", counted)
+        beat.store.close()  # it connects anew
         proxy.away = True
         with pytest.raises(StoreUnavailableError):
             beat.load(*[beat.entry(f"entry-{number}") for number in range(9)])

@@ -213,7 +213,9 @@ def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
     beats, workers = system.pair(pool="solo")
     system.wait_done(1, "bad")
     prefix = system.store.entry_key("bad").partition("entry:")[0]
-    key = {"open": f"{prefix}open", "history": f"{prefix}history:bad", "beats": f"{prefix}beats"}.get(what, "once:beats")
+    key = {"open": f"{prefix}open", "history": f"{prefix}history:bad", "beats": f"{prefix}beats"}.get(
+        what, "once:beats"
+    )
     with system.client() as client:
         client.set(key, "mine", ex=600)
         for beat in beats:

@@ -2460,6 +2460,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     ),
     "discard": (STATES["published"], lambda s: s.discard("expired"), Closed),
     "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), Heartbeat),
+    "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], list),
     "pause": (STATES["claimed"], lambda s: s.store.pause(ENTRY), True),
     "abandon": (STATES["published"], lambda s: s.abandon(), Finished),
     "note": (STATES["claimed"], lambda s: s.store.note(Order("pause", ENTRY, "anna")), type(None)),

@@ -383,14 +383,14 @@ ABLATIONS: dict[str, Ablation] = {
     "sweep-away": _lua(
         "a time in which no beat got to a shard makes none of them old",
         "sweep",
-        "math.min(math.max(NOW - last, 0), MOST_SILENT)",
-        "(NOW - last)",
+        "local shift = since - math.min(math.max(since, 0), MOST_SILENT)",
+        "local shift = 0",
     ),
     "sweep-forgotten": _lua(
         "a beat that was silent for too long is told so, and loads its entries again",
         "sweep",
-        "redis.call('ZREMRANGEBYSCORE', BEATS, '-inf', NOW - BEAT_TTL)",
-        "",
+        "redis.call('ZREM', BEATS, beat)",
+        "local _ = beat",
     ),
     # -- windows that wait, and what is told
     "buffer-waits": _lua(
