@@ -107,15 +107,15 @@ class Stage:
     def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
         limits = {"max_attempts": 3, "recover": True, "grace": None}
         limits |= {field.name: given.pop(field.name) for field in fields(EndRules) if field.name in given}
-        alive, asked_at = given.pop("alive", ()), given.pop("asked_at", None)
+        if "alive" in given:
+            self.live(*given.pop("alive"))
         said = {"ttl": 86_400.0, "known": T0, **given}
         request = LoadRequest(entry, beat, mark, end_rules=EndRules(**limits), **said)
-        return self.store.load_many([request], alive, asked_at)[0]
+        return self.store.load_many([request])[0]
 
-    def unload(
-        self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = (), asked_at: datetime | None = None
-    ) -> Any:
-        return self.store.unload_many(beat, [(ENTRY, mark)], alive, asked_at)[0]
+    def unload(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:
+        self.live(*alive)
+        return self.store.unload_many(beat, [(ENTRY, mark)])[0]
 
     def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
         return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
@@ -187,7 +187,20 @@ class Stage:
         assert self.raw.delete(self.run_key) == 1
 
     def postpone(self, others: Sequence[str], beat: str = "beat-9", why: str = "unknown") -> list[Any]:
-        return self.store.postpone_many(beat, [(self.window, why)], 60.0, others)
+        self.live(*others)
+        return self.store.postpone_many(beat, [(self.window, why)], 60.0)
+
+    def live(self, *beats: str) -> None:
+        """These beats have said in the entry's shard that they live, and no others."""
+        if set(self.raw.zrange(self.beats_key, 0, -1)) != {*beats}:
+            self.raw.delete(self.beats_key)
+            self.silent(0.0, *beats)
+
+    def silent(self, seconds: float, *beats: str) -> None:
+        """These beats said so long ago that they live."""
+        for beat in beats:
+            self.raw.zadd(self.beats_key, {beat: self.now() - round(seconds * 1000)})
+            self.raw.expire(self.beats_key, 600)
 
     def overdue(self, seconds: float = 0.001) -> None:
         """The window's deadline has passed by so much, if it has one."""
@@ -200,8 +213,16 @@ class Stage:
         return self.store.entry_key(ENTRY).partition("}:")[0] + "}:"
 
     @property
+    def shard_number(self) -> int:
+        return self.store.shard_of(ENTRY)
+
+    @property
     def open_key(self) -> str:
         return self.shard + "open"
+
+    @property
+    def beats_key(self) -> str:
+        return self.shard + "beats"
 
     @property
     def member(self) -> str:

@@ -27,6 +27,7 @@ from processes import Proc, Processes, wait_until
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.schedules import read_schedule
 from celery_once_beat.settings import Settings
+from celery_once_beat.store import SHARDS
 from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
@@ -134,6 +135,8 @@ class System:
         with self.client() as client:
             (name,) = (name for name in client.zrange("once:beats", 0, -1) if f":{beat.pid}:".encode() in name)
             client.zadd("once:beats", {name: 0}, xx=True)
+            for shard in range(SHARDS):
+                client.zrem(f"once:{{{shard}}}:beats", name)
 
     def move_deadlines(self, seconds: float) -> None:
         """Move the deadline of each open window."""

@@ -118,24 +118,23 @@ class Claiming:
         """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""
         self._left.update(entries)
 
-    def load(self, beats: Iterable[str], asked_at: datetime | None = None) -> None:
+    def load(self, alive: Collection[str]) -> None:
         """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.
 
         The rest is left to the next call: a beat that loads for long says meanwhile that it lives, and claims.
-        ``beats`` are those that lived at ``asked_at``, by the server's time (aware UTC; None: just now).
+        ``alive`` are the beats that lived at the last sweep: what others loaded may count again.
         Raises StoreUnavailableError, if not for all then once all others are loaded.
         """
         away: StoreUnavailableError | None = None
-        alive = frozenset(beats)
         until = time.monotonic() + _LOADING
-        self._unload(alive, asked_at)
+        self._unload()
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
             del self._superseded_by[name]
             self._entries.wake_up(name)
         left = self._to_load()
         if left:
             with uncollected():
-                for entry, reply in self._ask(self._load_requests(left, until), alive, asked_at):
+                for entry, reply in self._ask(self._load_requests(left, until)):
                     away = self._answered(entry, reply) or away
         self._log_what_stands_still()
         if away is not None:
@@ -155,9 +154,7 @@ class Claiming:
             if time.monotonic() > until:
                 return
 
-    def _ask(
-        self, chunks: Iterable[list[tuple[BeatEntry, LoadRequest]]], alive: Collection[str], asked_at: datetime | None
-    ) -> Iterator[tuple[BeatEntry, _LoadReply]]:
+    def _ask(self, chunks: Iterable[list[tuple[BeatEntry, LoadRequest]]]) -> Iterator[tuple[BeatEntry, _LoadReply]]:
         """Yield each entry with its answer. The server works on the next chunks while this one is taken in."""
         at_once = min(self._store.calls_at_once, _AHEAD)
         waiting: deque[tuple[tuple[BeatEntry, ...], Future[list[_LoadReply]]]] = deque()
@@ -172,7 +169,7 @@ class Claiming:
                 # Before the next is asked for: if Redis is away, nothing more is.
                 answered = first_answers() if len(waiting) == at_once else ()
                 entries, requests = zip(*chunk, strict=True)
-                waiting.append((entries, asking.submit(self._store.load_many, requests, alive, asked_at)))
+                waiting.append((entries, asking.submit(self._store.load_many, requests)))
                 yield from answered
             while waiting:
                 yield from first_answers()
@@ -204,9 +201,9 @@ class Claiming:
             entries.sort(key=lambda entry: entry.name not in self._silent)
         return [*reversed(self._entries.paused()), *entries]
 
-    def _unload(self, alive: Collection[str], asked_at: datetime | None) -> None:
+    def _unload(self) -> None:
         left = [(name, fingerprint) for name, fingerprint in self._left.items() if self._entries.get(name) is None]
-        replies = self._store.unload_many(self._beat, left, alive, asked_at) if left else []
+        replies = self._store.unload_many(self._beat, left) if left else []
         # One node of a cluster may be away: its entries are unloaded later.
         away = [isinstance(reply, StoreUnavailableError) for reply in replies]
         self._left = dict(compress(left, away))

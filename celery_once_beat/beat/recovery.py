@@ -69,16 +69,17 @@ class Recovery:
         self._next = 0.0
         #: Until when sweeps are frequent: windows that may have to wait were claimed a moment ago.
         self._some_may_wait_until = 0.0
-        #: The beats that lived at ``asked_at``, the time of the server at the last look.
+        #: The beats that lived at the last look; for what is shown and warned of. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
-        self.asked_at = clock.now()
+        #: The shards that have known of this beat.
+        self._known_in: set[int] = set()
         #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
         #: Why the last look didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
         #: What the last look found to be said.
         self.alerts: list[Alert] = []
-        #: The last look told the store that this beat lives, and learned who else does; else ``alive`` is older.
+        #: The last look told the node with the list of beats that this one lives; else ``alive`` is older.
         self.heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
@@ -115,16 +116,15 @@ class Recovery:
             self._beat, self._clock.now(), _MOST, self._skip, report, self._app, changed_since=asked, limits=limits
         )
         self._changed = asked, found.changed
+        self.forgotten = not found.new.isdisjoint(self._known_in)
+        self._known_in |= found.new
         self.away, heartbeat = found.away, found.heartbeat
         self.heard = isinstance(heartbeat, Heartbeat)
         if isinstance(heartbeat, Heartbeat):
             self._clock.measured(heartbeat.now, sent, steady())
-            self.forgotten = heartbeat.new and bool(self.alive)
-            self.alive, self.asked_at, self.certain = heartbeat.beats, heartbeat.now, heartbeat.certain
-        elif self.alive:
-            self.forgotten = False  # who came since the last answer lives: see ``asked_at``
-        else:
-            raise heartbeat  # it never knew who lives, and would take over entries of beats that do
+            self.alive, self.certain = heartbeat.beats, heartbeat.certain
+        elif not self.alive:
+            raise heartbeat  # it never knew the server's time
         self._warn_of_other_apps()
         called = self._call_waiting(dict(zip(limits, found.free_slots, strict=True)))
         interval = self._store.settings.recovery_interval
@@ -240,8 +240,6 @@ class Recovery:
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
-        if not self.heard:
-            return jobs, away  # which beat has it instead depends on who lives
         try:
             self._put_off({window: entry for window, entry in entries.items() if window not in ours})
         except StoreUnavailableError as exc:
@@ -301,9 +299,8 @@ class Recovery:
             self.hurry()
 
     def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:
-        others = [beat for beat in self.alive if beat != self._beat]
         windows = [(window, "unknown" if entry is None else "untracked") for window, entry in entries.items()]
-        replies = self._store.postpone_many(self._beat, windows, _PUT_OFF, others, self.asked_at) if windows else []
+        replies = self._store.postpone_many(self._beat, windows, _PUT_OFF) if windows else []
         for (window, _), reply in zip(windows, replies, strict=True):
             if reply == "closed":
                 self._ended(window, "dropped", "no beat tracks its entry any more")

@@ -308,7 +308,7 @@ class OnceSchedulerMixin(Publishing):
         self._check()
         self.entries.wake(steady())
         away = self._recovery.away
-        load = partial(self._claiming.load, self._recovery.alive, self._recovery.asked_at)
+        load = partial(self._claiming.load, self._recovery.alive)
         for step in (
             self._recovery.see_changes,
             self.on_sweep,

@@ -218,7 +218,6 @@ class _Import:
         self._client = client
         self._words = check_words(by, _NOTE)
         self._now = self._project.store.snapshot().now
-        self._beats = self._project.store.beats()
         #: One that can't be read is missing: to set it is a conflict, which says so.
         self._known = {each.name: each for each in self._schedules.list(wrong=lambda _: None)}
 
@@ -355,6 +354,6 @@ class _Import:
         if entry is None or until is None:
             return
         request = entry.load_request(order_name(), self._now)._replace(counts_from=until, absent_at=until)
-        (reply,) = self._project.store.load_many([request], self._beats)
+        (reply,) = self._project.store.load_many([request])
         if not isinstance(raised(reply), Loaded):
             raise ValueError("the beats that live have another definition of it in beat_schedule")  # noqa: TRY004

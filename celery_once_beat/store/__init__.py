@@ -49,7 +49,10 @@ What each failure does
   fingerprint of its own, which is put in force in the step that sets it. So nothing is claimed by an old one any more:
   a beat that doesn't know the new one is refused, and reads it. The cursor stays, so that the windows up to the change
   stay owed: beats find them by the old one. A definition of a living beat's own schedule goes first.
-- A beat dies: what it loaded no longer counts once it hasn't been heard of for BEAT_TTL.
+- A beat dies: what it loaded no longer counts once it hasn't swept the shard for BEAT_TTL, while others did. One that
+  was frozen so long is told so at its next sweep, and loads its entries again: if it loaded last, it is right again.
+- A node of a cluster, or the one server, is away: no beat grows old in its shards. Once it is back each has its time to
+  sweep them before it counts as gone. A store that lost its data knows no beat, and tells each so.
 - More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
   moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
 - The server's clock goes back: nothing that was claimed is claimed again. Entries stand still until the old time is

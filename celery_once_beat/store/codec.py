@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -59,11 +58,6 @@ def ms(seconds: float) -> int:
 def epoch_ms(instant: datetime) -> int:
     """Write an instant as the server counts."""
     return (instant - EPOCH) // _MS
-
-
-def read_or_who(read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T | model.Who]:
-    """Return what reads the replies of a verb that may ask which beats live; see ``lua/pieces/loaders.lua``."""
-    return lambda reply: model.Who(reply[1:]) if reply[0] == "who" else read(reply)
 
 
 def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
@@ -313,7 +307,7 @@ def read_receive(reply: list[Any]) -> model.Confirmed | model.Unchanged:
 
 def read_heartbeat(reply: list[Any]) -> model.Heartbeat:
     now = EPOCH + timedelta(seconds=whole(reply[0]), microseconds=whole(reply[1]))
-    return model.Heartbeat(now, tuple(reply[3:]), bool(whole(reply[2])))
+    return model.Heartbeat(now, tuple(reply[2:]))
 
 
 def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
@@ -525,9 +519,14 @@ def read_app(text: str | None) -> str | None:
     return repr(name) + (f" ({apart!r})" if apart else "")
 
 
-def read_members(reply: list[str] | OnceError) -> list[WindowKey | model.Alert | None] | OnceError:
+def read_sweep(reply: list[Any]) -> model.Swept:
+    new, windows, alerts, lines = reply
+    return model.Swept(bool(new), read_members(windows), read_members(alerts), lines > 0)
+
+
+def read_members(reply: list[str]) -> list[WindowKey | model.Alert | None]:
     """Read members of an open zset; None stands for a foreign one."""
-    return reply if isinstance(reply, OnceError) else [_read_member(member) for member in reply]
+    return [_read_member(member) for member in reply]
 
 
 def _read_member(member: str) -> WindowKey | model.Alert | None:

@@ -8,6 +8,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
     {7}:open                    <name>@<start> → deadline, server ms; <name>@<start>!<kind> → when that is to be said
                                 + 1e15 (``lua/pieces/notices.lua``); as its longest-lived entry
+    {7}:beats                   live beats → when each swept the shard last, server ms: by this scripts know who lives
+                                (``lua/sweep.lua``); 30 days
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
                                 done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,
@@ -31,7 +33,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 the same for a window of a user's key; the retention, or as long as the window, if that
                                 is longer
     orders                      who ordered what of late → when, server ms, for people: 90 days, 2 MB
-    beats                       live beats → last seen, server ms; BEAT_TTL
+    beats                       live beats → last seen, server ms, for people; BEAT_TTL
     {once:beats}:reports        live beats → what each says of itself and of which app it is, JSON, for people; BEAT_TTL
 
 Every key of coordination expires by itself. What people set at run time stays until they delete it
@@ -107,7 +109,7 @@ class Keys:
     def of_load(self, entry: str) -> dict[str, str]:
         """Name the keys of an entry that a beat loads or unloads."""
         shard = f"{self._prefix}{{{shard_of(entry)}}}:"
-        return {"entry": f"{shard}entry:{entry}", "entries": f"{shard}entries"}
+        return {"entry": f"{shard}entry:{entry}", "entries": f"{shard}entries", "beats": f"{shard}beats"}
 
     def of_definition(self, entry: str) -> dict[str, str]:
         """Name the keys that a verb of a definition may have."""
@@ -120,7 +122,7 @@ class Keys:
         return self.of_shard("open", shard)
 
     def of_shard(self, what: str, shard: int) -> str:
-        """Name a key of a shard: its ``entries``, ``open``, ``defs`` or ``gone``."""
+        """Name a key of a shard: its ``entries``, ``open``, ``beats``, ``defs`` or ``gone``."""
         return f"{self._prefix}{{{shard}}}:{what}"
 
     def of_window(self, window: WindowKey, start: str) -> dict[str, str]:
@@ -134,6 +136,7 @@ class Keys:
             "entry": f"{shard}entry:{entry}",
             "entries": f"{shard}entries",
             "open": f"{shard}open",
+            "beats": f"{shard}beats",
             "claim": f"{shard}claim:{entry}:{start}",
             "run": f"{shard}run:{entry}:{start}",
             "history": f"{shard}history:{entry}",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
 from celery_once_beat.rules import EndRules
@@ -144,26 +144,6 @@ class Superseded:
     loaded_at: int | None = None
     #: That beat's, for people; '' where a claim says it.
     fingerprint: str = field(default="", compare=False)
-
-
-class WhoLives(NamedTuple):
-    """What a script knows of beats: which were alive and which gone at ``asked_at`` (aware UTC; None: now)."""
-
-    asked_at: datetime | None
-    living: tuple[str, ...]
-    gone: tuple[str, ...]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Its fields, by name."""
-        return {"asked_at": self.asked_at, "living": self.living, "gone": self.gone}
-
-
-@dataclass(frozen=True)
-class Who:
-    """The script asks whether these beats live. The store answers; callers never see this."""
-
-    beats: list[str]
 
 
 @dataclass(frozen=True)
@@ -467,11 +447,10 @@ class Open:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The server's time (aware UTC), the beats alive, and whether the server hadn't known of this one."""
+    """The server's time (aware UTC), and the beats alive."""
 
     now: datetime
     beats: tuple[str, ...]
-    new: bool
     #: As many replicas as ``once_beat_wait_replicas`` says have what was written with it.
     certain: bool = True
 
@@ -494,6 +473,17 @@ class BeatReport:
     failing_for: float = 0.0
 
 
+class Swept(NamedTuple):
+    """What a beat's sweep of one shard found; of members that are foreign None."""
+
+    #: The shard hadn't known of the beat.
+    new: bool
+    windows: list[WindowKey | Alert | None]
+    alerts: list[WindowKey | Alert | None]
+    #: Windows of some entry wait for their turn.
+    lines: bool = False
+
+
 @dataclass(frozen=True)
 class Overdue:
     """What one look found: for each shard the windows past their deadline, or its error."""
@@ -503,6 +493,8 @@ class Overdue:
     alerts: list[list[WindowKey | Alert | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
+    #: The shards that hadn't known of the beat.
+    new: set[int] = field(default_factory=set)
     #: For each shard that was asked the names of definitions that changed, each with the number of its change, and ''
     #: with the last one; or its error.
     changed: list[dict[str, int] | OnceError] = field(default_factory=list)

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from celery_once_beat.options import ROWS
 from celery_once_beat.outcomes import FAILED_AS, LIMITS
+from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import format_instant
 
 from . import codec
@@ -178,6 +179,7 @@ def _table(names: Iterable[str]) -> str:
 
 _CONSTANTS = {
     "VERSION": f"'{VERSION}'",
+    "BEAT_TTL": str(codec.ms(BEAT_TTL)),
     "BOUNDS": f"{{{', '.join(map(str, BOUNDS))}}}",
     "FIRST_ALERT": str(FIRST_ALERT),
     "MOST_WAITING": str(MOST_WAITING),
@@ -206,8 +208,6 @@ def _include(file: str, included: dict[str, str]) -> None:
 _WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
 _ENDING = f"{_WINDOW} marker_ttl:life history_size:number retention:life starts_at:time"
-#: Which beats were alive and which gone at ``asked_at`` (None: now), of those that may matter.
-_WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
 #: ``tracked`` is what the message's headers say.
 _OWNED = "owner fence tracked:flag"
@@ -220,16 +220,15 @@ _NOW_ONLY = "now_only:flag ends_at:time"
 
 LOAD = Verb(
     "load",
-    "entry entries",
+    "entry entries beats",
     "beat fingerprint defined loaded_at:number ttl:span go_back:span "
     + "".join(f"{name}:{row.load} " for name, row in ROWS.items() if row.load is not None)
-    + "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause "
-    f"{_WHO_LIVES}",
-    codec.read_or_who(codec.read_load),
+    + "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause",
+    codec.read_load,
     waits=True,
     more_keys="definition",
 )
-UNLOAD = Verb("unload", "entry entries", f"beat fingerprint {_WHO_LIVES}", codec.read_or_who(codec.read_word))
+UNLOAD = Verb("unload", "entry entries beats", "beat fingerprint", codec.read_word)
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 #: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
 _CHANGE = "name call words"
@@ -267,9 +266,9 @@ TAKE = Verb(
 )
 POSTPONE = Verb(
     "postpone",
-    "entry open history run",
-    f"{_ENDING} delay:span beat why {_WHO_LIVES}",
-    codec.read_or_who(codec.read_word),
+    "entry open history run beats",
+    f"{_ENDING} delay:span beat why",
+    codec.read_word,
 )
 BACKFILL = Verb(
     "backfill",
@@ -292,8 +291,11 @@ TOLD = Verb("told", "entry open", f"{_WINDOW} kind turn:number", codec.read_word
 NOTE = Verb("note", "orders", "call words", codec.read_word)
 #: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
+SWEEP = Verb(
+    "sweep", "beats open lines", "beat until:time most:number skip:number skip_notices:number", codec.read_sweep
+)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
-HEARTBEAT = Verb("heartbeat", "beats reports", "beat beat_ttl:span what report", codec.read_heartbeat, waits=True)
+HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_heartbeat, waits=True)
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
 from .keys import SHARDS, Keys, shard_of
-from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, WhoLives
+from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
 from .roundtrip import RoundTrip, Words, raised
 from .scripts import Call, Verb
 
@@ -28,19 +27,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound=model.ChangeReply)
-#: Makes a call from what is known of which beats live; its answer may ask about more.
-_Unsent = Callable[[WhoLives], Call[Any]]
 
 #: Characters of a call's id.
 _CALL_DIGITS = 16
-#: Most beats that a call speaks of before its script has asked.
-_MOST_MET = 16
 #: Microseconds by which a window that can't be called goes behind others that wait for a slot.
 _LATER = 10_000_000
 #: Seconds for which it is known that this process begins windows.
 _MARKED_FOR = 10.0
-#: How often one call may ask who lives. Each time it learns more.
-_MOST_QUESTIONS = 5
 
 
 class Store:
@@ -55,8 +48,6 @@ class Store:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self._trip = RoundTrip(settings, self.keys, client)
-        #: Beats that scripts asked about last.
-        self._met: tuple[str, ...] = ()
         #: When a begin says the next time that this worker begins windows, by ``clock.steady``.
         self._mark_at = 0.0
         #: By verb: what of a window's arguments is the same for all.
@@ -81,20 +72,12 @@ class Store:
 
     # -- a beat's verbs ---------------------------------------------------------------------------------------
 
-    def load_many(
-        self, requests: Iterable[LoadRequest], alive: Collection[str] = (), asked_at: datetime | None = None
-    ) -> list[model.Loaded | model.Superseded | OnceError]:
-        """Say which definitions of entries this beat has.
-
-        ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). What vanished beats loaded doesn't
-        count, unless they loaded it since.
-        """
+    def load_many(self, requests: Iterable[LoadRequest]) -> list[model.Loaded | model.Superseded | OnceError]:
+        """Say which definitions of entries this beat has. What vanished beats loaded doesn't count."""
         written: dict[tuple[Any, ...], str] = {}
-        return self._ask_with_beats([partial(self._load, q, written) for q in requests], alive, asked_at)
+        return self._trip.run([self._load(q, written) for q in requests])
 
-    def _load(
-        self, q: LoadRequest, written: dict[tuple[Any, ...], str], who: WhoLives
-    ) -> Call[model.Loaded | model.Superseded | model.Who]:
+    def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Call[model.Loaded | model.Superseded]:
         """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
         arguments = {
             "beat": q.beat,
@@ -111,7 +94,6 @@ class Store:
             "row": q.row,
             "row_at": q.row_at,
             "pause": q.pause,
-            **who.arguments,
         }
         said = tuple(arguments.values())
         if said not in written:
@@ -121,20 +103,17 @@ class Store:
             keys.append(self.keys.of_entry("def", q.entry))
         return scripts.LOAD.call_with(keys, written[said])
 
-    def unload_many(
-        self, beat: str, left: Iterable[tuple[str, str]], alive: Collection[str], asked_at: datetime | None = None
-    ) -> list[str | OnceError]:
+    def unload_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
         """Say that entries have left the beat's schedule, as (entry, fingerprint).
 
-        ``alive`` are the beats that lived at ``asked_at`` (aware UTC; None: now). Returns for each ``unloaded``,
-        ``kept`` or ``unknown``.
+        Returns for each ``unloaded``, ``kept`` or ``unknown``.
         """
-
-        def unload(entry: str, fingerprint: str, who: WhoLives) -> Call[str | model.Who]:
-            keys = self.keys.of_load(entry)
-            return scripts.UNLOAD.call(keys, beat=beat, fingerprint=fingerprint, **who.arguments)
-
-        return self._ask_with_beats([partial(unload, *each) for each in left], alive, asked_at)
+        return self._trip.run(
+            [
+                scripts.UNLOAD.call(self.keys.of_load(entry), beat=beat, fingerprint=fingerprint)
+                for entry, fingerprint in left
+            ]
+        )
 
     def spent(
         self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
@@ -186,23 +165,16 @@ class Store:
         )
 
     def postpone_many(
-        self,
-        beat: str,
-        windows: Iterable[tuple[WindowKey, str]],
-        seconds: float,
-        others: Sequence[str],
-        asked_at: datetime | None = None,
+        self, beat: str, windows: Iterable[tuple[WindowKey, str]], seconds: float
     ) -> list[str | OnceError]:
-        """Put off overdue windows that this beat can't take, and none of ``others`` (alive at ``asked_at``) can.
+        """Put off overdue windows that this beat can't take, and no other that lives can.
 
         Each comes with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
         ``postponed``, ``forgotten``, ``closed``, or ``no`` (it isn't overdue, or is another's).
         """
-
-        def postpone(window: WindowKey, why: str, who: WhoLives) -> Call[str | model.Who]:
-            return self._of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why, **who.arguments)
-
-        return self._ask_with_beats([partial(postpone, *each) for each in windows], others, asked_at)
+        return self._trip.run(
+            [self._of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why) for window, why in windows]
+        )
 
     def take_alerts(self, beat: str, alerts: Iterable[tuple[model.Alert, bool]]) -> list[model.AlertReply | OnceError]:
         """Take alerts that are due, to send them; each comes with whether the beat's schedule has its entry.
@@ -229,34 +201,6 @@ class Store:
         call = self._of_window(scripts.TOLD, alert.window, kind=alert.kind, turn=turn)
         return self._trip.one(call) == "told"
 
-    def _ask_with_beats(self, calls: Sequence[_Unsent], alive: Collection[str], asked_at: datetime | None) -> list[Any]:
-        """Send calls whose answers depend on which beats live: ``alive`` are those that lived at ``asked_at``.
-
-        A script asks about the beats that matter to it, and is sent what it asks. Of the few that were asked about last
-        it gets the answer with the call. So a call doesn't grow with the number of beats.
-        """
-        answers: dict[int, Any] = {}
-        told = dict.fromkeys(range(len(calls)), self._met)
-        sent: dict[int, Call[Any]] = {}
-        for _ in range(_MOST_QUESTIONS):
-            known = {beats: _who_lives(beats, alive, asked_at) for beats in set(told.values())}
-            sent = {number: calls[number](known[beats]) for number, beats in told.items()}
-            questions = {}
-            replies = self._trip.run(list(sent.values()))
-            for number, reply in zip(sent, replies, strict=True):
-                if isinstance(reply, model.Who):
-                    questions[number] = reply.beats
-                else:
-                    answers[number] = reply
-            asked_for = dict.fromkeys(beat for beats in questions.values() for beat in beats)
-            self._met = tuple(dict.fromkeys([*asked_for, *self._met]))[:_MOST_MET]
-            told = {number: (*told[number], *beats) for number, beats in questions.items()}
-            if not told:
-                break
-        for number in told:
-            answers[number] = StoreDataError(f"{sent[number].keys[0]!r}, field loaders: found beats without a name")
-        return [answers[number] for number in range(len(calls))]
-
     def overdue(  # noqa: PLR0913  # all that travels in the pipeline of one look
         self,
         beat: str,
@@ -282,30 +226,30 @@ class Store:
         calls += [
             scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most_slots) for name, most_slots in limits.items()
         ]
-        until = codec.epoch_ms(now)
-        commands: list[Words] = [
-            ("ZRANGEBYSCORE", self.keys.open(part % SHARDS), first, last, "LIMIT", skip.get(part, 0), most)
-            for parts, first, last in (
-                (range(SHARDS), "-inf", until),
-                (range(SHARDS, 2 * SHARDS), model.FIRST_ALERT, model.FIRST_ALERT + until),
+        calls += [
+            scripts.SWEEP.call(
+                {what: self.keys.of_shard(what, shard) for what in ("beats", "open", "lines")},
+                beat=beat,
+                until=now,
+                most=most,
+                skip=skip.get(shard, 0),
+                skip_notices=skip.get(SHARDS + shard, 0),
             )
-            for part in parts
+            for shard in range(SHARDS)
         ]
-        commands += [("ZCOUNT", self.keys.of_shard("lines", shard), until, "+inf") for shard in range(SHARDS)]
-        commands += self._changed_since(changed_since)
-        (heartbeat, *free_slots), found = self._trip.run_with(calls, commands)
-        members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
-        lines, changed = found[2 * SHARDS : 3 * SHARDS], found[3 * SHARDS :]
+        (heartbeat, *found), changed = self._trip.run_with(calls, self._changed_since(changed_since))
+        free_slots, swept = found[: len(limits)], found[len(limits) :]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
         return model.Overdue(
-            members[:SHARDS],
-            members[SHARDS:],
+            [each.windows if isinstance(each, model.Swept) else each for each in swept],
+            [each.alerts if isinstance(each, model.Swept) else each for each in swept],
             heartbeat,
+            {shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and each.new},
             self._read_changed(changed),
             free_slots,
-            any(isinstance(count, int) and count > 0 for count in lines),
+            any(isinstance(each, model.Swept) and each.lines for each in swept),
         )
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
@@ -323,11 +267,13 @@ class Store:
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
-        return self._trip.one(self._heartbeat(beat))
+        return raised(self.overdue(beat, codec.EPOCH, 0).heartbeat)
 
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
-        self._trip.one(self._heartbeat(beat, "leaves"))
+        marks = [("ZREM", self.keys.of_shard("beats", shard), beat) for shard in range(SHARDS)]
+        (left,), _ = self._trip.run_with([self._heartbeat(beat, "leaves")], marks)
+        raised(left)
 
     def snapshot(self) -> model.Heartbeat:
         """Return the server's time and who lives; changes nothing."""
@@ -347,7 +293,7 @@ class Store:
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
     def _heartbeat(self, beat: str, what: str = "lives", report: str = "") -> Call[model.Heartbeat]:
-        return scripts.HEARTBEAT.call(self.keys.of_beats, beat=beat, beat_ttl=BEAT_TTL, what=what, report=report)
+        return scripts.HEARTBEAT.call(self.keys.of_beats, beat=beat, what=what, report=report)
 
     def backfill_many(
         self, orders: Iterable[tuple[WindowKey, str]], overdue_in: float | None = None
@@ -870,9 +816,3 @@ def stores_made_by(make: Callable[[Celery], Store]) -> Iterator[None]:
         yield
     finally:
         _instead = before
-
-
-def _who_lives(beats: Iterable[str], alive: Collection[str], asked_at: datetime | None) -> WhoLives:
-    """Say of each of ``beats`` whether it is ``alive``."""
-    living = tuple(beat for beat in beats if beat in alive)
-    return WhoLives(asked_at, living, tuple(beat for beat in beats if beat not in alive))

@@ -102,7 +102,7 @@ class Claimer(Driver):
             )
             for entry in missing
         ]
-        for entry, reply in zip(missing, self.store.load_many(requests, [self.name]) if requests else (), strict=True):
+        for entry, reply in zip(missing, self.store.load_many(requests) if requests else (), strict=True):
             if isinstance(reply, Loaded) and not reply.paused:
                 self.cursors[entry] = reply.cursor
 

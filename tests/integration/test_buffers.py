@@ -228,7 +228,7 @@ def test_what_is_put_off_keeps_nobody_away(make: Any) -> None:
     tick = make(overlap="skip")
     tick.begin(1)
     tick.die(1)
-    (reply,) = tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0, [])
+    (reply,) = tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0)
     assert reply == "postponed"
     assert isinstance(tick.begin(2), Begun)
 
@@ -239,7 +239,7 @@ def test_what_is_put_off_gives_its_turn(make: Any) -> None:
     tick.begin(1)
     tick.wait(2)
     tick.die(1)
-    assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0, []) == ["postponed"]
+    assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0) == ["postponed"]
     assert tick.due_in(2) < 60
     assert isinstance(tick.begin(2), Begun)
 

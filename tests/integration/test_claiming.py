@@ -66,6 +66,7 @@ class Beat:
         self.rows = Entries(name, self.settings, self.app.tasks)
         self.claiming = Claiming(self.store, self.rows, ServerClock(), name)
         self.schedule: dict[str, ScheduleEntry] = {}
+        self.store.heartbeat(name)
 
     def entry(self, name: str, when: Any = 60.0, **options: Any) -> ScheduleEntry:
         every = when if isinstance(when, BaseSchedule) else schedule(when, app=self.app)
@@ -356,8 +357,6 @@ def test_what_is_paused_is_asked_for_last_and_in_turn(beat: Beat, monkeypatch: p
 def test_a_claim_by_an_old_definition(new_beat: Callable[..., Beat], redis_url: str) -> None:
     """A beat of an older deploy wins nothing of an entry that a newer one has loaded since, and loses nothing else."""
     old, new = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
-    for beat in (old, new):
-        beat.store.heartbeat(beat.rows._beat)
     old.load(old.entry("a"), old.entry("b"))
     new.load(new.entry("a", 30.0), new.entry("b"))
     assert starts(old.claim(1)) == [("b", 1)]
@@ -370,8 +369,6 @@ def test_a_claim_by_an_old_definition(new_beat: Callable[..., Beat], redis_url: 
 def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[..., Beat], redis_url: str) -> None:
     """Not at each of its looks while that one lives; at once when it is gone."""
     old, new = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
-    for beat in (old, new):
-        beat.store.heartbeat(beat.rows._beat)
     old.load(old.entry("a"))
     new.load(new.entry("a", 30.0))
     assert not old.claim(1).won
@@ -382,6 +379,7 @@ def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[
     old.claiming.load(["beat-1", "beat-2"])
     assert not old.rows.unloaded()
     assert row.trouble
+    new.store.leave("beat-2")
     old.claiming.load(["beat-1"])
     assert row.cursor is not None
     assert not row.trouble
@@ -591,6 +589,7 @@ def test_a_start_asks_no_more_once_redis_is_away(
             return load_many(requests, *rest)
 
         monkeypatch.setattr(beat.store, "load_many", counted)
+        beat.store.close()  # it connects anew
         proxy.away = True
         with pytest.raises(StoreUnavailableError):
             beat.load(*[beat.entry(f"entry-{number}") for number in range(9)])

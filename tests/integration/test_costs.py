@@ -43,8 +43,9 @@ def store(start_redis: Callable[..., RedisServer]) -> Iterator[Store]:
 
 def load(store: Store) -> None:
     for beat in BEATS:
+        store.heartbeat(beat)
         requests = [LoadRequest(name, beat, MARK, 86400.0, LIMITS, known=T0) for name in NAMES]
-        assert all(isinstance(reply, Loaded) for reply in store.load_many(requests, BEATS))
+        assert all(isinstance(reply, Loaded) for reply in store.load_many(requests))
 
 
 @contextmanager
@@ -133,7 +134,7 @@ def test_what_it_costs(store: Store) -> None:
     assert commands == {"EVALSHA": 4}, "claim, confirm, begin, finish"
     with counted(store) as commands:
         look(store)
-    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 48}, "a beat's look: one pipeline, however many entries"
+    assert commands == {"EVALSHA": 17, "ZRANGEBYSCORE": 16}, "a beat's look: one pipeline, however many entries"
     with redis.Redis.from_url(store.settings.redis_url) as client:
         before = client.info("stats")["total_net_input_bytes"]
         look(store)
@@ -158,7 +159,7 @@ def test_what_waits_for_nothing_pays_nothing(store: Store, overlap: str) -> None
     """Without buffers and limits no verb asks more of the server than before there were any."""
     name, since = "daily", T0
     limits = EndRules(max_attempts=3, recover=True, grace=None, overlap=overlap)
-    store.load_many([LoadRequest(name, BEATS[0], MARK, 86400.0, limits, known=since)], BEATS)
+    store.load_many([LoadRequest(name, BEATS[0], MARK, 86400.0, limits, known=since)])
     found: dict[str, Counter[str]] = {}
     for number in range(3):  # the first makes keys
         window = WindowKey(name, since + (number + 1) * HOUR)

@@ -345,7 +345,7 @@ def test_a_static_entry_goes_before_it(stage: Defined) -> None:
         "beat-2", [ClaimRequest(WindowKey(ENTRY, static.cursor + SECOND), static.cursor, MARK)]
     )
     assert isinstance(claimed, Claimed)
-    again = stage.load_it("beat-1")
+    again = stage.load_it("beat-1", alive=())
     assert isinstance(again, Loaded), "beat-2 is gone"
     assert again.news == "changed"
     assert again.cursor >= static.cursor + SECOND

@@ -204,7 +204,7 @@ def test_foreign_values_under_running_beats(system: System) -> None:
     system.entries = EVERY_SECOND
 
 
-@pytest.mark.parametrize("what", ["open", "history", "beats"])
+@pytest.mark.parametrize("what", ["open", "history", "beats", "all beats"])
 def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
     """A key of another type is named; other shards go on meanwhile, and all does once the key is gone."""
     system.entries = {**EVERY_SECOND, "bad": EVERY_SECOND["tick"]}
@@ -213,12 +213,14 @@ def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
     beats, workers = system.pair(pool="solo")
     system.wait_done(1, "bad")
     prefix = system.store.entry_key("bad").partition("entry:")[0]
-    key = {"open": f"{prefix}open", "history": f"{prefix}history:bad", "beats": "once:beats"}[what]
+    key = {"open": f"{prefix}open", "history": f"{prefix}history:bad", "beats": f"{prefix}beats"}.get(
+        what, "once:beats"
+    )
     with system.client() as client:
         client.set(key, "mine", ex=600)
         for beat in beats:
             beat.wait_log(rf"{re.escape(key)}' holds a string, expected a (zset|list)", 60)
-        if what != "beats":  # without it nobody knows who lives: all wait
+        if what != "all beats":  # without it no beat knows of others: all wait
             system.wait_done(3)
         for beat in beats:
             told = [line for line in beat.log.splitlines() if key in line and "/MainProcess] once: " in line]

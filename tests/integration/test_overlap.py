@@ -224,7 +224,7 @@ def test_who_cant_run_again_keeps_nobody_from_running(
         assert isinstance(store.begin(first, owner, 30.0, overlap="skip"), Begun)
         die(store, client, first, 61.0 if why in ("nobody takes it", "nobody asks for it") else 0.001)
     if why == "put off":
-        assert store.postpone_many("beat-2", [(first, "unknown")], 3600.0, []) == ["postponed"]
+        assert store.postpone_many("beat-2", [(first, "unknown")], 3600.0) == ["postponed"]
     if why == "nobody asks for it":
         asked = f"{format_instant(first.start)} {(client.time()[0] - 61) * 1000}"
         client.hset(store.entry_key("tick"), "waiting", asked)

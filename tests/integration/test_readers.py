@@ -135,5 +135,5 @@ def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., Re
     limits = EndRules(max_attempts=3, recover=True, grace=None)
     for beat in ("host:1:a", "host:2:b"):  # the second one finds the entry there, and looks
         request = LoadRequest("tick", beat, "a-mark", 3600.0, limits, defined='{"task":"proj.work","lease":1}')
-        assert all(isinstance(reply, Loaded) for reply in store.load_many([request], ["host:1:a", "host:2:b"]))
+        assert all(isinstance(reply, Loaded) for reply in store.load_many([request]))
     store.close()

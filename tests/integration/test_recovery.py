@@ -67,6 +67,7 @@ class Beat:
         """``beat`` loads an entry and claims its first windows, which are overdue from then on."""
         row = self.rows.get(name)
         mark = row.fingerprint if row else mark
+        self.store.heartbeat(beat)
         self.store.load_many(
             [
                 LoadRequest(
@@ -77,8 +78,7 @@ class Beat:
                     EndRules(max_attempts=most, recover=True, grace=None, **limits),
                     known=T0,
                 )
-            ],
-            ["beat-1", "beat-2"],
+            ]
         )
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
         for n, window in enumerate(windows):

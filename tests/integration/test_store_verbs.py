@@ -1313,38 +1313,101 @@ def test_a_dead_beat_keeps_no_entry(stage: Stage) -> None:
     assert stage.all_keys() == []
 
 
-def test_who_loads_while_another_still_has_to_say_what_it_has(new_stage: Callable[..., Stage]) -> None:
-    """A beat that came, and loaded, after another asked who lives isn't taken for gone by that one."""
-    stage = new_stage()
-    asked_at = stage.store.heartbeat("slow").now
-    stage.load("quick", "fingerprint-2", alive=("slow", "quick"))
-    assert isinstance(stage.load("slow", loaded_at=1, alive=("slow",), asked_at=asked_at), Superseded)
-    assert stage.load("third", "fingerprint-2", alive=("slow",), asked_at=asked_at).news == "same"
-    assert stage.unload("third", "fingerprint-2", alive=("slow", "third"), asked_at=asked_at) == "kept"
-    # One that loaded before that, and wasn't in the answer, is gone.
-    asked_at = asked_at + timedelta(minutes=1)
-    assert stage.load("slow", loaded_at=1, alive=("slow",), asked_at=asked_at).news == "changed"
+def test_who_comes_later_counts_for_one_that_stood_still(stage: Stage) -> None:
+    """A beat that came, and loaded, after another swept the shard isn't taken for gone by that one."""
+    stage.store.heartbeat("slow")
+    stage.store.heartbeat("quick")
+    assert isinstance(stage.load("quick", "fingerprint-2"), Loaded)
+    assert isinstance(stage.load("slow", loaded_at=1), Superseded)
+    assert stage.store.unload_many("third", [(ENTRY, "fingerprint-2")]) == ["kept"]
+
+
+# -------------------------------------------------------------------------------------------------- who lives
+
+
+def has_it(stage: Stage, beat: str, mark: str, loaded_at: int = 1) -> bool:
+    """Load the entry as ``beat`` did before; returns whether its definition counts."""
+    return isinstance(stage.load(beat, mark, loaded_at=loaded_at), Loaded)
+
+
+@pytest.fixture
+def two(stage: Stage) -> Stage:
+    """The entry as two beats have it that live, each another definition of it; that of ``later`` counts."""
+    stage.store.heartbeat("earlier")
+    stage.store.heartbeat("later")
+    assert has_it(stage, "earlier", MARK, 0)
+    assert has_it(stage, "later", "fingerprint-2", 0)
+    assert not has_it(stage, "earlier", MARK)
+    return stage
+
+
+def test_a_beat_that_stood_still_has_its_definition_back(two: Stage) -> None:
+    """Frozen for longer than it may be silent, it is gone, and another's definition counts; until it is back."""
+    at = two.now()
+    two.silent(16, "later")
+    assert two.store.overdue("earlier", T0, 0).new == set()
+    assert has_it(two, "earlier", MARK)
+    two.silent(0, "earlier")
+    assert two.shard_number in two.store.overdue("later", T0, 0).new, "it is told that it was gone"
+    assert has_it(two, "later", "fingerprint-2", at)
+    assert not has_it(two, "earlier", MARK)
+
+
+def test_while_a_shard_is_away_no_beat_grows_old(two: Stage) -> None:
+    """Its node was away, for however long: the first beat that gets there again doesn't take the others for gone."""
+    for seconds in (16, 3600, 86_400):
+        two.silent(seconds, "earlier")
+        two.silent(seconds + 2, "later")
+        assert not has_it(two, "earlier", MARK), "the node is back, and it hasn't swept it yet"
+        assert two.store.overdue("earlier", T0, 0).new == set()
+        assert not has_it(two, "earlier", MARK)
+        assert two.store.unload_many("earlier", [(ENTRY, "fingerprint-2")]) == ["kept"]
+        assert two.store.overdue("later", T0, 0).new == set()
+    assert has_it(two, "later", "fingerprint-2", two.now())
+
+
+def test_who_is_gone_is_seen_by_one_that_comes_seldom(two: Stage) -> None:
+    """Also by sweeps that lie far apart: a few of them are enough."""
+    sweeps = 0
+    while not has_it(two, "earlier", MARK):
+        for beat in ("earlier", "later"):  # half a minute passes
+            if two.raw.zscore(two.beats_key, beat) is not None:
+                two.raw.zincrby(two.beats_key, -30_000, beat)
+        two.store.heartbeat("earlier")
+        sweeps += 1
+        assert sweeps < 5
+    assert sweeps == 3
+
+
+def test_a_beat_that_ends_in_order_is_gone_at_once(two: Stage) -> None:
+    """In every shard, so that its definitions count no more."""
+    two.store.leave("later")
+    assert has_it(two, "earlier", MARK)
+    two.store.leave("earlier")
+    assert [*two.raw.scan_iter("once:*beats")] == []
+
+
+def test_a_clock_that_goes_back_makes_no_beat_older_or_younger(two: Stage) -> None:
+    """What lies in the future then counts as it did before: who lives does, and who doesn't is gone as soon as any."""
+    two.silent(-3600, "earlier")
+    two.silent(-3590, "later")
+    assert two.store.overdue("earlier", T0, 0).new == set()
+    assert not has_it(two, "earlier", MARK)
+    two.raw.zincrby(two.beats_key, -5001, "later")
+    two.store.heartbeat("earlier")
+    assert has_it(two, "earlier", MARK)
 
 
 # ------------------------------------------------------------------------------------------------- many beats
 
 
 def test_what_a_load_costs_doesnt_depend_on_the_number_of_beats(stage: Stage) -> None:
-    """Neither what is sent nor what the entry keeps: the newest few, which are all that decides."""
-    few = [f"beat-{n}" for n in range(3)]
+    """The entry keeps the newest few, which are all that decides."""
     many = [f"beat-{n}" for n in range(300)]
     for beat in many:
         assert isinstance(stage.load(beat, alive=many), Loaded)
     listed = stage.raw.hget(stage.entry_key, "loaders").split()[::3]
     assert listed == [f"beat-{n}" for n in range(299, 283, -1)]
-
-    def sent(alive: list[str]) -> int:
-        before = stage.raw.info("stats")["total_net_input_bytes"]
-        for _ in range(10):
-            stage.load("beat-299", loaded_at=stage.now(), alive=alive)
-        return stage.raw.info("stats")["total_net_input_bytes"] - before
-
-    assert sent(many) < 2 * sent(few)
 
 
 def test_who_is_gone_takes_no_place_of_one_that_lives(stage: Stage) -> None:
@@ -1371,14 +1434,12 @@ def test_who_isnt_listed_any_more_takes_its_entry_back(stage: Stage) -> None:
 
 
 def test_a_beat_that_is_gone_decides_nothing_by_a_time_to_come(stage: Stage) -> None:
-    """The server's clock went back: what was loaded since somebody asked is nothing that lies in the future."""
+    """The server's clock went back: what was loaded at a time that lies in the future is no sign of life."""
     at = stage.now() + 60_000
     stage.raw.hset(stage.entry_key, "loaders", f"gone fingerprint-2 {at}")
-    asked_at = stage.store.heartbeat("beat-1").now
-    alive = ("beat-1",)
-    assert isinstance(stage.load("beat-1", loaded_at=1, alive=alive, asked_at=asked_at), Loaded)
+    assert isinstance(stage.load("beat-1", loaded_at=1, alive=("beat-1",)), Loaded)
     stage.raw.hset(stage.entry_key, mapping={"loaders": f"gone {MARK} {at}", "fingerprint": MARK})
-    assert stage.unload("beat-1", alive=alive, asked_at=asked_at) == "unloaded"
+    assert stage.unload("beat-1", alive=("beat-1",)) == "unloaded"
 
 
 def test_a_first_load_is_the_latest_whatever_the_clock_says(stage: Stage) -> None:
@@ -2399,6 +2460,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     ),
     "discard": (STATES["published"], lambda s: s.discard("expired"), Closed),
     "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), Heartbeat),
+    "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], list),
     "pause": (STATES["claimed"], lambda s: s.store.pause(ENTRY), True),
     "abandon": (STATES["published"], lambda s: s.abandon(), Finished),
     "note": (STATES["claimed"], lambda s: s.store.note(Order("pause", ENTRY, "anna")), type(None)),
@@ -2556,9 +2618,8 @@ def test_beats_come_and_go(stage: Stage) -> None:
     """A beat is alive from its first heartbeat until it leaves, or until it hasn't been heard of for 15 s."""
     before = stage.now()
     first = stage.store.heartbeat("beat-1")
-    assert (first.beats, first.new) == (("beat-1",), True)
+    assert first.beats == ("beat-1",)
     assert before - 1 <= in_ms(first.now) <= stage.now() + 1
-    assert not stage.store.heartbeat("beat-1").new
     assert set(stage.store.heartbeat("beat-2").beats) == {"beat-1", "beat-2"}
     stage.store.leave("beat-1")
     assert stage.store.heartbeat("beat-2").beats == ("beat-2",)
@@ -2850,16 +2911,6 @@ def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:
     assert isinstance(stage.take("beat-1"), Taken)
     stage.overdue()
     assert stage.postpone(["beat-0"]) == ["postponed"]
-
-
-def test_what_a_beat_loaded_meanwhile_is_not_put_off(stage: Stage) -> None:
-    """It came after the one that looks had asked who lives: it knows the entry, and takes the window itself."""
-    asked_at = stage.store.heartbeat("beat-0").now
-    stage.load("beat-1")
-    stage.reach("published")
-    stage.overdue()
-    replies = stage.store.postpone_many("beat-0", [(stage.window, "unknown")], 60.0, ["beat-0"], asked_at)
-    assert replies == ["no"]
 
 
 def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:

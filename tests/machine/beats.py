@@ -36,9 +36,6 @@ class Beat:
 
     name: str
     definition: str
-    #: Who lived when it asked last.
-    alive: tuple[str, ...] = ()
-    asked_at: datetime | None = None
     cursor: dict[str, datetime] = field(default_factory=dict)
     known: dict[str, datetime] = field(default_factory=dict)
     #: When its schedule had no such entry; it has it again.
@@ -54,11 +51,8 @@ class BeatRules(Rules):
 
     def new_beat(self, definition: str) -> Beat:
         beat = Beat(self.new_name("beat"), definition)
-        self.learn(beat, self.world.store.heartbeat(beat.name))
+        self.world.store.heartbeat(beat.name)
         return beat
-
-    def learn(self, beat: Beat, heartbeat: r.Heartbeat) -> None:
-        beat.alive, beat.asked_at = heartbeat.beats, heartbeat.now
 
     def load(self, beat: Beat, entry: str) -> None:
         request = LoadRequest(
@@ -73,7 +67,7 @@ class BeatRules(Rules):
             begins_anew = isinstance(reply, r.Loaded) and reply.news in {"changed", "back"} and before is not None
             return Told(entry=entry, counted=Counter({k: -n for k, n in before.counts.items()} if begins_anew else {}))
 
-        load = lambda: self.world.store.load_many([request], beat.alive, beat.asked_at)[0]  # noqa: E731
+        load = lambda: self.world.store.load_many([request])[0]  # noqa: E731
         reply = self.world.ask("load", load, told)
         beat.loaded_at[entry] = reply.loaded_at
         if isinstance(reply, r.Loaded):
@@ -188,7 +182,6 @@ class BeatRules(Rules):
 
     def take_by(self, beat: Beat, *, twice: bool = False) -> None:
         found = self.world.store.overdue(beat.name, self.world.time, 100)
-        self.learn(beat, found.heartbeat)
         # In an order of their own: those whose deadlines are of one tick come in one that the machine's load decides.
         windows = (each for shard in found.shards for each in shard if isinstance(each, WindowKey))
         for window in sorted(windows, key=astuple):
@@ -207,7 +200,7 @@ class BeatRules(Rules):
         beat = self.beats[which % 2]
         if said and beat.loaded_at[entry]:  # else it was back before the store was told
             left = [(entry, beat.definition)]
-            unload = lambda: self.world.store.unload_many(beat.name, left, beat.alive, beat.asked_at)[0]  # noqa: E731
+            unload = lambda: self.world.store.unload_many(beat.name, left)[0]  # noqa: E731
             self.world.ask("unload", unload, nothing, twice=twice)
         for known in (beat.cursor, beat.known, beat.loaded_at):
             known.pop(entry, None)

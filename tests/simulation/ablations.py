@@ -362,17 +362,11 @@ ABLATIONS: dict[str, Ablation] = {
         "COUNTED_FROM > (since or cursor) and up_to_now(COUNTED_FROM) or go_back",
         "go_back",
     ),
-    "load-asked-at": _lua(
-        "who loaded since it was asked who lives, lives",
-        "pieces/loaders",
-        "local lives = alive[beat] or at >= (ASKED_AT or math.huge) and at <= NOW or nil",
-        "local lives = alive[beat]",
-    ),
     "load-gone": _lua(
         "what vanished beats loaded doesn't count",
         "pieces/loaders",
-        "if lives or not gone[beat] then",
-        "if true then",
+        "elseif (redis.call('ZSCORE', BEATS, BEAT) or NOW) - (redis.call('ZSCORE', BEATS, beat) or 0) < BEAT_TTL then",
+        "else",
     ),
     "load-loaded-at": _lua(
         "a first load is later than all that are known",
@@ -386,11 +380,17 @@ ABLATIONS: dict[str, Ablation] = {
         "put_in_force(mark, cursor)",
         "local _ = mark",
     ),
-    "heartbeat-gone": _lua(
-        "a beat that isn't heard of is gone",
-        "heartbeat",
-        "for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '-inf', gone)) do\n    forget(beat)",
-        "for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '-inf', gone)) do\n    redis.call('ZADD', BEATS, now, beat)",
+    "sweep-away": _lua(
+        "a time in which no beat got to a shard makes none of them old",
+        "sweep",
+        "local shift = since - math.min(math.max(since, 0), MOST_SILENT)",
+        "local shift = 0",
+    ),
+    "sweep-forgotten": _lua(
+        "a beat that was silent for too long is told so, and loads its entries again",
+        "sweep",
+        "redis.call('ZREM', BEATS, beat)",
+        "local _ = beat",
     ),
     # -- windows that wait, and what is told
     "buffer-waits": _lua(
@@ -705,15 +705,14 @@ SURVIVORS: dict[str, Survivor] = {
         "a cursor that goes back claims again what has ended, and begin refuses that",
         _VERBS + "test_a_changed_definition_never_goes_back[valkey]",
     ),
-    "load-asked-at": Survivor(
-        "while a schedule changes the judge allows either definition",
-        _VERBS + "test_who_loads_while_another_still_has_to_say_what_it_has[valkey]",
-    ),
     "load-gone": Survivor(
-        "the same", _VERBS + "test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone[valkey]"
+        "while a schedule changes the judge allows either definition",
+        _VERBS + "test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone[valkey]",
     ),
-    "heartbeat-gone": Survivor(
-        "no entry's only beat with a definition goes for good in an episode", _VERBS + "test_beats_come_and_go[valkey]"
+    "sweep-away": Survivor("the same", _VERBS + "test_while_a_shard_is_away_no_beat_grows_old[valkey]"),
+    "sweep-forgotten": Survivor(
+        "what another has made of an entry shows at the next claim, too",
+        _VERBS + "test_a_beat_that_stood_still_has_its_definition_back[valkey]",
     ),
     "end-told-again": Survivor(
         "the window runs again, as after any end that couldn't be told", "integration/test_end_after_tracer.py"

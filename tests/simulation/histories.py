@@ -6,7 +6,7 @@ Many entries at a time, one history each: time passes for all of them at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -98,16 +98,21 @@ class History:
         """Mostly its last begin's."""
         return self.fences.get((self.at, owner), 1) - (self.rng.random() < 0.1)
 
+    def live(self, beats: Sequence[str]) -> None:
+        """Of the beats these live, and no others."""
+        for beat in _BEATS:
+            (self.store.heartbeat if beat in beats else self.store.leave)(beat)
+
     # -- verbs ------------------------------------------------------------------------------------------------
 
     def load(self, beat: str = "", mark: str = "") -> None:
         beat = beat or self.beat
-        alive = self.rng.choice([_BEATS, (beat,)])
+        self.live(self.rng.choice([_BEATS, (beat,)]))
         request = LoadRequest(
             self.entry, beat, mark or self.mark, 30 * 86_400.0, self.limits, known=self.window(0).start,
             loaded_at=0 if self.rng.random() < 0.7 else 1, stored=self.stored,
         )  # fmt: skip
-        if isinstance(self.store.load_many([request], alive)[0], r.Loaded):
+        if isinstance(self.store.load_many([request])[0], r.Loaded):
             self.loaded = request.fingerprint
 
     def define(self) -> None:
@@ -128,7 +133,8 @@ class History:
             self.load("beat-1", self.loaded)
 
     def unload(self) -> None:
-        self.store.unload_many(self.beat, [(self.entry, self.mark)], self.rng.choice([_BEATS, ()]))
+        self.live(self.rng.choice([_BEATS, ()]))
+        self.store.unload_many(self.beat, [(self.entry, self.mark)])
 
     def claim(self) -> None:
         beat = self.beat
@@ -175,8 +181,8 @@ class History:
             self.take()
 
     def postpone(self) -> None:
-        others = self.rng.choice([(), _BEATS])
-        self.store.postpone_many(self.beat, [(self.window(), self.rng.choice(["unknown", "untracked"]))], 60.04, others)
+        self.live(self.rng.choice([(), _BEATS]))
+        self.store.postpone_many(self.beat, [(self.window(), self.rng.choice(["unknown", "untracked"]))], 60.04)
 
     def backfill(self) -> None:
         self.orders += self.rng.random() < 0.7

@@ -390,8 +390,6 @@ class Model:
         if e.cursor is None:
             w.open = False
             return ("forgotten",)
-        if self.may("a beat has to be asked for"):
-            return ("who",)
         if self.may("another beat has the entry"):
             return ("no",)
         if kind:

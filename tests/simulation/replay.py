@@ -33,7 +33,7 @@ _MANY = 64
 _MOST_STATES = 256
 _OF_LIMITS = {"acquire_slot", "renew_slot", "release_slot", "free_slots"}
 #: Verbs that change no window, but for what is said of it.
-_OF_NO_WINDOW = {"heartbeat", "note", "marks", "spent", "tell", "told", *_OF_LIMITS}
+_OF_NO_WINDOW = {"heartbeat", "sweep", "note", "marks", "spent", "tell", "told", *_OF_LIMITS}
 _KEYS_OF_OTHERS = {"key_claim", "key_confirm"}
 _BEYOND = "calls on entries with a buffer or a limit, or whose failures pause them"
 
@@ -103,7 +103,7 @@ class Server(Model):
     def load(self, e: Entry, a: Args) -> Any:
         """Whether a beat is superseded depends on who lives: that is taken as it was said."""
         if self.reply[0] != "loaded":
-            return self.reply[:1] if self.reply[0] in {"superseded", "who"} else ("loaded, superseded or who",)
+            return self.reply[:1] if self.reply[0] == "superseded" else ("loaded or superseded",)
         _, cursor, news = self.reply
         changed = e.fingerprint != a.fingerprint
         if e.cursor is None:
@@ -126,7 +126,7 @@ class Server(Model):
             if e.fingerprint not in {a.fingerprint, "-"}:
                 return ("kept",)
             e.fingerprint = "-"
-        return self.reply if self.reply[0] in {"unloaded", "kept", "who"} else ("unloaded, kept or who",)
+        return self.reply if self.reply[0] in {"unloaded", "kept"} else ("unloaded or kept",)
 
     def pause(self, e: Entry, a: Args) -> Any:
         if e.cursor is not None:
@@ -339,10 +339,8 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
             return ("waits",)
         case "load", "loaded":
             return "loaded", reply[1], reply[3]
-        case "begin" | "claim" | "load", "elsewhen" | "superseded" | "who":
+        case "begin" | "claim" | "load", "elsewhen" | "superseded":
             return (reply[0],)
-        case "postpone" | "unload", "who":
-            return ("who",)
         case "pause", _:
             return (reply[0],)
     return tuple(reply)

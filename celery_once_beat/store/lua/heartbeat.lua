@@ -1,15 +1,14 @@
--- heartbeat: a beat says that it lives, and learns the time and who else does.
+-- heartbeat: a beat says that it lives, and learns the time and who else does. This is for people, and for what beats warn
+-- of; scripts go by what beats say in each shard, see sweep.lua.
 --
 -- WHAT is 'lives', 'leaves' (it ends), or 'looks' (it only asks, and nothing changes). REPORT is what it says of
 -- itself, for people, '' for nothing new.
 --
--- returns {seconds, microseconds, new, beat...}   the server's time as two texts; new is 1 where this beat says that
---                                                 it lives and was not known, else 0; then each beat alive
+-- returns {seconds, microseconds, beat...}   the server's time as two texts; then each beat alive
 
 -- include: now, values
 
 local now, gone = int(NOW), int(NOW - BEAT_TTL)
-local added = 0
 
 -- pcall: reports are for people only, and a foreign key in their place must not stop a beat.
 local function forget(beat)
@@ -28,7 +27,7 @@ if WHAT ~= 'looks' then
 end
 if WHAT == 'lives' then
   redis.call('PEXPIRE', BEATS, BEAT_TTL) -- first what needs no memory: a full server takes no beat for gone
-  added = redis.call('ZADD', BEATS, now, BEAT)
+  redis.call('ZADD', BEATS, now, BEAT)
   redis.call('PEXPIRE', BEATS, BEAT_TTL)
   if REPORT ~= '' then
     redis.pcall('HSET', REPORTS, BEAT, REPORT)
@@ -37,7 +36,7 @@ if WHAT == 'lives' then
 elseif WHAT == 'leaves' then
   forget(BEAT)
 end
-local reply = {TIME[1], TIME[2], added}
+local reply = {TIME[1], TIME[2]}
 for _, beat in ipairs(redis.call('ZRANGEBYSCORE', BEATS, '(' .. gone, '+inf')) do
   reply[#reply + 1] = beat
 end

@@ -26,7 +26,6 @@
 --         {'superseded', beat, loaded_at, fingerprint}   a living beat loaded another definition later, the one with this
 --                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
 --                                 time
---         {'who', beat...}   see loaders.lua
 
 -- include: definition, entries, entry, loaders
 
@@ -46,8 +45,8 @@ if stored then
   counts_from = not cursor and not set[3] and instant_field('first', set[2]) or ''
   paused = paused or set[4] == '1'
 end
-local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at, lives = true}
-local loaders, right, unsure = {me}, me, false
+local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at}
+local loaders, right = {me}, me
 local function goes_before(one, other)
   local own = not was_set(one.fingerprint)
   if own == was_set(other.fingerprint) then
@@ -56,20 +55,10 @@ local function goes_before(one, other)
   return loaded_later(one, other)
 end
 for _, loader in ipairs(others) do
-  if loader.beat ~= BEAT then
-    loaders[#loaders + 1] = loader
-    local old = was_set(loader.fingerprint) and string.match(loader.fingerprint, '^[^~]*') ~= mark
-    if not old and goes_before(loader, me) then
-      unsure = unsure or not loader.lives
-      right = goes_before(loader, right) and loader or right
-    end
-  end
-end
--- If there isn't room for all, beats that are gone must not take the place of living ones.
-if unsure or #loaders > MOST_LOADERS then
-  local who = ask_who_lives(loaders)
-  if #who > 1 then
-    return who
+  loaders[#loaders + 1] = loader
+  local old = was_set(loader.fingerprint) and string.match(loader.fingerprint, '^[^~]*') ~= mark
+  if not old and goes_before(loader, right) then
+    right = loader
   end
 end
 

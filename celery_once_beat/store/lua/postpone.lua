@@ -8,11 +8,8 @@
 --         {'forgotten'}   nothing is known of its entry any more: it is open no longer
 --         {'closed', 'dropped'}   the entry is there, and no worker would close the window
 --         {'no'}          it isn't overdue, or is another's
---         {'who', beat...}   see loaders.lua
 
 -- include: ends, entry, line, loaders, window
-
-local LOOKS = 15000 -- ms within which each living beat looks: once_beat_recovery_interval is at most 5 s
 
 entry = read_entry()
 local kind, owner, outcome = settle()
@@ -29,22 +26,16 @@ if not entry.cursor then
 end
 local untracked_by = set_of(WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or '')
 local still_untracked = {}
-local loaders, others, mine = {}, false, false
-for _, loader in ipairs((read_loaders(redis.call('HGET', ENTRY, 'loaders')))) do
-  if loader.beat == BEAT then
-    mine = true
-  elseif untracked_by[loader.beat] then
+local loaders, _, mine = read_loaders(redis.call('HGET', ENTRY, 'loaders'))
+-- A beat that isn't listed, or not yet, may track it too: then it takes the window at its next look.
+local others = WHY == 'untracked' and deadline > NOW - BEAT_TTL
+for _, loader in ipairs(loaders) do
+  if untracked_by[loader.beat] then
     still_untracked[#still_untracked + 1] = loader.beat
   else
-    loaders[#loaders + 1] = loader
-    others = others or loader.lives
+    others = true
   end
 end
-if not others and #loaders > 0 then
-  return ask_who_lives(loaders)
-end
--- A beat that isn't listed, or not yet, may track it too: then it takes the window at its next look.
-others = others or WHY == 'untracked' and deadline > NOW - LOOKS
 touch_entry() -- first what needs no memory
 -- Either is written once: every look asks for every window.
 if WHY == 'unknown' and mine then

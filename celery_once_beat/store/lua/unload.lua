@@ -4,7 +4,6 @@
 -- returns {'unloaded'}  nobody has it now, or nobody had
 --         {'kept'}      another beat that lives has it, or another definition is in force
 --         {'unknown'}   there is no such entry
---         {'who', beat...}   see loaders.lua
 
 -- include: entries, entry, loaders
 
@@ -12,18 +11,9 @@ local fields = read_fields('fingerprint', 'loaders')
 if not fields[2] then
   return {'unknown'}
 end
-local loaders, same, kept = {}, {}, fields[3] ~= FINGERPRINT and fields[3] ~= '-'
-for _, loader in ipairs((read_loaders(fields[4]))) do
-  if loader.beat ~= BEAT then
-    loaders[#loaders + 1] = loader
-    if loader.fingerprint == FINGERPRINT then
-      same[#same + 1] = loader
-      kept = kept or loader.lives
-    end
-  end
-end
-if not kept and #same > 0 then
-  return ask_who_lives(same)
+local loaders, kept = read_loaders(fields[4]), fields[3] ~= FINGERPRINT and fields[3] ~= '-'
+for _, loader in ipairs(loaders) do
+  kept = kept or loader.fingerprint == FINGERPRINT
 end
 redis.call('HSET', ENTRY, 'loaders', listed(loaders))
 if kept then

@@ -1,8 +1,8 @@
 -- Which beats have loaded an entry. The field `loaders` of its hash lists the newest few: '<beat> <fingerprint> <server ms>',
 -- separated by blanks. A living beat that isn't listed any more goes on with the definition in force.
 --
--- The caller says which beats it knows to be alive (LIVING) or gone (GONE), as of ASKED_AT (nil: now). If a script has to
--- know that of others, it answers {'who', beat...} and changes nothing.
+-- Who lives is known in the shard: BEATS has when each beat swept it last; see sweep.lua. What counts is the time up to the
+-- asking beat's own last sweep. While the shard's node is away nobody sweeps it, and nobody grows old.
 
 -- include: now
 
@@ -16,37 +16,24 @@ local function set_of(words)
   return set
 end
 
--- The listed beats that aren't known to be gone; `lives` is true, or nil if that isn't known. Then the latest time in
--- the list.
+-- The listed beats other than BEAT that live. Then the latest time in the list, and whether BEAT is listed.
 local function read_loaders(text)
-  local alive, gone = set_of(LIVING), set_of(GONE)
-  local loaders, latest = {}, 0
+  local loaders, latest, mine = {}, 0, false
   for beat, fingerprint, at in string.gmatch(text or '', '(%S+) (%S+) (%d+)') do
     at = #at <= 15 and tonumber(at) or 0
     latest = math.max(latest, at)
-    -- A beat that has loaded since ASKED_AT couldn't be in the answer: it lives. A time in the future is of a clock that
-    -- went back since, and says nothing.
-    local lives = alive[beat] or at >= (ASKED_AT or math.huge) and at <= NOW or nil
-    if lives or not gone[beat] then
-      loaders[#loaders + 1] = {beat = beat, fingerprint = fingerprint, at = at, lives = lives}
+    if beat == BEAT then
+      mine = true
+    elseif (redis.call('ZSCORE', BEATS, BEAT) or NOW) - (redis.call('ZSCORE', BEATS, beat) or 0) < BEAT_TTL then
+      loaders[#loaders + 1] = {beat = beat, fingerprint = fingerprint, at = at}
     end
   end
-  return loaders, latest
+  return loaders, latest, mine
 end
 
 -- Of two in the same millisecond the name decides, so they don't take turns.
 local function loaded_later(one, other)
   return one.at > other.at or one.at == other.at and one.beat > other.beat
-end
-
-local function ask_who_lives(loaders)
-  local answer = {'who'}
-  for _, loader in ipairs(loaders) do
-    if not loader.lives then
-      answer[#answer + 1] = loader.beat
-    end
-  end
-  return answer
 end
 
 -- The text of the field. The oldest are left out if there isn't room for all.

@@ -1,0 +1,36 @@
+-- sweep: a beat says in one shard that it lives, and finds what is overdue there by UNTIL: at most MOST windows behind the
+-- first SKIP, and as many notices behind SKIP_NOTICES.
+--
+-- BEATS has when each beat swept the shard last. One that hasn't for BEAT_TTL is gone; the scripts go by that. A time in
+-- which no beat came says nothing of any: the node was away, or the server's clock was set. At most MOST_SILENT of it counts;
+-- by the rest all marks move along, also back. So no beat is taken for gone as soon as the node is back, and one that is left
+-- alone still sees, after a few sweeps, that the others are gone.
+--
+-- returns {1 or 0, windows, notices, lines}   1: the beat wasn't known. It is new, was away for too long, or the store lost its
+--                                        data. lines says of how many entries windows wait in line; see line.lua
+
+-- include: now, values
+
+local MOST_SILENT = 5000 -- ms; beats sweep at least as often
+
+redis.call('ZREM', BEATS, '') -- first what needs no memory: a full server takes no beat for gone
+local marks = redis.call('ZRANGEBYSCORE', BEATS, '-inf', int(TOO_LARGE), 'WITHSCORES')
+local since = NOW - (marks[#marks] or NOW)
+local shift = since - math.min(math.max(since, 0), MOST_SILENT)
+for place = 1, #marks, 2 do
+  local beat, at = marks[place], marks[place + 1] + shift
+  if at <= NOW - BEAT_TTL then
+    redis.call('ZREM', BEATS, beat)
+  elseif shift ~= 0 then
+    redis.call('ZADD', BEATS, at, beat)
+  end
+end
+local new = redis.call('ZADD', BEATS, NOW, BEAT)
+if redis.call('PTTL', BEATS) < 29 * DAY then
+  redis.call('PEXPIRE', BEATS, 30 * DAY)
+end
+local function due(from, by, skip)
+  return redis.call('ZRANGEBYSCORE', OPEN, from, by, 'LIMIT', skip, MOST)
+end
+return {new, due('-inf', UNTIL, SKIP), due(FIRST_ALERT, FIRST_ALERT + UNTIL, SKIP_NOTICES),
+  redis.call('ZCOUNT', LINES, NOW, '+inf')}
