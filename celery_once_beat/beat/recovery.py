@@ -6,8 +6,9 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from celery.utils.log import get_logger
 
@@ -42,7 +43,7 @@ logger = guarded(get_logger(__name__))
 _MOST = 100
 #: Seconds for which an overdue window of an entry that left the schedule is put off.
 _PUT_OFF = 3600.0
-#: Seconds between two sweeps while windows wait for others: one begins within 0.3 s of the end before it.
+#: Seconds between two looks while windows wait for others: one begins within 0.3 s of the end before it.
 _WHILE_SOME_WAIT = 0.2
 #: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first.
 _FIRST_TAKEN = 2
@@ -67,8 +68,9 @@ class Recovery:
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
-        #: Until when sweeps are frequent: windows that may have to wait were claimed a moment ago.
-        self._some_may_wait_until = 0.0
+        #: Until when it looks between sweeps: some windows wait, or may have to, since they were claimed a moment ago.
+        self._look_until = 0.0
+        self._next_look = 0.0
         #: The beats that lived at the last look; for what is shown and warned of. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
         #: The shards that have known of this beat.
@@ -96,6 +98,11 @@ class Recovery:
     def due_in(self) -> float:
         """Seconds until the next sweep, at least 0."""
         return max(self._next - steady(), 0.0)
+
+    def look_in(self) -> float:
+        """Seconds until the next look between sweeps, at least 0; infinite where nothing waits."""
+        now = steady()
+        return max(self._next_look - now, 0.0) if now < self._look_until else math.inf
 
     def hurry(self) -> None:
         """Look at the next tick."""
@@ -126,23 +133,27 @@ class Recovery:
         elif not self.alive:
             raise heartbeat  # it never knew the server's time
         self._warn_of_other_apps()
-        called = self._call_waiting(dict(zip(limits, found.free_slots, strict=True)))
-        interval = self._store.settings.recovery_interval
-        some_wait = found.lines or any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
-        if some_wait or sent < self._some_may_wait_until:
-            interval = min(interval, _WHILE_SOME_WAIT)
-        self._next = sent + interval
-        return list(dict.fromkeys([*self._read(found), *called]))
+        self._next, self._next_look = sent + self._store.settings.recovery_interval, sent + _WHILE_SOME_WAIT
+        if found.lines or any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots):
+            self.expect_waiting()
+        return list(dict.fromkeys([*self._read(found), *self._call_waiting(limits, found.free_slots)]))
 
     def expect_waiting(self) -> None:
-        """Sweep often for a while: a window was claimed that may have to wait for another, or for a slot."""
-        self._some_may_wait_until = steady() + 2 * self._store.settings.recovery_interval
-        self._next = min(self._next, steady() + _WHILE_SOME_WAIT)
+        """Look between sweeps for a while: windows wait, or were claimed that may have to."""
+        self._look_until = steady() + 2 * self._store.settings.recovery_interval
 
-    def _call_waiting(self, free_slots: Mapping[str, FreeSlots | OnceError]) -> list[WindowKey]:
+    def look(self) -> list[WindowKey]:
+        """Return what is overdue of this beat's entries; raises StoreUnavailableError. The rest is left to sweeps."""
+        self._next_look = steady() + _WHILE_SOME_WAIT
+        limits = self._store.settings.limits
+        free_slots, overdue = self._store.due(self._clock.now(), _MOST, limits)
+        found = dict.fromkeys([*overdue, *self._call_waiting(limits, free_slots)])
+        return [window for window in found if self._entries.get(window.entry) is not None]
+
+    def _call_waiting(self, limits: Iterable[str], free_slots: Iterable[FreeSlots | OnceError]) -> list[WindowKey]:
         """Let windows be overdue for which there are slots of their limit; returns them."""
         called: list[WindowKey] = []
-        for limit, found in free_slots.items():
+        for limit, found in zip(limits, free_slots, strict=True):
             if isinstance(found, OnceError):
                 if not isinstance(found, StoreUnavailableError):
                     self._log_once(f"limit {limit}", found, about("limit_unreadable"))

@@ -269,6 +269,8 @@ class OnceSchedulerMixin(Publishing):
         if looks:
             away = self._sweep()
             self._refresh()
+        elif not self._recovery.look_in():
+            self._recover(self._recovery.look())
         delay = self._claim_due()
         if away is not None:
             raise away
@@ -427,7 +429,7 @@ class OnceSchedulerMixin(Publishing):
         wait = float(self.max_interval)
         if next_due is not None:
             wait = min(wait, (next_due - now).total_seconds())
-        return max(min(wait, self._recovery.due_in()), 0.0)
+        return max(min(wait, self._recovery.due_in(), self._recovery.look_in()), 0.0)
 
     def _is_due(self) -> bool:
         next_due = self.entries.next_due()

@@ -17,7 +17,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
     {7}:workers                 workers that began windows of the shard → when, server ms, for people; a day
-    {7}:lines                   keys of entries whose windows wait for their turn → until when beats sweep often, server
+    {7}:lines                   keys of entries whose windows wait for their turn → until when beats look often, server
                                 ms; twenty minutes
     {7}:failures:<name>         start → what its last failure said, of the last ten, for people; as the entry
     {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days

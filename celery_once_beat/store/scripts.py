@@ -204,6 +204,8 @@ def _include(file: str, included: dict[str, str]) -> None:
 # -- the verbs ------------------------------------------------------------------------------------------------------
 # An argument is a text unless a kind stands behind it.
 
+#: The keys of what may end a window.
+_OF_WINDOW = "entry open history run lines"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
 _WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
@@ -253,35 +255,35 @@ CLAIM = Verb(
 )
 CONFIRM = Verb(
     "confirm",
-    "entry open history run",
+    _OF_WINDOW,
     f"{_ENDING} turn:number published:number start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb(
     "take",
-    "entry open history run lines",
+    _OF_WINDOW,
     f"{_ENDING} beat fingerprint claim_lease:span",
     codec.read_take,
     waits=True,
 )
 POSTPONE = Verb(
     "postpone",
-    "entry open history run beats",
+    f"{_OF_WINDOW} beats",
     f"{_ENDING} delay:span beat why",
     codec.read_word,
 )
 BACKFILL = Verb(
     "backfill",
-    "entry open history run claim",
+    f"{_OF_WINDOW} claim",
     f"{_ENDING} beat overdue_in:span",
     codec.read_backfill,
     waits=True,
 )
-ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
+ABANDON = Verb("abandon", _OF_WINDOW, f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
 #: ``kind`` of the notice, see ``lua/pieces/notices.lua``; the beat says it within ``length``.
 TELL = Verb(
     "tell",
-    "entry open history run",
+    _OF_WINDOW,
     f"{_ENDING} kind beat known:flag length:span",
     codec.read_tell,
     waits=True,
@@ -299,7 +301,7 @@ HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_he
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
-    "entry open history run refused lines",
+    f"{_OF_WINDOW} refused",
     f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap no_slot marks:flag {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
@@ -330,7 +332,7 @@ HAND_OVER = Verb(
 )
 FINISH = Verb(
     "finish",
-    "entry open history run",
+    _OF_WINDOW,
     f"{_ENDING} {_OWNED} outcome again:span keyed:flag failure",
     codec.read_finish,
     waits=True,
@@ -338,7 +340,7 @@ FINISH = Verb(
 )
 CLOSE = Verb(
     "close",
-    "entry open history run",
+    _OF_WINDOW,
     f"{_ENDING} owner outcome {_MESSAGE} expires:time publish_timeout:span by_result:flag",
     codec.read_close,
 )

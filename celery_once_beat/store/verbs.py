@@ -223,9 +223,7 @@ class Store:
         """
         text = "" if report is None else codec.write_report(report, app)
         calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
-        calls += [
-            scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most_slots) for name, most_slots in limits.items()
-        ]
+        calls += self._free_slots(limits)
         calls += [
             scripts.SWEEP.call(
                 {what: self.keys.of_shard(what, shard) for what in ("beats", "open", "lines")},
@@ -251,6 +249,21 @@ class Store:
             free_slots,
             any(isinstance(each, model.Swept) and each.lines for each in swept),
         )
+
+    def due(
+        self, now: datetime, most: int, limits: Mapping[str, int]
+    ) -> tuple[list[model.FreeSlots | OnceError], list[WindowKey]]:
+        """Return the free slots of each limit, and overdue windows, ``most`` a shard; else as :meth:`overdue`."""
+        commands: list[Words] = [
+            ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", codec.epoch_ms(now), "LIMIT", 0, most)
+            for shard in range(SHARDS)
+        ]
+        free_slots, found = self._trip.run_with(self._free_slots(limits), commands)
+        members = [codec.read_members(each) for each in found if not isinstance(each, OnceError)]
+        return free_slots, [each for shard in members for each in shard if isinstance(each, WindowKey)]
+
+    def _free_slots(self, limits: Mapping[str, int]) -> list[Call[Any]]:
+        return [scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most) for name, most in limits.items()]
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
         """Return for each shard the definitions that changed since the change of that number; see :meth:`overdue`."""

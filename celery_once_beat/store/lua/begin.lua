@@ -218,7 +218,7 @@ if one_by_one then
   redis.call('HSET', ENTRY, 'running', START)
 end
 write_window(window, NOW + LEASE + MARGIN, 'fence', fence)
-if one_by_one and was_in_line then
-  leave_line()
+if was_in_line and one_by_one and not read_line()[1] then
+  no_line()
 end
 return answer(fence, window.attempts)

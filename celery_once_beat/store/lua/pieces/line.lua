@@ -67,6 +67,12 @@ local function read_line()
   return found
 end
 
+-- LINES says for which entries windows wait, and until when beats look often for that.
+local function no_line()
+  redis.call('HDEL', ENTRY, 'waits')
+  redis.call('ZREM', LINES, ENTRY)
+end
+
 -- The start of the window that goes before this one; nil: it is this one's turn.
 local function waits_for(window)
   local holder = turn_holder()
@@ -84,7 +90,7 @@ local function call_next()
   end
   local first = read_line()[1]
   if not first then
-    redis.call('HDEL', ENTRY, 'waits')
+    no_line()
   elseif first.window.state == 'waits_turn' and first.window.taken == 0 then
     redis.call('ZADD', OPEN, 'XX', NOW, member_of(first.start))
   end
@@ -103,7 +109,7 @@ local function end_of_wait(window)
 end
 
 -- This window waits from now on: a beat that confirms its message late changes nothing. `...` are fields of the entry hash and
--- their values. LINES says until when beats sweep often.
+-- their values.
 local function start_waiting(window, state, ...)
   window.turn, window.taken, window.state = window.turn + 1, 0, state
   write_window(window, end_of_wait(window), ...)
@@ -113,10 +119,3 @@ local function start_waiting(window, state, ...)
   end
 end
 
--- This window is in line no longer: it begins.
-local function leave_line()
-  if not read_line()[1] then
-    redis.call('HDEL', ENTRY, 'waits')
-    redis.call('ZREM', LINES, ENTRY)
-  end
-end
