@@ -34,6 +34,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +64,7 @@ from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describ
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
-from celery_once_beat.wording import shown, why_no_task
+from celery_once_beat.wording import MOST_FAILURE, shown, why_no_task
 
 from .guard import TookTooLong, guard, within_time
 
@@ -87,6 +88,8 @@ _SLICE = 0.05
 _ROUTED_BY = ("queue", "exchange", "routing_key")
 #: Most texts that are kept of what readers are shown.
 _MOST_SUMMARIES = 1024
+#: Most entries that a beat names, of those that don't run.
+_MOST_NAMED = 20
 #: A plan that is older is made anew: what was on time may be late by now.
 _PLAN_LASTS = timedelta(seconds=5)
 
@@ -262,6 +265,11 @@ class BeatEntry:
     def definition(self) -> tuple[object, ...]:
         """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
+
+    @property
+    def is_to_ask(self) -> bool:
+        """Whether it is polled, and hasn't been asked since it was loaded."""
+        return self.polled and self._ask_at is None
 
     def is_in_force(self, fingerprint: str | None) -> bool:
         """Whether the store's ``fingerprint`` is that of this definition; None: the store has none.
@@ -633,6 +641,8 @@ class Entries:
         self._resting: list[tuple[float, str]] = []
         #: The names of what is paused, in the order in which they were asked for.
         self._paused: dict[str, None] = {}
+        #: The names of what rests since it raised, or took too long.
+        self._broken: set[str] = set()
         self._size = -1
         #: No cursor is later.
         self._newest = _BEGINNING
@@ -650,6 +660,13 @@ class Entries:
         self.wrong_stored: dict[str, str] = {}
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
+
+    def left_out(self) -> dict[str, str]:
+        """Return some of the entries that don't run, each with why: for people."""
+        self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
+        broken = ((name, self._entries[name].trouble) for name in sorted(self._broken))
+        wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
+        return {name[:MOST_FAILURE]: why[:MOST_FAILURE] for name, why in islice(chain(broken, wrong), _MOST_NAMED)}
 
     @property
     def settings(self) -> Settings:
@@ -998,8 +1015,8 @@ class Entries:
             self._newest = max(self._newest, cursor)
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
-            # After a claim met what it can't read, a load that works says nothing.
-            if not entry.claim_failed:
+            # After a claim met what it can't read, a load that works says nothing; nor of a schedule yet to be asked.
+            if not entry.claim_failed and not entry.is_to_ask:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
                 entry.trouble = ""
@@ -1107,13 +1124,18 @@ class Entries:
         if trouble and trouble != entry.trouble:
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
         entry.trouble = trouble
+        self._broken.discard(entry.name)
         entry.forget()
         self._unloaded.discard(entry)
         self._paused.pop(entry.name, None)
 
     def alone(self, entry: BeatEntry) -> AbstractContextManager[None]:
         """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""
-        return guard(partial(self.rest, entry))
+        return guard(partial(self._leave_alone, entry))
+
+    def _leave_alone(self, entry: BeatEntry, why: str) -> None:
+        self.rest(entry, why)
+        self._broken.add(entry.name)
 
     def wake(self, now: float) -> None:
         """End the rests that are over at ``now``, by ``clock.steady``."""

@@ -414,6 +414,7 @@ class OnceSchedulerMixin(Publishing):
             unloaded=entries.still_unloaded,
             failing=self._failing,
             failing_for=steady() - self._failing_since if self._failing else 0.0,
+            left_out=entries.left_out(),
         )
 
     def _claim_due(self) -> float:
