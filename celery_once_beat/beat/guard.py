@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError, from_signal
 from celery_once_beat.wording import shown
 
 __all__ = ("TookTooLong", "guard", "within_time")
@@ -86,13 +85,6 @@ def guard(failed: Callable[[str], object], *, timed: bool = True, asks: bool = F
         else:
             yield
     except BaseException as exc:  # whatever a user's code raises: sys.exit(), a panic of an extension
-        if _ends_process(exc) or (asks and isinstance(exc, StoreUnavailableError)):
+        if from_signal(exc) or (asks and isinstance(exc, StoreUnavailableError)):
             raise
         failed(str(exc) if isinstance(exc, (OnceError, TookTooLong)) else shown(exc))
-
-
-def _ends_process(error: BaseException) -> bool:
-    """Whether a signal's handler raised it: Celery's raises SystemExit."""
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in (signal.SIGTERM, signal.SIGINT)]
-    in_handler = any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
-    return in_handler or isinstance(error, KeyboardInterrupt)
