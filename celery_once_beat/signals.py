@@ -42,7 +42,7 @@ class _Signal(Signal):
         except SystemExit as exc:
             if from_signal(exc):
                 raise
-            logger.exception("once: a receiver of the signal raised: %r", self)
+            logger.exception("Signal handler of %r raised: %r", self, exc)  # as Celery says it
             return []
         return sent
 
