@@ -124,6 +124,7 @@ class NoServerError(OnceError):
 
 def from_signal(error: BaseException) -> bool:
     """Whether a signal's handler raised it, as Celery's raise SystemExit: it is to end the process."""
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    ending = signal.valid_signals() - {signal.SIGALRM}  # that one ends what takes too long
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in ending]
     in_handler = any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
     return in_handler or isinstance(error, KeyboardInterrupt)

@@ -42,7 +42,7 @@ class _Signal(Signal):
         except SystemExit as exc:
             if from_signal(exc):
                 raise
-            logger.exception("Signal handler of %r raised: %r", self, exc)  # as Celery says it
+            logger.exception("Signal handler of %r raised", self)  # as Celery says it
             return []
         return sent
 

@@ -8,10 +8,13 @@ SIGALRM itself keeps it, and has no limit. Publishing has none either: a connect
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, from_signal
 from celery_once_beat.wording import shown
@@ -22,6 +25,8 @@ __all__ = ("TookTooLong", "guard", "within_time")
 #: one, so a process that was frozen for an hour isn't over its limit.
 _TICK = 0.2
 _MOST_TICKS = 5
+#: The files whose code begins and ends a block.
+_OURS = (__file__, contextlib.__file__)
 
 
 class TookTooLong(BaseException):  # no Exception, so that what a user's code catches doesn't swallow it
@@ -34,6 +39,8 @@ class _Clock:
     def __init__(self) -> None:
         self.running = False
         self._ticks = 0
+        #: The frame that has the block.
+        self._owner: FrameType | None = None
 
     def start(self) -> bool:
         """Begin to count; returns False where it can't, or counts already."""
@@ -43,17 +50,22 @@ class _Clock:
             if signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
                 return False
             signal.signal(signal.SIGALRM, self._tick)
+        self._owner = inspect.currentframe()
+        while self._owner is not None and self._owner.f_code.co_filename in _OURS:
+            self._owner = self._owner.f_back
         self.running, self._ticks = True, 0
         signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
         return True
 
     def stop(self) -> None:
-        self.running = False
+        self.running, self._owner = False, None
         signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _tick(self, *_: object) -> None:
+    def _tick(self, _: int, frame: FrameType | None) -> None:
+        """Raise in what the block calls, and nowhere else: raised while the block ends, it would let the clock run."""
         self._ticks += 1
-        if self.running and self._ticks >= _MOST_TICKS:
+        called = frame is not None and frame is not self._owner and frame.f_code.co_filename not in _OURS
+        if self.running and called and self._ticks >= _MOST_TICKS:
             raise TookTooLong(f"it took longer than {_TICK * _MOST_TICKS:g} s")
 
 
