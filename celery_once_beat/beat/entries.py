@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import shlex
 import time
 from bisect import bisect_right
 from collections import deque
@@ -64,7 +65,7 @@ from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describ
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
-from celery_once_beat.wording import MOST_FAILURE, shown, why_no_task
+from celery_once_beat.wording import MOST_FAILURE, printable, shown, why_no_task
 
 from .guard import TookTooLong, guard, within_time
 
@@ -1104,7 +1105,9 @@ class Entries:
 
     def pause(self, entry: BeatEntry) -> None:
         """Leave an entry alone that somebody has paused; said once."""
-        self._stop(entry, "it is paused", action="entry_paused", level=logging.INFO)
+        resume = "celery once schedules resume" if entry.stored else "celery once resume"
+        words = f"it is paused, until somebody resumes it: {resume} {printable(shlex.quote(entry.name))}"
+        self._stop(entry, words, action="entry_paused", level=logging.INFO)
         self._paused[entry.name] = None
 
     def rest(
