@@ -418,7 +418,9 @@ def check_tasks(app: Celery) -> list[OnceTask]:
 def _never_awaited(task: OnceTask) -> SettingError:
     return SettingError(
         f"task {task.name!r}: found an async def, which Celery doesn't await, expected a plain function; in it call "
-        "asgiref.sync.async_to_sync(the async def)(…). A pool that awaits it does so outside of the window"
+        "asgiref.sync.async_to_sync(the async def)(…). A pool that awaits it does so outside of the "
+        "window: where workers have such a pool, "
+        "base=celery.Task has it sent once for each window, and untracked"
     )
 
 
