@@ -350,7 +350,7 @@ def test_an_order_without_a_broker_opens_nothing(system: System, once: Once) -> 
     beat.stop()
     away = once("run", "tick", BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
     assert away.exit_code == 69
-    where = r"redis://127\.0\.0\.1:\d+/0: OperationalError: .*refused\."
+    where = r"redis://:\*\*\*@127\.0\.0\.1:\d+/0: OperationalError: .*refused\."
     assert re.fullmatch(f"once: the broker doesn't answer, nothing was ordered: {where}\n", away.log)
     assert not any(window.backfill for window in system.account().open.values())
 
