@@ -127,4 +127,6 @@ def from_signal(error: BaseException) -> bool:
     ending = signal.valid_signals() - {signal.SIGALRM}  # that one ends what takes too long
     handlers = [getattr(signal.getsignal(number), "__code__", None) for number in ending]
     in_handler = any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
-    return in_handler or isinstance(error, KeyboardInterrupt)
+    # Python's own for Ctrl-C, which has no frame; Celery's commands set another.
+    interrupted = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return in_handler or interrupted
