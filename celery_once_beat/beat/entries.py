@@ -31,7 +31,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -662,6 +662,11 @@ class Entries:
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
 
+    def leave_out(self, name: str, why: str) -> None:
+        """Drop an entry that raises, for who only looks."""
+        self._entries.pop(name, None)
+        self._wrong[name] = why
+
     def left_out(self) -> dict[str, str]:
         """Return some of the entries that don't run, each with why: for people."""
         self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
@@ -760,7 +765,7 @@ class Entries:
         """Yield who sets a lease, and its seconds: the app, tasks and entries."""
         yield "once_beat_lease", self._settings.lease
         for task in dict.fromkeys(entry.source.task for entry in self):
-            with suppress(TypeError, ValueError):  # no number
+            with guard(lambda _: None, timed=False):  # it is no number, or a property raises
                 if lease := float(getattr(self._tasks.get(task), "once_lease", None) or 0.0):
                     yield f"once_lease of {task}", lease
         for entry in self:
@@ -1105,8 +1110,7 @@ class Entries:
 
     def pause(self, entry: BeatEntry) -> None:
         """Leave an entry alone that somebody has paused; said once."""
-        resume = "celery once schedules resume" if entry.stored else "celery once resume"
-        words = f"it is paused, until somebody resumes it: {resume} {printable(shlex.quote(entry.name))}"
+        words = f"it is paused, until somebody resumes it: celery once resume {printable(shlex.quote(entry.name))}"
         self._stop(entry, words, action="entry_paused", level=logging.INFO)
         self._paused[entry.name] = None
 

@@ -19,7 +19,7 @@ from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavaila
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import some, span
+from celery_once_beat.wording import span
 
 from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
 from .output import local, painted, plain, print_json, print_table, seconds
@@ -103,7 +103,7 @@ def _print_status(report: Report, zone: tzinfo) -> None:
     print_table([*_ENTRY, "ATTENTION"], lines)
     paused = [plain(shlex.quote(entry.entry)) for entry in report.entries if entry.paused]
     if paused:
-        click.echo(f"To go on with what is paused: celery once resume {some(paused, _MOST_PAUSED)}")
+        click.echo(f"To go on with what is paused: celery once resume {' '.join(paused[:_MOST_PAUSED])}")
 
 
 def _print_beats(beats: Sequence[BeatStatus]) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
-from celery_once_beat.beat import BeatEntry, LoadedSchedule
+from celery_once_beat.beat import BeatEntry, LoadedSchedule, guard
 from celery_once_beat.errors import OnceError, ScheduleError
 from celery_once_beat.schedules import LoadedDefinition
 from celery_once_beat.store import EntrySeen, Overview
@@ -98,10 +99,7 @@ def line_up(
         by = look.by(seen)
         known = lines.get(name)
         if known is None or known[0] != by:
-            line, how = look.line(seen)
-            if line is not None and name in look.left_out:
-                line = replace(line, left_out=look.left_out[name])
-            known = lines[name] = (by, line, how)
+            known = lines[name] = (by, *look.line(seen))
         _, line, how = known
         if line is not None:
             listed.append(line)
@@ -143,7 +141,18 @@ class _Look:
         )
 
     def line(self, seen: EntrySeen) -> tuple[Listed | None, str]:
-        """Return an entry, None where it isn't shown, and the field of CodeDiffers in which it stands, or ''."""
+        """Return an entry, None where it isn't shown, and the field of CodeDiffers in which it stands, or ''.
+
+        One whose task or schedule raises here is left out of what this process has.
+        """
+        line, how = None, ""
+        with guard(partial(self._entries.leave_out, seen.name), timed=False):
+            line, how = self._find(seen)
+        if line is not None and seen.name in self.left_out:
+            line = replace(line, left_out=self.left_out[seen.name])
+        return line, how
+
+    def _find(self, seen: EntrySeen) -> tuple[Listed | None, str]:
         code = self._entries.get(seen.name)
         definition = self._definition(seen)
         if definition is not None and self._runs(seen, known=code is not None):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from celery_once_beat.beat import guard as guarded
-from celery_once_beat.beat.guard import guard
+from celery_once_beat.beat import guard
+
+guarded: Any = import_module("celery_once_beat.beat.guard")
 
 
 def work(numbers: list[int]) -> None:
