@@ -670,9 +670,13 @@ class Entries:
     def left_out(self) -> dict[str, str]:
         """Return some of the entries that don't run, each with why: for people."""
         self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
-        broken = ((name, self._entries[name].trouble) for name in sorted(self._broken))
+        broken = ((name, self._entries[name].trouble) for name in heapq.nsmallest(_MOST_NAMED, self._broken))
         wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
-        return {name[:MOST_FAILURE]: why[:MOST_FAILURE] for name, why in islice(chain(broken, wrong), _MOST_NAMED)}
+        says = self._settings.failure_text == "message"
+        return {
+            name[:MOST_FAILURE]: why[:MOST_FAILURE] if says else "its log says why"
+            for name, why in islice(chain(broken, wrong), _MOST_NAMED)
+        }
 
     @property
     def settings(self) -> Settings:

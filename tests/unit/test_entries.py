@@ -879,8 +879,11 @@ def test_a_polled_schedule_that_raises_is_named_until_it_answers(caplog: pytest.
                 rows.advance(row, NOW)
         rows.wake(steady() + RETRY_AFTER)
     assert rows.left_out() == left_out
+    quiet = Entries("beat", replace(SETTINGS, failure_text="type"), TASKS)
+    quiet.refresh({"": entry()})
+    assert quiet.left_out() == {"": "its log says why"}, "an error's text may be private"
     actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
-    assert actions == ["entry_wrong", "entry_broken", "entry_goes_on"]
+    assert actions == ["entry_wrong", "entry_broken", "entry_goes_on", "entry_wrong"]
 
 
 def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
