@@ -6,6 +6,8 @@ A message says what was found, what was expected and where to change it; it neve
 from __future__ import annotations
 
 import builtins
+import signal
+import traceback
 from datetime import datetime
 from typing import Any
 
@@ -118,3 +120,13 @@ class WindowRecorded(BaseException):
 
 class NoServerError(OnceError):
     """There is no server to start for tests, or for the demo; says what to install."""
+
+
+def from_signal(error: BaseException) -> bool:
+    """Whether a signal's handler raised it, as Celery's raise SystemExit: it is to end the process."""
+    ending = signal.valid_signals() - {signal.SIGALRM}  # that one ends what takes too long
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in ending]
+    in_handler = any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+    # Python's own for Ctrl-C, which has no frame; Celery's commands set another.
+    interrupted = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return in_handler or interrupted

@@ -6,7 +6,14 @@ To learn how every window ends, connect to ``window_closed`` alone.
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from celery.utils.dispatch import Signal
+
+from .errors import from_signal
+
+logger = logging.getLogger(__name__)
 
 __all__ = (
     "entry_paused",
@@ -26,21 +33,35 @@ __all__ = (
 
 _arguments = ["window"]
 
+
+class _Signal(Signal):
+    def send(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """As Celery's, which lets a receiver's sys.exit() end the process."""
+        try:
+            sent: list[tuple[Any, Any]] = super().send(sender, **named)
+        except SystemExit as exc:
+            if from_signal(exc):
+                raise
+            logger.exception("Signal handler of %r raised", self)  # as Celery says it
+            return []
+        return sent
+
+
 #: In beat: this beat won the window.
-window_claimed = Signal(name="window_claimed", providing_args=_arguments)
+window_claimed = _Signal(name="window_claimed", providing_args=_arguments)
 #: In beat: the window's message went to the broker; ``again`` is True if the window was recovered.
-window_published = Signal(name="window_published", providing_args=[*_arguments, "again"])
+window_published = _Signal(name="window_published", providing_args=[*_arguments, "again"])
 #: In beat: the window is overdue, and this beat publishes it again.
-window_overdue = Signal(name="window_overdue", providing_args=_arguments)
+window_overdue = _Signal(name="window_overdue", providing_args=_arguments)
 #: In the worker's child: the body starts, with its lease.
-window_started = Signal(name="window_started", providing_args=_arguments)
+window_started = _Signal(name="window_started", providing_args=_arguments)
 #: In the worker's child: a copy of the message was refused. The window stays as it is: ``reason`` is ``closed`` if it
 #: has its outcome, or says who has it: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to
 #: retry n``, ``another window of its entry runs``. Not sent for a window that begins to wait, nor if this delivery's
 #: begin itself ends the window: that is ``window_abandoned``.
-window_refused = Signal(name="window_refused", providing_args=[*_arguments, "reason"])
+window_refused = _Signal(name="window_refused", providing_args=[*_arguments, "reason"])
 #: In the worker's child: this execution ended after it had lost its lease to another. Nothing was recorded.
-window_stale = Signal(name="window_stale", providing_args=_arguments)
+window_stale = _Signal(name="window_stale", providing_args=_arguments)
 
 #: A window has its outcome: sent for each outcome, by the process that records it. ``outcome`` is ``done``, ``failed``,
 #: ``abandoned``, ``dropped``, ``expired``, ``revoked``, ``missed`` or ``skipped``. ``count`` is 1; where a beat passes
@@ -49,27 +70,27 @@ window_stale = Signal(name="window_stale", providing_args=_arguments)
 #: discarded as expired or revoked, and a hard time limit. In beat: what a limit ended, what was passed over, a message
 #: that can't be made, and what the result of a window says that no worker has begun. Not sent for windows that a beat
 #: only counts as untracked, nor by ``celery once resume --from-now``.
-window_closed = Signal(name="window_closed", providing_args=[*_arguments, "outcome", "count"])
+window_closed = _Signal(name="window_closed", providing_args=[*_arguments, "outcome", "count"])
 #: In the worker's child: recorded as done; the body returned, raised Ignore or called ``replace()``, and Celery has
 #: done all that it does for the task. A process that has a receiver of this, or of ``window_closed``, records each
 #: success at once.
-window_succeeded = Signal(name="window_succeeded", providing_args=_arguments)
+window_succeeded = _Signal(name="window_succeeded", providing_args=_arguments)
 #: In the worker's child: recorded as failed; ``exception`` is what the body raised, ``failure`` what is recorded of it
 #: (``once_beat_failure_text``). Not sent if the window is retried or runs again later. A failure that has no exception
 #: here has only ``window_closed``: a hard time limit kills the child, and a message that can't be made never reaches a
 #: worker.
-window_failed = Signal(name="window_failed", providing_args=[*_arguments, "exception", "failure"])
+window_failed = _Signal(name="window_failed", providing_args=[*_arguments, "exception", "failure"])
 #: In beat: windows were passed over, by ``catch_up`` or ``grace``; ``window`` is the newest, ``count`` their number.
-window_missed = Signal(name="window_missed", providing_args=[*_arguments, "count"])
+window_missed = _Signal(name="window_missed", providing_args=[*_arguments, "count"])
 #: A limit ended the window, and it isn't executed: in beat when it looks at what is overdue, or in the worker's child
 #: in place of a begin. ``outcome`` says which limit: ``abandoned`` (``max_attempts``), ``dropped`` (``once_recover``),
 #: ``expired`` (``expires``), ``missed`` (``grace``) or ``skipped`` (``once_overlap``; in the child alone).
-window_abandoned = Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
+window_abandoned = _Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
 
 #: In beat: the window isn't done ``deadline`` seconds after its start. ``state`` is how it stands: ``published``,
 #: ``running``, ``waiting``, ``buffered``, ``overdue``, or its outcome; ``why`` says it in a sentence. Once for a
 #: window; perhaps twice if the beat that says it dies meanwhile.
-window_late = Signal(name="window_late", providing_args=[*_arguments, "state", "why"])
+window_late = _Signal(name="window_late", providing_args=[*_arguments, "state", "why"])
 #: In beat: so many windows of the entry failed in a row (``pause_after_failures``) that it is paused. ``window`` is the
 #: last of them, ``note`` names them. Once for a pause, with the same exception as ``window_late``.
-entry_paused = Signal(name="entry_paused", providing_args=[*_arguments, "note"])
+entry_paused = _Signal(name="entry_paused", providing_args=[*_arguments, "note"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .broker import broadcast_entries
 from .defined import Defined, make_defined
 from .entries import BeatEntry, Entries
+from .guard import guard
 from .reasons import why_late
 from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
@@ -22,6 +23,7 @@ __all__ = (
     "add_defined",
     "as_loaded",
     "broadcast_entries",
+    "guard",
     "load_schedule",
     "make_defined",
     "why_late",

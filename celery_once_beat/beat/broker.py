@@ -13,6 +13,7 @@ from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
 from celery_once_beat.logs import guarded
+from celery_once_beat.wording import failure_words, printable, without_passwords
 
 logger = guarded(get_logger(__name__))
 
@@ -126,19 +127,23 @@ def batch(producer: Any, messages: int) -> AbstractContextManager[Any]:
     return batch
 
 
-def is_alive(connection: Any) -> bool:
-    """Ask the broker itself; connects if need be, with one try. Never raises."""
+def why_away(connection: Any) -> str:
+    """Ask the broker itself; connects if need be, with one try. Never raises.
+
+    Returns where it is that doesn't answer, without the password, and why; '' if it answers.
+    """
+    where = ""
     try:
+        where = f"{without_passwords(connection.as_uri())}: "
         connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
         client: Any = getattr(connection.default_channel, "client", None)
         if hasattr(client, "ping"):  # kombu's virtual transports over Redis
             client.ping()
         elif connection.transport.driver_type == "amqp":
             _look_for_close(connection)
-        return True
+        return ""
     except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
-        logger.debug("once: the broker doesn't answer: %s", exc)
-        return False
+        return where + printable(failure_words(exc, "message"))
 
 
 def drop(connection: Any) -> None:

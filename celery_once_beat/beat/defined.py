@@ -27,7 +27,7 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import Definition
 from celery_once_beat.store import SHARDS, ChangeRecord, Store, StoredDefinition, raised
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import shown, some
+from celery_once_beat.wording import some
 
 from .entries import BeatEntry, Earlier, Entries
 from .garbage import uncollected
@@ -77,16 +77,17 @@ def make_defined(
     def make_earlier(text: str) -> BeatEntry | None:
         if not text:  # there was none
             return None
-        try:
+        with guard(log_earlier):  # what it owed is its own trouble
             return make(text)
-        except Exception as exc:  # noqa: BLE001  # what it owed is its own trouble
-            logger.error(
-                "once: schedule %r: an earlier version can't be read, its windows don't run: %s",
-                known.name,
-                shown(exc),
-                extra=about("schedule_unreadable", entry=known.name),
-            )
-            return None
+        return None
+
+    def log_earlier(why: str) -> None:
+        logger.error(
+            "once: schedule %r: an earlier version can't be read, its windows don't run: %s",
+            known.name,
+            why,
+            extra=about("schedule_unreadable", entry=known.name),
+        )
 
     entry = make(known.text)
     if known.deleted:

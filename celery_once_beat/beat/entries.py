@@ -26,14 +26,16 @@ from __future__ import annotations
 
 import heapq
 import logging
+import shlex
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +65,7 @@ from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describ
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
-from celery_once_beat.wording import shown, why_no_task
+from celery_once_beat.wording import MOST_FAILURE, printable, shown, why_no_task
 
 from .guard import TookTooLong, guard, within_time
 
@@ -87,6 +89,8 @@ _SLICE = 0.05
 _ROUTED_BY = ("queue", "exchange", "routing_key")
 #: Most texts that are kept of what readers are shown.
 _MOST_SUMMARIES = 1024
+#: Most entries that a beat names, of those that don't run.
+_MOST_NAMED = 20
 #: A plan that is older is made anew: what was on time may be late by now.
 _PLAN_LASTS = timedelta(seconds=5)
 
@@ -262,6 +266,11 @@ class BeatEntry:
     def definition(self) -> tuple[object, ...]:
         """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
+
+    @property
+    def is_to_ask(self) -> bool:
+        """Whether it is polled, and hasn't been asked since it was loaded."""
+        return self.polled and self._ask_at is None
 
     def is_in_force(self, fingerprint: str | None) -> bool:
         """Whether the store's ``fingerprint`` is that of this definition; None: the store has none.
@@ -633,6 +642,8 @@ class Entries:
         self._resting: list[tuple[float, str]] = []
         #: The names of what is paused, in the order in which they were asked for.
         self._paused: dict[str, None] = {}
+        #: The names of what rests since it raised, or took too long.
+        self._broken: set[str] = set()
         self._size = -1
         #: No cursor is later.
         self._newest = _BEGINNING
@@ -650,6 +661,22 @@ class Entries:
         self.wrong_stored: dict[str, str] = {}
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Drop an entry that raises, for who only looks."""
+        self._entries.pop(name, None)
+        self._wrong[name] = why
+
+    def left_out(self) -> dict[str, str]:
+        """Return some of the entries that don't run, each with why: for people."""
+        self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
+        broken = ((name, self._entries[name].trouble) for name in heapq.nsmallest(_MOST_NAMED, self._broken))
+        wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
+        says = self._settings.failure_text == "message"
+        return {
+            name[:MOST_FAILURE]: why[:MOST_FAILURE] if says else "its log says why"
+            for name, why in islice(chain(broken, wrong), _MOST_NAMED)
+        }
 
     @property
     def settings(self) -> Settings:
@@ -742,7 +769,7 @@ class Entries:
         """Yield who sets a lease, and its seconds: the app, tasks and entries."""
         yield "once_beat_lease", self._settings.lease
         for task in dict.fromkeys(entry.source.task for entry in self):
-            with suppress(TypeError, ValueError):  # no number
+            with guard(lambda _: None, timed=False):  # it is no number, or a property raises
                 if lease := float(getattr(self._tasks.get(task), "once_lease", None) or 0.0):
                     yield f"once_lease of {task}", lease
         for entry in self:
@@ -998,8 +1025,8 @@ class Entries:
             self._newest = max(self._newest, cursor)
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
-            # After a claim met what it can't read, a load that works says nothing.
-            if not entry.claim_failed:
+            # After a claim met what it can't read, a load that works says nothing; nor of a schedule yet to be asked.
+            if not entry.claim_failed and not entry.is_to_ask:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
                 entry.trouble = ""
@@ -1087,7 +1114,8 @@ class Entries:
 
     def pause(self, entry: BeatEntry) -> None:
         """Leave an entry alone that somebody has paused; said once."""
-        self._stop(entry, "it is paused", action="entry_paused", level=logging.INFO)
+        words = f"it is paused, until somebody resumes it: celery once resume {printable(shlex.quote(entry.name))}"
+        self._stop(entry, words, action="entry_paused", level=logging.INFO)
         self._paused[entry.name] = None
 
     def rest(
@@ -1107,13 +1135,18 @@ class Entries:
         if trouble and trouble != entry.trouble:
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
         entry.trouble = trouble
+        self._broken.discard(entry.name)
         entry.forget()
         self._unloaded.discard(entry)
         self._paused.pop(entry.name, None)
 
     def alone(self, entry: BeatEntry) -> AbstractContextManager[None]:
         """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""
-        return guard(partial(self.rest, entry))
+        return guard(partial(self._leave_alone, entry))
+
+    def _leave_alone(self, entry: BeatEntry, why: str) -> None:
+        self.rest(entry, why)
+        self._broken.add(entry.name)
 
     def wake(self, now: float) -> None:
         """End the rests that are over at ``now``, by ``clock.steady``."""

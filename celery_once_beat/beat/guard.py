@@ -8,13 +8,15 @@ SIGALRM itself keeps it, and has no limit. Publishing has none either: a connect
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError, from_signal
 from celery_once_beat.wording import shown
 
 __all__ = ("TookTooLong", "guard", "within_time")
@@ -23,6 +25,8 @@ __all__ = ("TookTooLong", "guard", "within_time")
 #: one, so a process that was frozen for an hour isn't over its limit.
 _TICK = 0.2
 _MOST_TICKS = 5
+#: The files whose code begins and ends a block.
+_OURS = (__file__, contextlib.__file__)
 
 
 class TookTooLong(BaseException):  # no Exception, so that what a user's code catches doesn't swallow it
@@ -35,6 +39,8 @@ class _Clock:
     def __init__(self) -> None:
         self.running = False
         self._ticks = 0
+        #: The frame that has the block.
+        self._owner: FrameType | None = None
 
     def start(self) -> bool:
         """Begin to count; returns False where it can't, or counts already."""
@@ -44,17 +50,22 @@ class _Clock:
             if signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
                 return False
             signal.signal(signal.SIGALRM, self._tick)
+        self._owner = inspect.currentframe()
+        while self._owner is not None and self._owner.f_code.co_filename in _OURS:
+            self._owner = self._owner.f_back
         self.running, self._ticks = True, 0
         signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
         return True
 
     def stop(self) -> None:
-        self.running = False
+        self.running, self._owner = False, None
         signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _tick(self, *_: object) -> None:
+    def _tick(self, _: int, frame: FrameType | None) -> None:
+        """Raise in what the block calls, and nowhere else: raised while the block ends, it would let the clock run."""
         self._ticks += 1
-        if self.running and self._ticks >= _MOST_TICKS:
+        called = frame is not None and frame is not self._owner and frame.f_code.co_filename not in _OURS
+        if self.running and called and self._ticks >= _MOST_TICKS:
             raise TookTooLong(f"it took longer than {_TICK * _MOST_TICKS:g} s")
 
 
@@ -86,13 +97,6 @@ def guard(failed: Callable[[str], object], *, timed: bool = True, asks: bool = F
         else:
             yield
     except BaseException as exc:  # whatever a user's code raises: sys.exit(), a panic of an extension
-        if _ends_process(exc) or (asks and isinstance(exc, StoreUnavailableError)):
+        if from_signal(exc) or (asks and isinstance(exc, StoreUnavailableError)):
             raise
         failed(str(exc) if isinstance(exc, (OnceError, TookTooLong)) else shown(exc))
-
-
-def _ends_process(error: BaseException) -> bool:
-    """Whether a signal's handler raised it: Celery's raises SystemExit."""
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in (signal.SIGTERM, signal.SIGINT)]
-    in_handler = any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
-    return in_handler or isinstance(error, KeyboardInterrupt)

@@ -119,6 +119,8 @@ class Publishing(Scheduler):
         self._reserve_failed = False
         self._broker_down = False
         self._broker_seen = 0.0
+        #: Where the broker is that doesn't answer, and why; '' while it does.
+        self.broker_trouble = ""
         self._alarm = broker.Alarm()
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
@@ -465,21 +467,21 @@ class Publishing(Scheduler):
         """Whether the broker answers: asked before each claim, and while it doesn't, once a second."""
         if self._broker_down and time.monotonic() - self._broker_seen < 1.0:
             return False
-        answers = broker.is_alive(self.connection)
+        self.broker_trouble = broker.why_away(self.connection)
         self._broker_seen = time.monotonic()
         # While the broker takes no messages, it is this connection that learns when it does again. Then a new one is
         # made, on which no confirm of an earlier message can come.
-        if not answers or (self._alarm.was_on and not self._alarm.on):
+        if self.broker_trouble or (self._alarm.was_on and not self._alarm.on):
             self._drop_broker()
-        alive = answers and not self._alarm.on
+        alive = not self.broker_trouble and not self._alarm.on
         if alive == self._broker_down:
             log = logger.warning if alive else logger.error
             if alive:
                 what = "the broker answers again"
-            elif answers:
-                what = "the broker takes no messages, since its memory or its disk is full: nothing is claimed"
+            elif self.broker_trouble:
+                what = f"the broker doesn't answer, nothing is claimed: {self.broker_trouble}"
             else:
-                what = "the broker doesn't answer, nothing is claimed"
+                what = "the broker takes no messages, since its memory or its disk is full: nothing is claimed"
             log("once: %s", what, extra=about("broker_back" if alive else "broker_away"))
         self._broker_down = not alive
         return alive

@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from kombu.utils.url import maybe_sanitize_url
 
 from celery_once_beat import __version__, signals
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import checks
@@ -216,7 +215,9 @@ class OnceSchedulerMixin(Publishing):
             delay = self._tick()
         except OnceError as exc:
             delay = self._store_away(exc)
-        except (Exception, TookTooLong) as exc:  # noqa: BLE001  # the base's, or a bug
+        except (Exception, TookTooLong, SystemExit) as exc:  # the base's, a user's hook, or a bug
+            if self._closed or from_signal(exc):
+                raise
             delay = self._tick_failed(exc)
         finally:
             self._ticking = False
@@ -240,7 +241,7 @@ class OnceSchedulerMixin(Publishing):
             )
         self._heartbeat_file.remove()
         self.entries.restart()
-        with suppress(Exception):  # an outage of Redis is the next look's to say
+        with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
             self._recovery.sweep(self._report())
         self._recovery.hurry()
         return self._again_in()
@@ -416,6 +417,7 @@ class OnceSchedulerMixin(Publishing):
             unloaded=entries.still_unloaded,
             failing=self._failing,
             failing_for=steady() - self._failing_since if self._failing else 0.0,
+            left_out=entries.left_out(),
         )
 
     def _claim_due(self) -> float:

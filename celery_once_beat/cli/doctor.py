@@ -86,7 +86,8 @@ def _findings(project: Project) -> Iterator[Finding]:
         (entry.entry, account.fingerprint or "", alive.intersection(account.loaders))
         for entry in report.entries
         if checks.made_by_celery(entry.entry, entry.task or "")
-        and (account := overview.entries[entry.entry].account) is not None
+        and (seen := overview.entries.get(entry.entry)) is not None  # else it is left out
+        and (account := seen.account) is not None
     )
     yield from checks.alias_findings(made)
     for beat in report.beats:

@@ -145,7 +145,7 @@ def _publisher(project: Project) -> OnceScheduler:
     except Exception as exc:
         raise SettingError(f"broker_url: can't be used: {type(exc).__name__}: {exc}") from exc
     if not ready:
-        raise StoreUnavailableError("the broker doesn't answer: nothing was ordered")
+        raise StoreUnavailableError(f"the broker doesn't answer, nothing was ordered: {publisher.broker_trouble}")
     return publisher
 
 

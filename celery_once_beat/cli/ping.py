@@ -101,11 +101,14 @@ def _ask_redis(ctx: click.Context, beat: str | None, *, json_: bool) -> None:
     asked = [each for each in alive if beat is None or is_of(each.beat, beat)]
     found = [each.beat for each in asked if not each.failing]
     failing = {each.beat: each.trouble for each in asked if each.failing}
+    left_out = {name: why for each in asked for name, why in each.left_out.items()}
     if json_:
-        print_json({"alive": bool(found), "beats": found, "failing": failing})
+        print_json({"alive": bool(found), "beats": found, "failing": failing, "left_out": left_out})
     else:
         for name in found:
             click.echo(plain(name))
+        for name, why in left_out.items():
+            click.echo(f"entry {plain(name)} is left out: {plain(why)}", err=True)
         for name, trouble in failing.items():
             click.echo(f"{plain(name)}: {plain(trouble)}", err=True)
         if not asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import shlex
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ from .output import local, painted, plain, print_json, print_table, seconds
 _ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED")
 #: Most workers that status names.
 _MOST_WORKERS = 20
+#: Most paused entries that it names.
+_MOST_PAUSED = 10
 #: Most windows of an entry that are looked at for why they are left out.
 _MOST_LEFT_OUT = 10_000
 
@@ -98,6 +101,9 @@ def _print_status(report: Report, zone: tzinfo) -> None:
         return
     lines = [_status_line(entry, zone, report.now) for entry in report.entries]
     print_table([*_ENTRY, "ATTENTION"], lines)
+    paused = [plain(shlex.quote(entry.entry)) for entry in report.entries if entry.paused]
+    if paused:
+        click.echo(f"To go on with what is paused: celery once resume {' '.join(paused[:_MOST_PAUSED])}")
 
 
 def _print_beats(beats: Sequence[BeatStatus]) -> None:

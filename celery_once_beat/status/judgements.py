@@ -45,7 +45,7 @@ class Judgement:
 BEHIND = Judgement("behind", 9, "the Redis server's clock went back, and the entry stands still", setup=True)
 LEFT_OUT = Judgement("left out", 8, "an option of it is wrong, so no beat runs it", setup=True)
 UNREADABLE = Judgement("unreadable", 7, "a key of it in Redis can't be read", setup=True)
-BROKEN = Judgement("broken", 6, "its schedule can't say when it starts", setup=True)
+BROKEN = Judgement("broken", 6, "its schedule can't say when it starts, or a beat leaves it out", setup=True)
 UNCLAIMED = Judgement(
     "unclaimed",
     6,

@@ -8,16 +8,17 @@ say what it loads. Pure.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
-from celery_once_beat.beat import BeatEntry, LoadedSchedule
+from celery_once_beat.beat import BeatEntry, LoadedSchedule, guard
 from celery_once_beat.errors import OnceError, ScheduleError
 from celery_once_beat.schedules import LoadedDefinition
 from celery_once_beat.store import EntrySeen, Overview
-from celery_once_beat.wording import printable, some
+from celery_once_beat.wording import printable, short, some
 
-__all__ = ("CodeDiffers", "Listed", "line_up")
+__all__ = ("CodeDiffers", "Listed", "left_out", "line_up")
 
 #: Names that a line has of each kind.
 _NAMED = 3
@@ -43,6 +44,8 @@ class Listed:
     countdown: float = 0.0
     #: It is as this process's code has it, or as people set it at run time.
     of_code: bool = True
+    #: Which beat leaves it out, and why, in words; '' where none that lives does.
+    left_out: str = ""
 
     def after(self, start: datetime) -> datetime | None:
         """Return the first start after ``start``, both aware UTC; None: there is none, or its schedule can't say."""
@@ -107,21 +110,49 @@ def line_up(
     return listed, differs
 
 
+def left_out(overview: Overview) -> dict[str, str]:
+    """Return the entries that beats which live leave out, each with one of them and why."""
+    said = ((beat.name, beat.report.left_out) for beat in overview.beats if beat.report)
+    return {
+        name: f"beat {short(beat)} leaves it out: {printable(why)}"
+        for beat, entries in said
+        for name, why in entries.items()
+    }
+
+
 class _Look:
     def __init__(self, schedule: LoadedSchedule, overview: Overview) -> None:
         self._entries = schedule.entries
         self._overview = overview
         self._alive = {beat.name for beat in overview.beats}
+        self.left_out = left_out(overview)
         #: Until it has loaded all, nobody knows what a beat doesn't have.
         self._all_said = bool(self._alive) and all(beat.report and not beat.report.unloaded for beat in overview.beats)
         self._who = sys.intern(repr((sorted(self._alive), self._all_said)))
 
     def by(self, seen: EntrySeen) -> tuple[object, ...]:
         """Return all by which an entry is listed."""
-        return seen, self._entries.get(seen.name), self._overview.loaded.get(seen.name), self._who
+        return (
+            seen,
+            self._entries.get(seen.name),
+            self._overview.loaded.get(seen.name),
+            self._who,
+            self.left_out.get(seen.name),
+        )
 
     def line(self, seen: EntrySeen) -> tuple[Listed | None, str]:
-        """Return an entry, None where it isn't shown, and the field of CodeDiffers in which it stands, or ''."""
+        """Return an entry, None where it isn't shown, and the field of CodeDiffers in which it stands, or ''.
+
+        One whose task or schedule raises here is left out of what this process has.
+        """
+        line, how = None, ""
+        with guard(partial(self._entries.leave_out, seen.name), timed=False):
+            line, how = self._find(seen)
+        if line is not None and seen.name in self.left_out:
+            line = replace(line, left_out=self.left_out[seen.name])
+        return line, how
+
+    def _find(self, seen: EntrySeen) -> tuple[Listed | None, str]:
         code = self._entries.get(seen.name)
         definition = self._definition(seen)
         if definition is not None and self._runs(seen, known=code is not None):

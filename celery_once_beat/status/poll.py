@@ -96,7 +96,7 @@ class View:
                 known = self._schedule.entries
                 self._schedule = load_schedule(self.app, self.settings, self._scheduler, known)
                 self._stale = False
-            except Exception as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
+            except (Exception, SystemExit) as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
                 if not self._stale:
                     logger.warning(
                         "once: the schedule can't be read again, the last one is shown: %s",

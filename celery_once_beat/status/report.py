@@ -32,7 +32,7 @@ from celery_once_beat.wording import printable, short, shown, span
 from . import judgements
 from .judgements import Judgement
 from .lateness import LateWindow, late_from, late_now
-from .lineup import Lines, Listed, line_up
+from .lineup import Lines, Listed, left_out, line_up
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
 _DEADLINE_LATER = timedelta(seconds=1)
@@ -59,6 +59,8 @@ class BeatStatus:
     #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
     failing: str = ""
     failing_for: float = 0.0
+    #: Entries that it leaves out, each with why, not escaped; a few.
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, seen: BeatSeen) -> BeatStatus:
@@ -299,11 +301,11 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
         for look in looks
     ]
     names = {each.name for each in listed}
-    for found, why in schedule.entries.wrong.items():
-        name = found if isinstance(found, str) else shown(found)  # what is no name is left out too
+    # What is no name is left out too.
+    wrong = {n if isinstance(n, str) else shown(n): f"left out: {why}" for n, why in schedule.entries.wrong.items()}
+    for name, words in {**left_out(overview), **wrong}.items():
         if name not in names:
-            worry = judgements.LEFT_OUT, f"left out: {why}"
-            entries.append(EntryStatus(name, "left out", **_attention([worry])))
+            entries.append(EntryStatus(name, "left out", **_attention([(judgements.LEFT_OUT, words)])))
     disabled = [name for name in schedule.disabled if name in overview.entries and name not in names]
     entries += [_disabled(overview.entries[name], overview.now) for name in disabled]
     for name, number in overview.strangers.items():
@@ -498,7 +500,9 @@ def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
     account, last = seen.account, seen.last
     if seen.trouble:
         yield judgements.UNREADABLE, seen.trouble
-    if entry is not None:
+    if listed.left_out:
+        yield judgements.BROKEN, listed.left_out
+    elif entry is not None:
         try:
             entry.after(now)
         except UndecidedError:

@@ -130,7 +130,7 @@ def _set_credentials(options: dict[str, Any]) -> None:
     if isinstance(provider, str):
         try:
             provider = symbol_by_name(provider)()
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             raise SettingError(f"credential_provider: {shown(provider)}: {_words(exc)}; expected {expected}") from exc
     if not isinstance(provider, CredentialProvider):
         raise SettingError(f"credential_provider: found {type(provider).__name__}, expected {expected}")
@@ -167,5 +167,5 @@ def _is_cluster(settings: Settings) -> bool:
     return settings.redis_url.partition("://")[0].lower().endswith("+cluster")
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     return without_passwords(f"{type(error).__name__}: {error}")[:300]

@@ -504,6 +504,8 @@ def _checked(value: object, kind: object) -> Any:
     """Return a value of a report's JSON; raises ValueError if it isn't of its field's type, ``kind``."""
     if kind == "str" and isinstance(value, str):
         return value[:MOST_FAILURE]
+    if isinstance(value, dict) and str(kind).startswith("Mapping"):
+        return {name: _checked(why, "str") for name, why in value.items()}
     if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
         return int(value) if kind == "int" else float(value)
     raise ValueError(f"found {value!r:.40}, expected {kind}")

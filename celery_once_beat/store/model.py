@@ -471,6 +471,8 @@ class BeatReport:
     #: Why its ticks fail, so that it does nothing; '' where they don't. And for how long they have.
     failing: str = ""
     failing_for: float = 0.0
+    #: Entries that it leaves out, each with why; a few.
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class Swept(NamedTuple):

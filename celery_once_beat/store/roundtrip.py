@@ -19,8 +19,10 @@ from celery_once_beat.errors import (
     StoreDataError,
     StoreUnavailableError,
     UncertainWriteError,
+    from_signal,
 )
 from celery_once_beat.settings import Settings
+from celery_once_beat.wording import shown
 
 from . import codec, model
 from .clients import connect
@@ -155,7 +157,9 @@ class RoundTrip:
             raise
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
             raise _unavailable(exc) from exc
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, SystemExit) and not from_signal(exc):  # a user's credential provider raises it
+                raise StoreUnavailableError(f"Redis: {shown(exc)}") from exc
             # Raised from outside, as a soft time limit is. ``connections`` sees to its own, but a client of redis-py's
             # may have been asking for the master or for the nodes. Not closed: other threads may use the same.
             self._lazy = None

@@ -42,7 +42,7 @@ from celery_once_beat.windows import (
     find_headers,
     without_window,
 )
-from celery_once_beat.wording import did_you_mean
+from celery_once_beat.wording import did_you_mean, shown
 
 from .current import Running, carried_call, current_call, may_be_called
 from .execution import Execution, is_handed_on, is_traced, last_traced, traced
@@ -409,15 +409,18 @@ def check_tasks(app: Celery) -> list[OnceTask]:
     limits = Settings.from_app(app, connects=False).limits if tasks else {}
     for task in tasks:
         _check_task(task)
-        if task.once_limit is not None:
-            check_limit(f"task {task.name!r}, once_limit", task.once_limit, limits)
+        limit = _attribute(task, "once_limit")
+        if limit is not None:
+            check_limit(f"task {task.name!r}, once_limit", limit, limits)
     return tasks
 
 
 def _never_awaited(task: OnceTask) -> SettingError:
     return SettingError(
         f"task {task.name!r}: found an async def, which Celery doesn't await, expected a plain function; in it call "
-        "asgiref.sync.async_to_sync(the async def)(…). A pool that awaits it does so outside of the window"
+        "asgiref.sync.async_to_sync(the async def)(…). A pool that awaits it does so outside of the "
+        "window: where workers have such a pool, "
+        "base=celery.Task has it sent once for each window, and untracked"
     )
 
 
@@ -436,7 +439,15 @@ def _check_task(task: OnceTask) -> None:
                     f"task {task.name!r}, {name}: there is no such attribute{did_you_mean(name, _KNOWN)}"
                 )
     for name, check in TASK_CHECKS.items():
-        check(f"task {task.name!r}, {name}", getattr(task, name))
+        check(f"task {task.name!r}, {name}", _attribute(task, name))
+
+
+def _attribute(task: OnceTask, name: str) -> Any:
+    """Return what a task sets; raises SettingError where a property of its class raises."""
+    try:
+        return getattr(task, name)
+    except Exception as exc:
+        raise SettingError(f"task {task.name!r}, {name}: can't be read: {shown(exc)}") from exc
 
 
 def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:

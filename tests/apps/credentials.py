@@ -17,9 +17,19 @@ class Away(CredentialProvider):
         raise LookupError("the service of tokens is away: https://me:s3cret-word@tokens.example")
 
 
+class Exits(CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        raise SystemExit("no token of https://me:s3cret-word@tokens.example")
+
+
 class Unmade(CredentialProvider):
     def __init__(self) -> None:
         raise RuntimeError("no region: https://me:s3cret-word@tokens.example")
+
+
+class ExitsUnmade(CredentialProvider):
+    def __init__(self) -> None:
+        raise SystemExit(3)
 
 
 class NoProvider:

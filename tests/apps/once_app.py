@@ -60,7 +60,10 @@ class Broken(schedule):
 
 
 class Polled(BaseSchedule):
-    """Due while a file is there, whatever ran last; asked each second, and again so many seconds after it was due."""
+    """Due while a file is there, whatever ran last; asked each second, and again so many seconds after it was due.
+
+    It raises while the file has a text.
+    """
 
     def __init__(self, path, seconds):
         super().__init__()
@@ -71,7 +74,11 @@ class Polled(BaseSchedule):
 
     def is_due(self, last_run_at):
         ledger.write("asked", path=self.path)
-        return (True, self.seconds) if Path(self.path).exists() else (False, 1.0)
+        if not Path(self.path).exists():
+            return False, 1.0
+        if Path(self.path).read_text():
+            raise LookupError("no such table")
+        return True, self.seconds
 
     def __repr__(self):
         return f"<polled: {self.path}>"

@@ -19,11 +19,12 @@ from celery.beat import Scheduler, Service
 from processes import environ, wait_until
 from system import EVERY_SECOND, System
 
-from celery_once_beat import Window
+from celery_once_beat import OnceTask, Window
+from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import encode_headers
-from celery_once_beat.worker import task
+from celery_once_beat.worker import check_tasks, task
 
 #: Nobody dies here: no worker loses its lease because the machine is slow.
 PATIENT = {"once_beat_lease": 30.0}
@@ -287,3 +288,16 @@ def test_a_wrong_attribute_stops_nobody_else(system: System) -> None:
     assert done.returncode == os.EX_CONFIG
     assert "once_leese: there is no such attribute" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_property_of_a_task_that_raises() -> None:
+    """It is named as a wrong attribute is."""
+
+    class Asks(OnceTask):
+        abstract = True
+        once_lease = property(lambda _: {}["lease"])
+
+    with Celery("tests", set_as_current=False) as app:
+        app.register_task(type("Task", (Asks,), {"name": "tests.asks", "run": lambda _: None})())
+        with pytest.raises(SettingError, match=r"^task 'tests.asks', once_lease: can't be read: KeyError\('lease'\)$"):
+            check_tasks(app)

@@ -14,7 +14,10 @@ WHY = "its ticks fail, for "
 
 @pytest.mark.long
 def test_failing_ticks_are_seen(system: System, tmp_path: Path) -> None:
-    """By ping, status, doctor, metrics and the heartbeat file, with the reason; and when they work again."""
+    """By ping, status, doctor, metrics and the heartbeat file, with the reason; and when they work again.
+
+    No sys.exit() of a hook or of a receiver ends the beat, SIGTERM does.
+    """
     fails, file = tmp_path / "fails", tmp_path / "heartbeat"
     system.scheduler = "apps.failing_beat:Failing"
     system.settings = {"once_beat_heartbeat_file": str(file)}
@@ -35,6 +38,8 @@ def test_failing_ticks_are_seen(system: System, tmp_path: Path) -> None:
     assert f"{name}: {WHY}" in system.once("status", exit_code=1)
     assert f"ticks: beat {name}: {WHY}" in system.once("doctor", exit_code=1)
     assert "celery_once_beat_beats_failing 1.0" in system.once("metrics")
+    fails.write_text("a hook that raises SystemExit")
+    beat.wait_log("a tick failed: SystemExit")
     fails.unlink()
     beat.wait_log("ticks work again")
     system.wait_done(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -126,6 +127,24 @@ def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
             assert again.entries == first.entries, moment.now
             due |= {entry.entry for entry in first.entries if "no beat claims it" in str(entry.attention)}
     assert due == {"a", "b", "daily"}
+
+
+def test_an_entry_that_raises_hides_no_other(app: Celery, views: Any) -> None:
+    """Of a task whose property raises here, or ends the process: it is named, and all others are shown."""
+    raises: list[bool] = []
+
+    class Asks(OnceTask):
+        name = "proj.asks"
+        once_lease = property(lambda _: sys.exit(3) if raises else 5.0)
+
+    app.register_task(Asks())
+    app.conf.beat_schedule["raises"] = {"task": "proj.asks", "schedule": 60.0}
+    made = views()
+    raises.append(True)  # behind its definition, which has a guard of its own
+    shown = {entry.entry: entry for entry in made.snapshot().report.entries}
+    assert shown.keys() == {"a", "b", "c", "raises"}
+    assert (shown["raises"].kind, shown["raises"].attention) == ("left out", ("left out: SystemExit(3)",))
+    assert {shown[name].kind for name in "abc"} == {"scheduled"}
 
 
 def test_what_is_the_same_stays_the_same_object(app: Celery, views: Any) -> None:

@@ -154,6 +154,7 @@ def test_a_credential_provider_goes_before_user_and_password(url: str, options: 
         ({"credential_provider": "no.such.module.Class"}, r"ModuleNotFoundError.*expected"),
         ({"credential_provider": "apps.credentials.NoProvider"}, "found NoProvider, expected"),
         ({"credential_provider": "apps.credentials.Unmade"}, r"RuntimeError: no region.*me:\*\*\*@"),
+        ({"credential_provider": "apps.credentials.ExitsUnmade"}, r"SystemExit: 3; expected the name of a class"),
         ({"credential_provider": 7}, "found int, expected"),
     ],
 )
@@ -166,12 +167,17 @@ def test_whatever_fails_while_a_client_is_made_is_the_settings_error(
     assert SECRET not in str(caught.value)
 
 
-def test_a_provider_that_fails_is_a_redis_that_is_away(redis_url: str) -> None:
-    """Its service may be back in a moment."""
-    store = Store(Settings(redis_url=redis_url, redis_options={"credential_provider": "apps.credentials.Away"}))
-    with pytest.raises(
-        StoreUnavailableError, match=r"LookupError: the service of tokens is away.*me:\*\*\*@"
-    ) as caught:
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        ("Away", r"LookupError: the service of tokens is away.*me:\*\*\*@"),
+        ("Exits", r"SystemExit\('no token of .*me:\*\*\*@"),
+    ],
+)
+def test_a_provider_that_fails_is_a_redis_that_is_away(redis_url: str, provider: str, words: str) -> None:
+    """Its service may be back in a moment; it can't end the process."""
+    store = Store(Settings(redis_url=redis_url, redis_options={"credential_provider": f"apps.credentials.{provider}"}))
+    with pytest.raises(StoreUnavailableError, match=words) as caught:
         store.heartbeat("beat-1")
     assert SECRET not in str(caught.value)
     store.close()

@@ -863,6 +863,29 @@ def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> 
     assert [each.name for each in rows.due(NOW + MINUTE, 10)] == ["b"]
 
 
+def test_a_polled_schedule_that_raises_is_named_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """In the beat's report, and in one line of its log however often it is tried."""
+    caplog.set_level(logging.INFO, "celery_once_beat.beat.entries")
+    error = RuntimeError("no database")
+    rows = rows_of({"a": entry(Polled(error, error, (False, 30))), "b": entry(), "": entry()})
+    left_out = {"": "expected a name of 1 to 65536 bytes"}
+    assert rows.left_out() == left_out
+    for tried in range(3):
+        loaded(rows)
+        assert rows.left_out() == ({"a": "RuntimeError('no database')", **left_out} if tried else left_out)
+        for row in rows.due(NOW + SECOND, 10):
+            with rows.alone(row):
+                assert row.step(NOW + SECOND) is None
+                rows.advance(row, NOW)
+        rows.wake(steady() + RETRY_AFTER)
+    assert rows.left_out() == left_out
+    quiet = Entries("beat", replace(SETTINGS, failure_text="type"), TASKS)
+    quiet.refresh({"": entry()})
+    assert quiet.left_out() == {"": "its log says why"}, "an error's text may be private"
+    actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
+    assert actions == ["entry_wrong", "entry_broken", "entry_goes_on", "entry_wrong"]
+
+
 def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
     """The one that took its place goes on, and the log says once that windows of its time don't run."""
     old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})

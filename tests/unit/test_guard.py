@@ -1,0 +1,62 @@
+"""What belongs to one entry: it may take a second, and ends nothing else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+from celery_once_beat.beat import guard
+
+guarded: Any = import_module("celery_once_beat.beat.guard")
+
+
+def work(numbers: list[int]) -> None:
+    numbers.append(1)
+    numbers.append(2)
+
+
+def interrupted(point: int) -> tuple[bool, list[str]]:
+    """Let the clock say at an instruction of a block, or of its begin or end, that the time is over.
+
+    Returns whether there are so many instructions, and why the block failed.
+    """
+    left, failed, clock = point, [], guarded._clock
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode" and clock.running:
+            left -= 1
+            if left == 0:
+                clock._ticks = guarded._MOST_TICKS
+                clock._tick(signal.SIGALRM, frame)
+        return trace
+
+    def block() -> None:
+        with guard(failed.append):
+            work([])
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        block()
+    finally:
+        sys.settrace(before)
+    return left <= 0, failed
+
+
+def test_the_clock_stops_with_its_block() -> None:
+    """At whichever instruction the time is over: outside of the block nothing is raised, then or later."""
+    point, failures = 1, 0
+    while True:
+        reached, failed = interrupted(point)
+        assert not guarded._clock.running
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        if not reached:
+            break
+        assert set(failed) <= {"it took longer than 1 s"}
+        point, failures = point + 1, failures + len(failed)
+    assert 5 < failures < point - 20, "it is raised in what the block calls"
