@@ -24,8 +24,8 @@ from celery_once_beat.windows import format_instant
 
 from . import codec
 from .codec import encode, pack_word
-from .keys import VERSION
-from .model import BOUNDS, FIRST_ALERT, MOST_WAITING
+from .keys import GROUP, VERSION
+from .model import BOUNDS, MOST_WAITING
 from .nodes import Command
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ def _read_pieces() -> dict[str, str]:
     pieces = {
         "VERSION": f"local VERSION = '{VERSION}'",
         "BOUNDS": f"local BOUNDS = {{{', '.join(map(str, BOUNDS))}}}",
-        "FIRST_ALERT": f"local FIRST_ALERT = {FIRST_ALERT}",
+        "GROUP": f"local GROUP = '{GROUP}'",
         "MOST_WAITING": f"local MOST_WAITING = {MOST_WAITING}",
         "FAILED_AS": f"local FAILED_AS = {{{', '.join(f'{outcome} = true' for outcome in sorted(FAILED_AS))}}}",
         "LIMITS": f"local LIMITS = {{{', '.join(f'{outcome} = true' for outcome in sorted(LIMITS))}}}",
@@ -242,6 +242,8 @@ def _with_pieces(block: str, pieces: Mapping[str, str], above: Iterable[str] = (
 _WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
 _ENDING = f"{_WINDOW} marker_ttl:life history_size:number retention:life starts_at:time"
+#: The keys of a window that may end.
+_KEYS = "entry open history run failures alerts late ends"
 #: Which beats were alive and which gone at ``asked_at`` (None: now), of those that may matter.
 _WHO_LIVES = "asked_at:time living:words gone:words"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
@@ -281,7 +283,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
-    "entry entries open history run claim",
+    f"{_KEYS} entries claim",
     f"{_ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,
@@ -290,41 +292,34 @@ CLAIM = Verb(
 )
 CONFIRM = Verb(
     "confirm",
-    "entry open history run",
+    _KEYS,
     f"{_ENDING} turn:number published:number start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb(
     "take",
-    "entry open history run",
+    _KEYS,
     f"{_ENDING} beat fingerprint claim_lease:span",
     codec.read_take,
     waits=True,
 )
 POSTPONE = Verb(
     "postpone",
-    "entry open history run",
+    _KEYS,
     f"{_ENDING} delay:span beat why {_WHO_LIVES}",
     codec.read_or_who(codec.read_word),
 )
 BACKFILL = Verb(
     "backfill",
-    "entry open history run claim",
+    f"{_KEYS} claim",
     f"{_ENDING} beat overdue_in:span",
     codec.read_backfill,
     waits=True,
 )
-ABANDON = Verb("abandon", "entry open history run", f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
-#: ``kind`` of the notice, see ``lua/pieces/notices.lua``; the beat says it within ``length``.
-TELL = Verb(
-    "tell",
-    "entry open history run",
-    f"{_ENDING} kind beat known:flag length:span",
-    codec.read_tell,
-    waits=True,
-    more_keys="failures",
-)
-TOLD = Verb("told", "entry open", f"{_WINDOW} kind turn:number", codec.read_word)
+ABANDON = Verb("abandon", _KEYS, f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
+#: Alerts that a beat hasn't sent ``idle`` after it took them are taken again.
+ALERTS = Verb("alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True)
+ALERTED = Verb("alerted", "entry alerts", "id what", codec.read_word)
 NOTE = Verb("note", "orders", "call words", codec.read_word)
 #: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
@@ -333,7 +328,7 @@ HEARTBEAT = Verb("heartbeat", "beats reports", "beat beat_ttl:span what report",
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
-    "entry open history run refused",
+    f"{_KEYS} refused",
     f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap no_place marks:flag {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
@@ -358,15 +353,14 @@ HAND_OVER = Verb(
 )
 FINISH = Verb(
     "finish",
-    "entry open history run",
+    _KEYS,
     f"{_ENDING} {_OWNED} outcome again:span keyed:flag failure",
     codec.read_finish,
     waits=True,
-    more_keys="failures",
 )
 CLOSE = Verb(
     "close",
-    "entry open history run",
+    _KEYS,
     f"{_ENDING} owner outcome {_MESSAGE} expires:time publish_timeout:span by_result:flag",
     codec.read_close,
 )

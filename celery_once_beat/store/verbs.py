@@ -18,7 +18,7 @@ from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
-from .keys import SHARDS, Keys, shard_of
+from .keys import GROUP, SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, WhoLives
 from .roundtrip import RoundTrip, Words, raised
 from .scripts import Call, Verb
@@ -202,30 +202,29 @@ class Store:
 
         return self._ask_with_beats([partial(postpone, *each) for each in windows], others, asked_at)
 
-    def take_alerts(self, beat: str, alerts: Iterable[tuple[model.Alert, bool]]) -> list[model.AlertReply | OnceError]:
-        """Take alerts that are due, to send them; each comes with whether the beat's schedule has its entry.
+    def take_alerts(self, shards: Iterable[int], most: int) -> list[model.Alerts | OnceError]:
+        """Take alerts of each shard, to send them: up to ``most`` new ones, and as many that another took and didn't.
 
-        What this beat doesn't :meth:`confirm_alert` within ``publish_timeout``, any beat sends again.
+        Of what this beat doesn't say by then what became of it (:meth:`alerted`), any beat takes it again after
+        ``publish_timeout``.
         """
+        whats = ("alerts", "late", "ends", "open")
+        idle = self.settings.publish_timeout
         return self._trip.run(
             [
-                self._of_window(
-                    scripts.TELL,
-                    alert.window,
-                    [self.keys.of_entry("failures", alert.window.entry)],
-                    kind=alert.kind,
-                    beat=beat,
-                    known=known,
-                    length=self.settings.publish_timeout,
-                )
-                for alert, known in alerts
+                scripts.ALERTS.call({what: self.keys.of_shard(what, shard) for what in whats}, idle=idle, most=most)
+                for shard in shards
             ]
         )
 
-    def confirm_alert(self, alert: model.Alert, turn: int) -> bool:
-        """Say that this beat has sent what it took; returns False where the window has ended anew since."""
-        call = self._of_window(scripts.TOLD, alert.window, kind=alert.kind, turn=turn)
-        return self._trip.one(call) == "told"
+    def alerted(self, alert: model.Alert, what: str) -> None:
+        """Say what became of an alert that this beat took; ``what`` is as in ``lua/alerted.lua``."""
+        self._trip.one(self._of_window(scripts.ALERTED, alert.window, id=alert.id, what=what))
+
+    def drop_alert(self, shard: int, event: str) -> None:
+        """Remove an event that nobody can read."""
+        key = self.keys.of_shard("alerts", shard)
+        self._trip.run_with([], [("XACK", key, GROUP, event), ("XDEL", key, event)])
 
     def _ask_with_beats(self, calls: Sequence[_Unsent], alive: Collection[str], asked_at: datetime | None) -> list[Any]:
         """Send calls whose answers depend on which beats live: ``alive`` are those that lived at ``asked_at``.
@@ -267,10 +266,10 @@ class Store:
         changed_since: Sequence[int] = (),
         limits: Mapping[str, int] = MappingProxyType({}),
     ) -> model.Overdue:
-        """Say that ``beat`` lives, and find overdue windows and notices: ``most`` a shard of each, all in one pipeline.
+        """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, and alerts, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
-        shards how many of their longest overdue windows are passed over, for ``SHARDS`` + shard how many notices.
+        shards how many of their longest overdue windows are passed over.
         ``report`` is what the beat says of itself, ``app`` of which app it is. ``changed_since`` asks for definitions
         that have changed: for each shard the number of the last change that the beat knows, which is among the answers
         as long as the store knows it. ``limits`` are the numbers of places by name: where the dead had some, those who
@@ -280,24 +279,23 @@ class Store:
         calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
         calls += [self._leave_limit(name, most_places, None) for name, most_places in limits.items()]
         until = codec.epoch_ms(now)
-        commands: list[Words] = [
-            ("ZRANGEBYSCORE", self.keys.open(part % SHARDS), first, last, "LIMIT", skip.get(part, 0), most)
-            for parts, first, last in (
-                (range(SHARDS), "-inf", until),
-                (range(SHARDS, 2 * SHARDS), model.FIRST_ALERT, model.FIRST_ALERT + until),
-            )
-            for part in parts
-        ]
-        commands += self._changed_since(changed_since)
-        (heartbeat, *called), found = self._trip.run_with(calls, commands)
-        members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
-        changed = found[2 * SHARDS :]
+        commands: list[Words] = []
+        for shard in range(SHARDS):
+            open_windows, late, alerts = (self.keys.of_shard(what, shard) for what in ("open", "late", "alerts"))
+            commands += [
+                ("ZRANGEBYSCORE", open_windows, "-inf", until, "LIMIT", skip.get(shard, 0), most),
+                ("ZRANGEBYSCORE", late, "-inf", until, "LIMIT", 0, 1),
+                ("XLEN", alerts),
+            ]
+        of_changes = self._changed_since(changed_since)
+        (heartbeat, *called), replies = self._trip.run_with(calls, [*commands, *of_changes])
+        found, changed = replies[: len(commands)], replies[len(commands) :]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
         return model.Overdue(
-            members[:SHARDS],
-            members[SHARDS:],
+            [codec.read_members(each) for each in found[::3]],
+            [shard for shard in range(SHARDS) if found[3 * shard + 1] or found[3 * shard + 2]],
             heartbeat,
             self._read_changed(changed),
             called,
@@ -715,7 +713,6 @@ class Store:
         return self._of_window(
             scripts.FINISH,
             window,
-            [self.keys.of_entry("failures", window.entry)] if failure else (),
             failure=failure,
             owner=owner,
             fence=fence,

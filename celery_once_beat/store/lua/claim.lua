@@ -122,7 +122,9 @@ if missed > 0 then
   count('missed', missed)
 end
 if entry.tells and passed_over[1] and entry.paused ~= '1' then -- while it is paused, somebody orders them to be passed over
-  tell_missed(passed_over)
+  for _, start in ipairs(passed_over) do
+    note_end(start, 'missed')
+  end
 end
 if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
   keep(ENTRIES) -- it is written by loads alone, and once a day is enough
@@ -137,7 +139,8 @@ if MODE == 'run' and not itself then
   if entry.tells then
     local deadline = read_tells()
     if deadline > 0 then
-      add_notice('late', START, STARTS_AT + deadline)
+      redis.pcall('ZADD', LATE, STARTS_AT + deadline, MEMBER)
+      keep(LATE)
     end
   end
   if not mine then

@@ -4,7 +4,7 @@
 -- After AGAIN ms (0: never) the same window runs again, up to max_attempts executions; what the entry says of failures goes
 -- first. A window of a key may run again as often as it fails.
 --
--- FAILURE is what a failure says, for people, '' for nothing; then FAILURES is given.
+-- FAILURE is what a failure says, for people, '' for nothing.
 --
 -- returns 'finished'     the outcome is recorded
 --         {'finished', called}   the same; called is the start of the window whose turn it is now
@@ -61,14 +61,10 @@ if again > 0 and window.attempts < most_attempts() then
   -- The next run gets its full retries back.
   window.released, window.retry, window.publishes, window.turn = TO_RUN_AGAIN, 0, 0, window.turn + 1
   write_window(window, NOW + again)
-  if FAILURE ~= '' then
-    remember_failure()
-  end
+  remember_failure()
   return {'again', int(again), give_turn() or ''}
 end
 window.failure = FAILURE
 local next_called = close_window(window, OUTCOME, OWNER, NOW - window.fence)
-if FAILURE ~= '' then
-  remember_failure()
-end
+remember_failure()
 return next_called and {'finished', next_called} or 'finished'

@@ -37,9 +37,8 @@ local function close_window(window, outcome, owner, ran)
   local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
   local counted = int(look_at_count(name) + 1)
-  local say
   if entry.tells then
-    say = see_end(window, outcome)
+    check_tells()
   end
   make_room()
   redis.call('ZREM', OPEN, MEMBER)
@@ -56,8 +55,8 @@ local function close_window(window, outcome, owner, ran)
   local ran_by = window.fence > 0 and window.owner or owner
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
     ran_by)
-  if say then
-    say()
+  if entry.tells then
+    tell_end(window, outcome)
   end
   if entry.buffered then
     forget_message(START, window)

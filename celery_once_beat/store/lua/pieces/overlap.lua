@@ -215,7 +215,7 @@ local function pass_over(others, owner)
     redis.call('HINCRBY', ENTRY, counts and 'c:skipped' or 'x:skipped', 1)
     remember(start, 'skipped', window.claimed, 0, NOW - window.claimed, window.attempts, window.beat, owner)
     if entry.tells then
-      note_end(start, 'skipped', window.attempts)
+      note_end(start, 'skipped')
     end
     forget_message(start, window)
   end
