@@ -1,4 +1,4 @@
-"""What people are to be told of a window, in the store: when that comes about, which beat has it, and that it is sent."""
+"""What people are to be told of a window, in the store: when it comes about, which beat has it, and that it is sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def late_in(stage: Stage, seconds: float) -> None:
 
 def take(stage: Stage, most: int = 100) -> list[Alert]:
     """The alerts that a beat gets of the entry's shard."""
-    (reply,) = stage.store.take_alerts([stage.store.shard_of(ENTRY)], most)
+    (reply,) = stage.take_alerts(most)
     assert not isinstance(reply, Exception), reply
     assert not reply.foreign
     return reply.found
@@ -379,7 +379,7 @@ def test_a_foreign_key_stops_no_window(stage: Stage, what: str) -> None:
         fence = stage.begin("A").fence
         assert stage.store.finish(Ending(stage.window, "A", fence, outcome)) == Finished()
     if what != "ends":
-        (reply,) = stage.store.take_alerts([stage.store.shard_of(ENTRY)], 100)
+        (reply,) = stage.take_alerts()
         assert isinstance(reply, StoreDataError)
         assert key(stage, what) in str(reply)
     assert stage.store.account(ENTRY).counts == {"failed": 1, "done": 1}
@@ -420,14 +420,13 @@ EVENT = {"window": f"{ENTRY}@{format_instant(nth(1))}", "kind": "ended", "at": "
 )
 def test_an_event_that_is_not_ours(stage: Stage, wrong: dict[str, Any]) -> None:
     """It stops no other, and goes once it was seen."""
-    shard = stage.store.shard_of(ENTRY)
     stage.raw.xadd(key(stage, "alerts"), {**EVENT, **wrong})
     end(stage, "failed")
-    (reply,) = stage.store.take_alerts([shard], 100)
+    (reply,) = stage.take_alerts()
     assert [alert.kind for alert in reply.found] == ["ended"]
     ((event, found),) = reply.foreign
     assert found.isprintable()
-    stage.store.drop_alert(shard, event)
+    stage.store.drop_alert(stage.store.shard_of(ENTRY), event)
     sent(stage, *reply.found)
     assert left(stage) == {"late": 1, "ends": 1}
     assert stage.raw.xpending(key(stage, "alerts"), "beats")["pending"] == 0

@@ -32,7 +32,7 @@ Time = tuple[float, float]
 _MANY = 64
 _MOST_STATES = 256
 #: Verbs that change no window, but for what is said of it.
-_OF_NO_WINDOW = {"heartbeat", "note", "marks", "spent", "enter", "stay", "leave", "tell", "told"}
+_OF_NO_WINDOW = {"heartbeat", "note", "marks", "spent", "enter", "stay", "leave", "alerts", "alerted"}
 _KEYS_OF_OTHERS = {"key_claim", "key_confirm"}
 _BEYOND = "calls on entries whose windows wait, or whose failures pause them"
 

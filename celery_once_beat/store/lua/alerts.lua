@@ -17,7 +17,10 @@ local found = {}
 if redis.call('XLEN', ALERTS) == 0 then
   return found
 end
-redis.pcall('XGROUP', 'CREATE', ALERTS, GROUP, 0) -- an error where it is there
+local made = redis.pcall('XGROUP', 'CREATE', ALERTS, GROUP, 0)
+if made.err and not string.find(made.err, 'BUSYGROUP') then -- which says that it is there
+  return made
+end
 local idle = redis.call('XAUTOCLAIM', ALERTS, GROUP, 'beat', IDLE, 0, 'COUNT', MOST, 'JUSTID')[2]
 for _, id in ipairs(idle) do
   local event = redis.call('XRANGE', ALERTS, id, id)[1]
