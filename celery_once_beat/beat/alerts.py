@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -67,7 +66,8 @@ class Alerts:
         until = steady() + min(self._store.settings.publish_timeout / 2, BEAT_TTL / 3)
         alerts = self._take(shards)
         entries = find({alert.window for alert in alerts})
-        seen = self._look_at([alert for alert in alerts if alert.deadline is not None])
+        late = {alert.window.entry for alert in alerts if alert.deadline is not None}
+        seen = Lookup(self._store).entries([*late], _RECORDS)
         for alert in alerts:
             if steady() > until:
                 return  # after publish_timeout any beat takes what is left
@@ -92,14 +92,6 @@ class Alerts:
                 self._store.drop_alert(shard, event)
         return taken
 
-    def _look_at(self, late: Sequence[Alert]) -> dict[str, EntrySeen]:
-        """Look at the entries of windows that are late."""
-        overdue: dict[str, dict[datetime, datetime]] = {alert.window.entry: {} for alert in late}
-        for alert in late:
-            if alert.deadline is not None and alert.deadline <= self._clock.now():
-                overdue[alert.window.entry][alert.window.start] = alert.deadline
-        return Lookup(self._store).entries([*overdue], _RECORDS, overdue)
-
     def _send_one(self, alert: Alert, entry: BeatEntry | None, seen: EntrySeen | None) -> str:
         """Send one alert; returns what became of it, as the store is told."""
         if entry is None:
@@ -119,13 +111,14 @@ class Alerts:
         if alert.ended is not None:
             state, why = alert.ended.outcome, how_ended(alert.ended)
         else:
-            account, windows = (seen.account, seen.windows) if seen else (None, ())
-            found = next((each for each in windows if each.start == window.start), None)
+            assert seen is not None, "else nobody has looked at the entry"
+            found = next((each for each in seen.windows if each.start == window.start), None)
             if found is not None and found.state == "done":
                 return
-            if found is not None and found.past is None:
-                found = replace(found, deadline=alert.deadline)
-            state, why = why_late(found, account, self._entries.queue(entry))
+            if found is not None and found.open is not None and alert.deadline is not None:
+                state = "overdue" if alert.deadline <= self._clock.now() else found.state
+                found = replace(found, state=state, deadline=alert.deadline)
+            state, why = why_late(found, seen.account, self._entries.queue(entry))
         logger.error(
             "once: window %s of %r is late: %s",
             format_instant(window.start),

@@ -230,7 +230,7 @@ class Lookup:
         self,
         names: Sequence[str],
         history: int,
-        overdue: Mapping[str, dict[datetime, datetime]],
+        overdue: Mapping[str, dict[datetime, datetime]] = MappingProxyType({}),
         trouble: Mapping[int | str, str] = MappingProxyType({}),
     ) -> dict[str, EntrySeen]:
         """Look at entries alone; ``overdue`` and ``trouble`` are as :meth:`_overdue` returns them."""

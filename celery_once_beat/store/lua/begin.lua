@@ -34,9 +34,7 @@ end
 
 local entry = read_entry()
 check_entry()
-if entry.tells then
-  check_tells()
-end
+check_tells()
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()

@@ -42,8 +42,7 @@ end
 
 -- Look at what the end of a window will need: if the end couldn't be recorded, the window would restart for ever.
 local function check_tells()
-  local _, failures = read_tells()
-  if failures > 0 then
+  if entry.tells and select(2, read_tells()) > 0 then
     read_streak()
   end
 end
@@ -55,13 +54,15 @@ end
 
 -- A window ended and isn't done.
 local function note_end(start, outcome, failure)
-  local _, _, ends = read_tells()
-  local member = member_of(start)
+  if not entry.tells then
+    return
+  end
   if (failure or '') == '' then
     failure = redis.pcall('HGET', FAILURES, start)
   end
   local what = string.format('%s %.0f %s', outcome, NOW, type(failure) == 'string' and failure or '')
-  if ends then
+  local member = member_of(start)
+  if select(3, read_tells()) then
     add_alert('ended', member, what)
   end
   if type(redis.pcall('ZSCORE', LATE, member)) == 'string' then
@@ -94,6 +95,9 @@ end
 
 -- The window of this verb ended; see check_tells.
 local function tell_end(window, outcome)
+  if not entry.tells then
+    return
+  end
   if outcome == 'done' then
     redis.pcall('ZREM', LATE, MEMBER)
     redis.pcall('HDEL', ENDS, MEMBER)

@@ -37,9 +37,7 @@ local function close_window(window, outcome, owner, ran)
   local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
   local counted = int(look_at_count(name) + 1)
-  if entry.tells then
-    check_tells()
-  end
+  check_tells()
   make_room()
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
@@ -55,9 +53,7 @@ local function close_window(window, outcome, owner, ran)
   local ran_by = window.fence > 0 and window.owner or owner
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
     ran_by)
-  if entry.tells then
-    tell_end(window, outcome)
-  end
+  tell_end(window, outcome)
   if entry.buffered then
     forget_message(START, window)
     return give_turn()

@@ -202,9 +202,7 @@ end
 local function pass_over(others, owner)
   look_at_count('c:skipped')
   look_at_count('x:skipped')
-  if entry.tells then
-    check_tells()
-  end
+  check_tells()
   for _, each in ipairs(others) do
     local start, window = each.start, each.window
     make_room()
@@ -214,9 +212,7 @@ local function pass_over(others, owner)
     local counts = entry.cursor and since and since < start and start <= entry.cursor
     redis.call('HINCRBY', ENTRY, counts and 'c:skipped' or 'x:skipped', 1)
     remember(start, 'skipped', window.claimed, 0, NOW - window.claimed, window.attempts, window.beat, owner)
-    if entry.tells then
-      note_end(start, 'skipped')
-    end
+    note_end(start, 'skipped')
     forget_message(start, window)
   end
 end
