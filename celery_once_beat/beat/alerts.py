@@ -64,25 +64,31 @@ class Alerts:
     def send_due(self, shards: Sequence[int], find: Find) -> None:
         """Send alerts of these shards, as many as there is time for. Raises StoreUnavailableError."""
         until = steady() + min(self._store.settings.publish_timeout / 2, BEAT_TTL / 3)
-        alerts = self._take(shards)
+        alerts, away = self._take(shards)
         entries = find({alert.window for alert in alerts})
         late = {alert.window.entry for alert in alerts if alert.deadline is not None}
         seen = Lookup(self._store).entries([*late], _RECORDS)
         for alert in alerts:
             if steady() > until:
-                return  # after publish_timeout any beat takes what is left
-            with guard(partial(self._log_once, extra=self._of(alert)), timed=False, asks=True):
+                break  # after publish_timeout any beat takes what is left
+            extra = about("window_unreadable", alert.window, owner=self._beat)
+            with guard(partial(self._log_once, extra=extra), timed=False, asks=True):
                 what = "left"
                 if alert.window in entries:
                     what = self._send_one(alert, entries[alert.window], seen.get(alert.window.entry))
                 self._store.alerted(alert, what)
+        if away is not None:
+            raise away
 
-    def _take(self, shards: Sequence[int]) -> list[Alert]:
+    def _take(self, shards: Sequence[int]) -> tuple[list[Alert], StoreUnavailableError | None]:
+        """Take alerts; returns why some can't be: of a cluster one node may be away."""
         taken: list[Alert] = []
+        away = None
         for shard, reply in zip(shards, self._store.take_alerts(shards, _MOST), strict=True):
             extra = about("shard_unreadable", shard=shard)
             if isinstance(reply, StoreUnavailableError):
-                raise reply
+                away = reply
+                continue
             if isinstance(reply, OnceError):
                 self._log_once(str(reply), extra)
                 continue
@@ -90,7 +96,7 @@ class Alerts:
             for event, found in reply.foreign:
                 self._log_once(f"what isn't ours is dropped from the alerts of shard {shard}: found {found}", extra)
                 self._store.drop_alert(shard, event)
-        return taken
+        return taken, away
 
     def _send_one(self, alert: Alert, entry: BeatEntry | None, seen: EntrySeen | None) -> str:
         """Send one alert; returns what became of it, as the store is told."""
@@ -112,7 +118,9 @@ class Alerts:
             state, why = alert.ended.outcome, how_ended(alert.ended)
         else:
             assert seen is not None, "else nobody has looked at the entry"
-            found = next((each for each in seen.windows if each.start == window.start), None)
+            of_start = [each for each in seen.windows if each.start == window.start]
+            # What was ordered to run again has a record of before.
+            found = min(of_start, key=lambda each: each.open is None, default=None)
             if found is not None and found.state == "done":
                 return
             if found is not None and found.open is not None and alert.deadline is not None:
@@ -130,13 +138,14 @@ class Alerts:
 
     def _send_paused(self, alert: Alert, entry: BeatEntry, window: Window) -> None:
         by, note = "pause_after_failures", alert.note
+        log_once = partial(self._log_once, extra=about("window_unreadable", window, owner=self._beat))
         if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
             words = json.dumps({"by": by, "note": note})
-            with guard(partial(self._log_once, extra=self._of(alert)), timed=False, asks=True):
+            with guard(log_once, timed=False, asks=True):
                 self._store.set_paused(entry.name, words, paused=True, only_still=True)
         call = alert_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
         order = Order("pause", window.entry, by, note, format_instant(window.start))
-        with guard(partial(self._log_once, extra=self._of(alert)), timed=False, asks=True):
+        with guard(log_once, timed=False, asks=True):
             self._store.note(order, call)
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
@@ -178,9 +187,6 @@ class Alerts:
                 extra=about("on_failure_sent", window, task=task, outcome=ended.outcome, owner=self._beat),
             )  # fmt: skip
         return published != Published.UNSURE
-
-    def _of(self, alert: Alert) -> dict[str, object]:
-        return about("window_unreadable", alert.window, owner=self._beat)
 
     def _log_once(self, text: str, extra: dict[str, object]) -> None:
         if text not in self._logged:
