@@ -27,8 +27,8 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.change_read": ("after", ("store.Store.definitions",)),
     "beat.change_in_force": ("after", ("beat.entries.Entries.put_in",)),
     "beat.telling": ("after", ("store.Store.take_alerts",)),
-    "beat.before_told": ("before", ("store.Store.confirm_alert",)),
-    "beat.told": ("after", ("store.Store.confirm_alert",)),
+    "beat.before_told": ("before", ("store.Store.alerted",)),
+    "beat.told": ("after", ("store.Store.alerted",)),
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
     "worker.before_begin": ("before", ("store.Store.begin",)),
     "worker.begun": ("after", ("store.Store.begin",)),
@@ -67,7 +67,7 @@ def _is(reply: object, kind: str) -> bool:
 _COUNTS: dict[str, Callable[[Any], bool]] = {
     "beat.claimed": _any("Claimed"),  # one that only lost doesn't stand in the gap
     "beat.change_read": bool,
-    "beat.telling": _any("AlertDetails"),
+    "beat.telling": _any("Alerts", "found"),
     "beat.taken": lambda taken: bool(taken[0]),  # what to publish, and why it isn't all
     "worker.full": lambda reply: _is(reply, "Full"),
     "worker.entered": lambda reply: _is(reply, "Entered"),

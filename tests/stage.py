@@ -117,6 +117,9 @@ class Stage:
         self.live(*alive)
         return self.store.unload_many(beat, [(ENTRY, mark)])[0]
 
+    def take_alerts(self, most: int = 100) -> Any:
+        return self.store.take_alerts([self.store.shard_of(ENTRY)], most)
+
     def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
         return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
 

@@ -1,17 +1,18 @@
 """Alerts, sent once for a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
 
-The store keeps each until it is due (``store/lua/pieces/notices.lua``). A beat's sweep finds it. The beat takes it,
-sends it, and then confirms that to the store:
+The step that decides something of that kind adds an event to a stream (``store/lua/pieces/alerts.lua``). A beat's sweep
+sees that there are events. The beat takes them, sends each, and then confirms that to the store:
 
-- it dies or sleeps before it sends it: after ``publish_timeout`` any beat does;
+- it dies or sleeps before it sends one: after ``publish_timeout`` any beat takes it;
 - it dies after it, and before it confirms: the same, so it is sent twice. The task of ``on_failure`` has the same id;
-- the reply to either request is lost: it is sent again, and is answered the same.
+- it can't send it, since its schedule hasn't the entry or its broker is away: it leaves it to the next beat that looks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,24 +23,28 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import Alert, AlertDetails, Forgotten, Order, Published, Store
+from celery_once_beat.store import Alert, EntrySeen, Lookup, Order, Published, Store
 from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 
 from .entries import BeatEntry, Entries
 from .guard import guard
-from .reasons import end_words, why_late
+from .reasons import end_words, how_ended, why_late
 from .server_clock import ServerClock
 
 logger = guarded(get_logger(__name__))
 
-#: Alerts that are taken together; each has to be sent before ``publish_timeout`` is over.
-_SLICE = 10
+#: New alerts of each shard that are taken at a look.
+_MOST = 100
+#: Records of an entry's history in which a late window is looked for that ended just now.
+_RECORDS = 50
 #: Sends a task by name, with its arguments and its id. Returns what became of the message, and why it wasn't sent.
 Send = Callable[[str, Mapping[str, Any], str], tuple[Published, str]]
+#: Returns the entry of each window, None where this beat has none; without those that it is yet to read.
+Find = Callable[[Iterable[WindowKey]], Mapping[WindowKey, BeatEntry | None]]
 
 
 class Alerts:
-    """Sends the alerts that one beat's sweep has found."""
+    """Sends the alerts that one beat takes."""
 
     def __init__(
         self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, send: Send
@@ -56,68 +61,72 @@ class Alerts:
         #: By task: until when (``clock.steady``) it isn't tried, since the broker refused it, or may have.
         self._refused: dict[str, float] = {}
 
-    def send_due(
-        self, found: Sequence[Alert], entries: Mapping[WindowKey, BeatEntry | None], *, broker: Callable[[], bool]
-    ) -> list[WindowKey]:
-        """Send what a sweep has found, as much as there is time for.
-
-        ``entries`` has None where this beat has no such entry. ``broker``: whether it answers; a task is to be sent.
-        Returns the windows whose alerts were moved. Raises StoreUnavailableError.
-        """
-        known = [alert for alert in found if alert.window in entries]
-        if any(alert.kind == "ended" for alert in known) and not broker():
-            known = [alert for alert in known if alert.kind != "ended"]
+    def send_due(self, shards: Sequence[int], find: Find) -> None:
+        """Send alerts of these shards, as many as there is time for. Raises StoreUnavailableError."""
         until = steady() + min(self._store.settings.publish_timeout / 2, BEAT_TTL / 3)
-        moved: list[WindowKey] = []
-        for position in range(0, len(known), _SLICE):
-            asked = [
-                (alert, _can_send(alert, entries[alert.window]))
-                for alert in known[position : position + _SLICE]
-                if not self._is_refused(alert, entries[alert.window])
-            ]
-            for (alert, _), reply in zip(asked, self._store.take_alerts(self._beat, asked), strict=True):
-                if steady() > until:
-                    return moved
-                if isinstance(reply, StoreUnavailableError):
-                    raise reply
-                if isinstance(reply, OnceError):
-                    self._log_once(str(reply), about("window_unreadable", alert.window, owner=self._beat))
-                elif isinstance(reply, (AlertDetails, Forgotten)):
-                    moved.append(alert.window)
-                    entry = entries[alert.window]
-                    if isinstance(reply, AlertDetails) and entry is not None and not self._is_refused(alert, entry):
-                        self._try(alert.window, partial(self._send_and_confirm, alert, entry, reply))
-        return moved
+        alerts, away = self._take(shards)
+        entries = find({alert.window for alert in alerts})
+        late = {alert.window.entry for alert in alerts if alert.deadline is not None}
+        seen = Lookup(self._store).entries([*late], _RECORDS)
+        for alert in alerts:
+            if steady() > until:
+                break  # after publish_timeout any beat takes what is left
+            extra = about("window_unreadable", alert.window, owner=self._beat)
+            with guard(partial(self._log_once, extra=extra), timed=False, asks=True):
+                what = "left"
+                if alert.window in entries:
+                    what = self._send_one(alert, entries[alert.window], seen.get(alert.window.entry))
+                self._store.alerted(alert, what)
+        if away is not None:
+            raise away
 
-    def _is_refused(self, alert: Alert, entry: BeatEntry | None) -> bool:
-        """Whether the broker has just refused the task that it takes: each try may cost a connection."""
-        task = entry.policy.on_failure if entry is not None and alert.kind == "ended" else None
-        return task is not None and steady() < self._refused.get(task, 0.0)
+    def _take(self, shards: Sequence[int]) -> tuple[list[Alert], StoreUnavailableError | None]:
+        """Take alerts; returns why some can't be: of a cluster one node may be away."""
+        taken: list[Alert] = []
+        away = None
+        for shard, reply in zip(shards, self._store.take_alerts(shards, _MOST), strict=True):
+            extra = about("shard_unreadable", shard=shard)
+            if isinstance(reply, StoreUnavailableError):
+                away = reply
+                continue
+            if isinstance(reply, OnceError):
+                self._log_once(str(reply), extra)
+                continue
+            taken += reply.found
+            for event, found in reply.foreign:
+                self._log_once(f"what isn't ours is dropped from the alerts of shard {shard}: found {found}", extra)
+                self._store.drop_alert(shard, event)
+        return taken, away
 
-    def _try(self, window: WindowKey, step: Callable[[], object]) -> None:
-        """Do a step. What it raises is logged, and stops no other. Raises StoreUnavailableError."""
-        extra = about("window_unreadable", window, owner=self._beat)
-        with guard(lambda why: self._log_once(why, extra), timed=False, asks=True):
-            step()
-
-    def _send_and_confirm(self, alert: Alert, entry: BeatEntry, details: AlertDetails) -> None:
-        if self._send_one(alert, entry, details):
-            self._store.confirm_alert(alert, details.turn)
-
-    def _send_one(self, alert: Alert, entry: BeatEntry, details: AlertDetails) -> bool:
-        """Send one alert; returns False where it is to be sent again later."""
+    def _send_one(self, alert: Alert, entry: BeatEntry | None, seen: EntrySeen | None) -> str:
+        """Send one alert; returns what became of it, as the store is told."""
+        if entry is None:
+            return "unknown"
         window = Window(alert.window.entry, alert.window.start, None)
-        match alert.kind:
-            case "late":
-                self._send_late(entry, window, details)
-            case "paused":
-                self._send_paused(entry, window, details)
-            case _:
-                return self._send_ended(entry, window, details)
-        return True
+        if alert.kind == "late":
+            self._send_late(alert, entry, window, seen)
+        elif alert.kind == "paused":
+            self._send_paused(alert, entry, window)
+        elif entry.policy.on_failure is None:
+            return "unknown"
+        elif not self._send_ended(alert, entry.policy.on_failure, window):
+            return "left"
+        return "sent"
 
-    def _send_late(self, entry: BeatEntry, window: Window, details: AlertDetails) -> None:
-        state, why = why_late(details, self._entries.queue(entry), self._clock.now())
+    def _send_late(self, alert: Alert, entry: BeatEntry, window: Window, seen: EntrySeen | None) -> None:
+        if alert.ended is not None:
+            state, why = alert.ended.outcome, how_ended(alert.ended)
+        else:
+            assert seen is not None, "else nobody has looked at the entry"
+            of_start = [each for each in seen.windows if each.start == window.start]
+            # What was ordered to run again has a record of before.
+            found = min(of_start, key=lambda each: each.open is None, default=None)
+            if found is not None and found.state == "done":
+                return
+            if found is not None and found.open is not None and alert.deadline is not None:
+                state = "overdue" if alert.deadline <= self._clock.now() else found.state
+                found = replace(found, state=state, deadline=alert.deadline)
+            state, why = why_late(found, seen.account, self._entries.queue(entry))
         logger.error(
             "once: window %s of %r is late: %s",
             format_instant(window.start),
@@ -127,15 +136,17 @@ class Alerts:
         )
         signals.window_late.send(sender=self._sender, window=window, state=state, why=why)
 
-    def _send_paused(self, entry: BeatEntry, window: Window, details: AlertDetails) -> None:
-        note, key = details.paused_for, WindowKey(window.entry, window.start)
+    def _send_paused(self, alert: Alert, entry: BeatEntry, window: Window) -> None:
+        by, note = "pause_after_failures", alert.note
+        log_once = partial(self._log_once, extra=about("window_unreadable", window, owner=self._beat))
         if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
-            words = json.dumps({"by": details.paused_by, "note": note})
-            pause = partial(self._store.set_paused, entry.name, words, paused=True, only_still=True)
-            self._try(key, pause)
+            words = json.dumps({"by": by, "note": note})
+            with guard(log_once, timed=False, asks=True):
+                self._store.set_paused(entry.name, words, paused=True, only_still=True)
         call = alert_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
-        order = Order("pause", window.entry, details.paused_by, note, format_instant(window.start))
-        self._try(key, partial(self._store.note, order, call))
+        order = Order("pause", window.entry, by, note, format_instant(window.start))
+        with guard(log_once, timed=False, asks=True):
+            self._store.note(order, call)
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
             window.entry,
@@ -144,15 +155,17 @@ class Alerts:
         )
         signals.entry_paused.send(sender=self._sender, window=window, note=note)
 
-    def _send_ended(self, entry: BeatEntry, window: Window, details: AlertDetails) -> bool:
-        task, ended = entry.policy.on_failure, details.ended
-        assert task is not None, "else it is another beat's to send"
-        assert ended is not None, "else there is nothing to say"
+    def _send_ended(self, alert: Alert, task: str, window: Window) -> bool:
+        """Send the task; returns False where it is to be tried again."""
+        ended = alert.ended
+        assert ended is not None, "else it is no alert of that kind"
+        if steady() < self._refused.get(task, 0.0):
+            return False  # the broker has just refused it: each try may cost a connection
         kwargs = {
             "entry": window.entry,
             "start": format_instant(window.start),
             "outcome": ended.outcome,
-            "error": end_words(details),
+            "error": end_words(ended),
         }
         sent_as = alert_id(self._store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
         published, why = self._send(task, kwargs, sent_as)
@@ -179,8 +192,3 @@ class Alerts:
         if text not in self._logged:
             self._logged.add(text)
             logger.error("once: %s", text, extra=extra)
-
-
-def _can_send(alert: Alert, entry: BeatEntry | None) -> bool:
-    """Whether this beat can send it: its schedule has the entry, and for an end the entry's ``on_failure``."""
-    return entry is not None and (alert.kind != "ended" or entry.policy.on_failure is not None)

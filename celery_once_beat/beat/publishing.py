@@ -236,7 +236,8 @@ class Publishing(Scheduler):
 
         Returns whether it was sent, and why not; '' where the broker is away, which was logged.
         """
-        producer, task = self._producer(), self.app.tasks.get(name)
+        producer = self._producer() if self.broker_ready() else None
+        task = self.app.tasks.get(name)
         if producer is None:
             return Published.UNSURE, ""
         send: Any = partial(self.app.send_task, name) if task is None else task.apply_async

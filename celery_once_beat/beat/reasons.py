@@ -6,79 +6,69 @@ from datetime import datetime
 
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import AlertDetails, OpenWindow
+from celery_once_beat.store import Ended, EntryAccount, OpenWindow, WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, short, shown
 
 
-def why_late(details: AlertDetails, queue: str | None, now: datetime) -> tuple[str, str]:
+def why_late(window: WindowSeen | None, account: EntryAccount | None, queue: str | None) -> tuple[str, str]:
     """Return the state of a window that isn't done, and why: a name of ``outcomes.STATES``, and a text on one line.
 
-    ``queue`` is where its messages go; None: that isn't known. ``now`` is the server's, aware UTC.
+    ``queue`` is where its messages go; None: that isn't known.
     """
-    state, why = _closed(details) if details.ended is not None else _open(details, queue, now)
-    if details.paused and details.ended is None:
-        by = f" by {printable(details.paused_by)}" if details.paused_by else ""
-        note = f": {printable(details.paused_for)}" if details.paused_for else ""
-        why += f"; the entry is paused{by}{note}"
-    return state, why
-
-
-def end_words(details: AlertDetails) -> str:
-    """Say how a window ended that isn't done: what its failure said, else what its outcome means."""
-    assert details.ended is not None
-    outcome = OUTCOMES.get(details.ended.outcome)
-    return details.ended.failure or details.failure or (outcome.meaning if outcome else details.ended.outcome)
-
-
-def _closed(details: AlertDetails) -> tuple[str, str]:
-    assert details.ended is not None
-    return details.ended.outcome, f"{details.ended.outcome} at {_at(details.ended.at)}: {printable(end_words(details))}"
-
-
-def _open(details: AlertDetails, queue: str | None, now: datetime) -> tuple[str, str]:
-    window = details.open
-    if window is None:  # the store lost its account
+    if window is not None and window.past is not None:
+        past = window.past
+        return past.outcome, how_ended(Ended(past.outcome, past.closed, window.failure))
+    if window is None or window.open is None or account is None:  # the store lost it
         return "published", "nothing more is known of it"
-    failed = f", after {printable(details.failure)}" if details.failure else ""
-    if details.run == "running":
-        return "running", f"running since {_began(window)}"
-    overdue = details.deadline is not None and details.deadline <= now
-    if window.waits or (window.begun is None and details.run != "waiting"):
-        return _unbegun(details, window, queue, overdue=overdue)
-    if details.run == "waiting":
-        return "waiting", f"waits for retry {details.retry}{failed}"
-    if not window.given_back:
-        return "overdue" if overdue else "running", f"began {_began(window)}, and its worker doesn't renew its lease"
-    again = "is to run again" if overdue or details.deadline is None else f"runs again by {_at(details.deadline)}"
-    return "overdue" if overdue else "waiting", f"{again}, began {_began(window)}{failed}"
+    why = _why_open(window, window.open, account, queue)
+    if account.paused:
+        by = f" by {printable(account.paused_by)}" if account.paused_by else ""
+        note = f": {printable(account.paused_for)}" if account.paused_for else ""
+        why += f"; the entry is paused{by}{note}"
+    return "buffered" if window.open.waits else window.state, why
 
 
-def _unbegun(details: AlertDetails, window: OpenWindow, queue: str | None, *, overdue: bool) -> tuple[str, str]:
-    if window.waits:
-        return "buffered", _waits(details, window, queue)
-    words = f"claimed at {_at(window.claimed)}, {_unconsumed(details, queue)}"
-    return "overdue" if overdue else "published", words
+def how_ended(ended: Ended) -> str:
+    """Say how a window ended that isn't done, and when."""
+    return f"{ended.outcome} at {_at(ended.at)}: {printable(end_words(ended))}"
 
 
-def _waits(details: AlertDetails, window: OpenWindow, queue: str | None) -> str:
+def end_words(ended: Ended) -> str:
+    """Say why a window isn't done that ended: what its failure said, else what its outcome means."""
+    outcome = OUTCOMES.get(ended.outcome)
+    return ended.failure or (outcome.meaning if outcome else ended.outcome)
+
+
+def _why_open(seen: WindowSeen, window: OpenWindow, account: EntryAccount, queue: str | None) -> str:
     if window.state == "waits_slot":
-        return f"waits for a slot of the limit {shown(details.limit)}"
-    if details.waits_for is not None:
-        return f"waits for the window of {_at(details.waits_for)}"
-    return f"it is its turn, {_unconsumed(details, queue)}"
+        return f"waits for a slot of the limit {shown(seen.limit)}"
+    if window.waits and seen.waits_for is not None:
+        return f"waits for the window of {_at(seen.waits_for)}"
+    if window.waits or window.begun is None:
+        where = f" the queue {shown(queue)}" if queue else " its queue"
+        why = "it is its turn" if window.waits else f"claimed at {_at(window.claimed)}"
+        return f"{why}, and no worker has begun it" + (f": no worker consumes{where}" if account.unconsumed else "")
+    return _why_begun(seen, window, f"{_at(window.begun)}{_by_whom(window)}")
 
 
-def _unconsumed(details: AlertDetails, queue: str | None) -> str:
-    where = f" the queue {shown(queue)}" if queue else " its queue"
-    return "and no worker has begun it" + (f": no worker consumes{where}" if details.unconsumed else "")
+def _why_begun(seen: WindowSeen, window: OpenWindow, began: str) -> str:
+    if seen.state == "running":
+        return f"running since {began}"
+    if not window.given_back:
+        return f"began {began}, and its worker doesn't renew its lease"
+    if seen.state == "waiting" and window.retry:
+        why = f"waits for retry {window.retry}"
+    elif seen.state == "overdue" or seen.deadline is None:
+        why = f"is to run again, began {began}"
+    else:
+        why = f"runs again by {_at(seen.deadline)}, began {began}"
+    return why + (f", after {printable(seen.failure)}" if seen.failure else "")
 
 
-def _began(window: OpenWindow) -> str:
-    assert window.begun is not None
+def _by_whom(window: OpenWindow) -> str:
     on = f" on {short(host_of(window.owner))}" if window.owner else ""
-    attempt = f", attempt {window.attempts}" if window.attempts > 1 else ""
-    return f"{_at(window.begun)}{on}{attempt}"
+    return on + (f", attempt {window.attempts}" if window.attempts > 1 else "")
 
 
 def _at(instant: datetime) -> str:

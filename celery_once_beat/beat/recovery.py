@@ -18,8 +18,6 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
-    SHARDS,
-    Alert,
     BeatReport,
     Closed,
     FreeSlots,
@@ -79,16 +77,15 @@ class Recovery:
         self.forgotten = False
         #: Why the last look didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
-        #: What the last look found to be said.
-        self.alerts: list[Alert] = []
+        #: The shards in which the last look found alerts.
+        self.alerts: list[int] = []
         #: The last look told the node with the list of beats that this one lives; else ``alive`` is older.
         self.heard = False
         #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
-        #: How many of each shard's longest overdue windows are passed over, since nobody could move them; for SHARDS +
-        #: shard how many of its notices.
+        #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
         self._skip: dict[int, int] = {}
-        #: Shards of which the last look may not have read all, and those with a window or notice that was moved since.
+        #: Shards of which the last look may not have read all, and those with a window that was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._logged: dict[str, str] = {}
@@ -196,16 +193,15 @@ class Recovery:
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows: list[WindowKey] = []
-        self.alerts = []
-        for shard, members in enumerate([*found.shards, *found.alerts]):
+        self.alerts = found.alerts
+        for shard, members in enumerate(found.shards):
             if isinstance(members, StoreUnavailableError):
                 continue  # see ``away``
             if isinstance(members, OnceError):
-                self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard % SHARDS))
+                self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
                 continue
             self._logged.pop(f"shard {shard}", None)
             windows += [each for each in members if isinstance(each, WindowKey)]
-            self.alerts += [each for each in members if isinstance(each, Alert)]
             if len(members) == _MOST:
                 self._full.add(shard)
         return windows
@@ -301,13 +297,6 @@ class Recovery:
         )
         signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
         return job
-
-    def set_moved(self, window: WindowKey) -> None:
-        """Note that an alert was moved. If it may have hidden others in its shard, those are read next."""
-        shard = SHARDS + self._store.shard_of(window.entry)
-        self._moved.add(shard)
-        if shard in self._full:
-            self.hurry()
 
     def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:
         windows = [(window, "unknown" if entry is None else "untracked") for window, entry in entries.items()]

@@ -493,12 +493,9 @@ class OnceSchedulerMixin(Publishing):
 
     def _send_alerts(self) -> None:
         """Send the alerts that the last sweep found. Raises StoreUnavailableError."""
-        found = self._recovery.alerts
-        if found:
-            entries = self._recovery.find({alert.window for alert in found})
+        if self._recovery.alerts:
             with held_back():
-                for window in self._alerts.send_due(found, entries, broker=self.broker_ready):
-                    self._recovery.set_moved(window)
+                self._alerts.send_due(self._recovery.alerts, self._recovery.find)
 
     # -- Redis is away ----------------------------------------------------------------------------------------
 

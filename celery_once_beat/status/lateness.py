@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from celery_once_beat.beat import why_late
-from celery_once_beat.store import AlertDetails, Ended, WindowSeen
 
 from .lineup import Listed
 
@@ -47,7 +46,7 @@ def _late_open(listed: Listed, now: datetime) -> Iterator[LateWindow]:
         return
     for window in listed.seen.windows:
         if window.open is not None and not window.open.backfill and window.start + deadline < now:
-            state, why = why_late(_details_of(listed, window), listed.queue, now)
+            state, why = why_late(window, account, listed.queue)
             yield LateWindow(listed.name, window.start, state, why)
 
 
@@ -72,7 +71,7 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
         first = min(first, listed.after(account.last_done or account.born) or first)
     if first + deadline >= now:
         return None
-    state, why = why_late(_details_of(listed, last), listed.queue, now)
+    state, why = why_late(last, account, listed.queue)
     return LateWindow(listed.name, last.start, state, why)
 
 
@@ -87,26 +86,3 @@ def _unclaimed(listed: Listed) -> datetime | None:
     """Return the oldest start that a beat is to claim; None where there is none."""
     account = listed.seen.account
     return None if account is None or account.paused else listed.after(account.cursor)
-
-
-def _details_of(listed: Listed, window: WindowSeen) -> AlertDetails:
-    """Return the details that a beat would get with the window's alert."""
-    account, past, still_open = listed.seen.account, window.past, window.open
-    if past is not None:
-        return AlertDetails(Ended(past.outcome, past.closed, past.attempts, window.failure))
-    run = "running" if window.state == "running" else ""
-    if window.state == "waiting" and still_open is not None and still_open.retry:
-        run = "waiting"
-    return AlertDetails(
-        open=still_open,
-        run=run,
-        retry=still_open.retry if still_open else None,
-        deadline=listed.seen.overdue.get(window.start),
-        unconsumed=account is not None and account.unconsumed,
-        failure=window.failure,
-        paused=account is not None and account.paused,
-        paused_by=account.paused_by if account else "",
-        paused_for=account.paused_for if account else "",
-        waits_for=window.waits_for,
-        limit=window.limit or "",
-    )

@@ -319,39 +319,30 @@ def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
     return model.Unknown()
 
 
-def read_tell(reply: list[Any]) -> model.AlertReply:
-    match reply[0]:
-        case "no":
-            return model.Unchanged()
-        case "forgotten":
-            return model.Forgotten()
-    _, turn, account, run, deadline, ended, failure, words, trying, waits = reply
-    by, note = _read_words(words) if words else ("", "")
-    kind, _, rest = run.partition(":")
-    number = rest.partition(":")[0]
-    window = _read_open(account) if account else None
-    of_turn = window is not None and window.state == "waits_turn"
-    return model.AlertDetails(
-        turn=whole(turn),
-        ended=_read_ended(ended) if ended else None,
-        open=window,
-        run={"run": "running", "wait": "waiting"}.get(kind, ""),
-        retry=whole(number) if kind == "wait" else None,
-        deadline=instant(float(deadline)) if deadline else None,
-        unconsumed=trying == "1",
-        failure=failure,
-        paused=bool(words),
-        paused_by=by,
-        paused_for=note,
-        waits_for=parse_instant(waits) if of_turn and waits else None,
-        limit="" if of_turn else waits[:_LONGEST_WORDS],
-    )
+def read_alerts(reply: list[Any]) -> model.Alerts:
+    alerts = model.Alerts([], [])
+    for event, said in reply:
+        try:
+            alerts.found.append(_read_alert(event, *said))
+        except ValueError:
+            alerts.foreign.append((event, shown(said)))
+    return alerts
 
 
-def _read_ended(text: str) -> model.Ended:
-    """Read how a window ended; see ``e:<start>`` in ``lua/pieces/notices.lua``."""
-    outcome, at, attempts, failure = text.split(" ", 3)
-    return model.Ended(_word(outcome), instant(at), whole(attempts), failure)
+def _read_alert(event: str, *fields: str) -> model.Alert:
+    """Read an event of a stream; see ``lua/pieces/alerts.lua``."""
+    _, member, _, kind, _, at, _, what = fields
+    window = _read_window(member)
+    if fields[::2] != ("window", "kind", "at", "what") or window is None or whole(at) < 0:
+        raise ValueError
+    if kind == "paused":
+        return model.Alert(event, window, kind, note=what)
+    if kind == "late" and what[:1].isdecimal():
+        return model.Alert(event, window, kind, deadline=instant(float(what)))
+    if kind not in ("late", "ended"):
+        raise ValueError
+    outcome, ended_at, failure = what.split(" ", 2)
+    return model.Alert(event, window, kind, ended=model.Ended(_word(outcome), instant(ended_at), failure))
 
 
 def read_word(reply: list[Any]) -> str:
@@ -523,20 +514,12 @@ def read_app(text: str | None) -> str | None:
 
 def read_sweep(reply: list[Any]) -> model.Swept:
     new, windows, alerts, lines = reply
-    return model.Swept(bool(new), read_members(windows), read_members(alerts), lines > 0)
+    return model.Swept(bool(new), read_members(windows), alerts > 0, lines > 0)
 
 
-def read_members(reply: list[str]) -> list[WindowKey | model.Alert | None]:
+def read_members(reply: list[str]) -> list[WindowKey | None]:
     """Read members of an open zset; None stands for a foreign one."""
-    return [_read_member(member) for member in reply]
-
-
-def _read_member(member: str) -> WindowKey | model.Alert | None:
-    if not member.endswith("Z"):
-        of, _, kind = member.rpartition("!")
-        window = _read_window(of)
-        return model.Alert(window, kind) if window is not None and kind in model.ALERT_KINDS else None
-    return _read_window(member)
+    return [_read_window(member) for member in reply]
 
 
 def _read_window(member: str) -> WindowKey | None:

@@ -6,10 +6,12 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 30 days or three intervals from a beat's last contact
     {7}:entries                 <name> → what a beat says of an entry that it has loaded, for people
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
-    {7}:open                    <name>@<start> → deadline, server ms; <name>@<start>!<kind> → when that is to be said
-                                + 1e15 (``lua/pieces/notices.lua``); as its longest-lived entry
     {7}:beats                   live beats → when each swept the shard last, server ms: by this scripts know who lives
                                 (``lua/sweep.lua``); 30 days
+    {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
+    {7}:alerts                  a stream of what people are to be told (``lua/pieces/alerts.lua``); 30 days
+    {7}:late                    <name>@<start> → when the window is late, server ms; as its longest-lived entry
+    {7}:ends                    <name>@<start> of those → how it ended and isn't done; as that
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
                                 done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,
@@ -52,11 +54,16 @@ from celery_once_beat.windows import KeyedWindow, WindowKey
 #: Of the protocol: what the keys hold, and how.
 VERSION = 1
 SHARDS = 16
+#: The consumer group of all beats.
+GROUP = "beats"
 
 _TYPES = {
     "entry": "hash",
     "entries": "hash",
     "open": "zset",
+    "alerts": "stream",
+    "late": "zset",
+    "ends": "hash",
     "claim": "string",
     "run": "string",
     "history": "list",
@@ -122,7 +129,7 @@ class Keys:
         return self.of_shard("open", shard)
 
     def of_shard(self, what: str, shard: int) -> str:
-        """Name a key of a shard: its ``entries``, ``open``, ``beats``, ``defs`` or ``gone``."""
+        """Name a key of a shard: its ``entries``, ``open``, ``beats``, ``alerts``, ``defs`` or ``gone``."""
         return f"{self._prefix}{{{shard}}}:{what}"
 
     def of_window(self, window: WindowKey, start: str) -> dict[str, str]:
@@ -137,11 +144,15 @@ class Keys:
             "entries": f"{shard}entries",
             "open": f"{shard}open",
             "beats": f"{shard}beats",
+            "alerts": f"{shard}alerts",
+            "late": f"{shard}late",
+            "ends": f"{shard}ends",
             "claim": f"{shard}claim:{entry}:{start}",
             "run": f"{shard}run:{entry}:{start}",
             "history": f"{shard}history:{entry}",
             "refused": f"{shard}refused:{entry}",
             "lines": f"{shard}lines",
+            "failures": f"{shard}failures:{entry}",
         }
 
     def of_limit(self, name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
@@ -62,7 +63,7 @@ class WindowSeen:
     open: OpenWindow | None = None
     #: Copies of its message that were refused.
     refused: int = 0
-    #: When it becomes overdue, aware UTC; known of windows that run, if that was asked for. Each renewal moves it.
+    #: When it becomes overdue, aware UTC; known of windows that run or wait, if asked for. Each renewal moves it.
     deadline: datetime | None = None
     #: For which window of its entry it waits, or for a place of which limit; both None: for neither.
     waits_for: datetime | None = None
@@ -195,11 +196,11 @@ class Lookup:
         workers, unreadable = self._workers(now) if and_loaded else ({}, [])
         unreadable += [why for of, why in trouble.items() if isinstance(of, str) and of not in names]
         if before is None:
-            seen = self._read(names, history, overdue, trouble)
+            seen = self.entries(names, history, overdue, trouble)
         else:
             marks = self._marks(names, before)
             changed = before.changed(names, marks, overdue, trouble)
-            read = self._read(changed, history, overdue, trouble)
+            read = self.entries(changed, history, overdue, trouble)
             if and_loaded and before.has_new_definitions(read):
                 loaded = before.loaded = self._scan_loaded()
             seen = before.keep(names, marks, read)
@@ -225,13 +226,14 @@ class Lookup:
             marks.update((name, text[at * _MARK : (at + 1) * _MARK]) for at, name in enumerate(chunk))
         return marks
 
-    def _read(
+    def entries(
         self,
         names: Sequence[str],
         history: int,
-        overdue: Mapping[str, dict[datetime, datetime]],
-        trouble: Mapping[int | str, str],
+        overdue: Mapping[str, dict[datetime, datetime]] = MappingProxyType({}),
+        trouble: Mapping[int | str, str] = MappingProxyType({}),
     ) -> dict[str, EntrySeen]:
+        """Look at entries alone; ``overdue`` and ``trouble`` are as :meth:`_overdue` returns them."""
         seen: dict[str, EntrySeen] = {}
         for position in range(0, len(names), _CHUNK):
             chunk = names[position : position + _CHUNK]
@@ -244,21 +246,21 @@ class Lookup:
         return seen
 
     def with_records(self, overview: Overview, records_of: Collection[str]) -> Overview:
-        """Add the deadlines of windows that run, and all records of some entries."""
+        """Add the deadlines of windows that run or wait, and all records of some entries."""
         entries = dict(overview.entries)
-        running = [
+        lasting = [
             (entry.name, position, window)
             for entry in entries.values()
             for position, window in enumerate(entry.windows)
-            if window.state == "running"
+            if window.state in ("running", "waiting")
         ]
         commands: list[Words] = [
             ("ZSCORE", self._keys.open(shard_of(name)), f"{name}@{format_instant(window.start)}")
-            for name, _, window in running
+            for name, _, window in lasting
         ]
         commands += [("LRANGE", self._keys.of_entry("history", name), 0, -1) for name in records_of]
         replies = iter(self._trip.read(commands) if commands else ())
-        for (name, position, window), score in zip(running, replies, strict=False):
+        for (name, position, window), score in zip(lasting, replies, strict=False):
             if score is not None and not isinstance(score, OnceError):
                 windows = list(entries[name].windows)
                 with suppress(ValueError):  # the snapshot has said so

@@ -382,20 +382,6 @@ class OrderRecord:
     order: Order
 
 
-#: What an alert says of a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
-ALERT_KINDS = ("late", "ended", "paused")
-#: In an open zset an alert's score is so much more than the server ms at which it is due. No deadline is as large.
-FIRST_ALERT = 10**15
-
-
-class Alert(NamedTuple):
-    """Something that is to be said once of a window."""
-
-    window: WindowKey
-    #: One of NOTICES.
-    kind: str
-
-
 @dataclass(frozen=True)
 class Ended:
     """How a window ended that isn't done."""
@@ -403,41 +389,33 @@ class Ended:
     outcome: str
     #: When, aware UTC.
     at: datetime
-    attempts: int
-    #: What its failure said, '' where nothing was recorded.
+    #: What its last failure said, '' where nothing was recorded.
     failure: str = ""
 
 
-@dataclass(frozen=True)
-class AlertDetails:
-    """The alert is this beat's to send. Its fields are what there is to say of the window."""
+class Alert(NamedTuple):
+    """What people are to be told of a window."""
 
-    #: How it ended, if it has. A window may be open again since, by order: what is late is None then.
+    #: Among those of its shard.
+    id: str
+    window: WindowKey
+    #: ``late``: it isn't done in time, ``ended`` and it isn't done, or ``paused``: its failure has paused the entry.
+    kind: str
+    #: How it ended; None for a late one that was open.
     ended: Ended | None = None
-    #: Given back with ``confirm_alert``.
-    turn: int = 0
-    #: Its account, while it is open.
-    open: OpenWindow | None = None
-    #: While it is open: ``running``, ``waiting`` for the retry of that number, or to run again (None); '' for neither.
-    run: str = ""
-    retry: int | None = None
-    #: When it becomes overdue, aware UTC; None where it isn't open.
+    #: When a late one that was open becomes overdue, aware UTC.
     deadline: datetime | None = None
-    #: Windows of the entry are published, and nobody begins them.
-    unconsumed: bool = False
-    #: What its last failure said.
-    failure: str = ""
-    paused: bool = False
-    paused_by: str = ""
-    paused_for: str = ""
-    #: For which window of its entry it waits, aware UTC; or of which limit for a slot.
-    waits_for: datetime | None = None
-    limit: str = ""
+    #: Why the entry is paused.
+    note: str = ""
 
 
 @dataclass(frozen=True)
-class Forgotten:
-    """No beat has had the entry for long: nobody says it."""
+class Alerts:
+    """Those of a shard that are this beat's to send."""
+
+    found: list[Alert]
+    #: Ids of events that can't be read, with what they are, for people.
+    foreign: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -480,8 +458,9 @@ class Swept(NamedTuple):
 
     #: The shard hadn't known of the beat.
     new: bool
-    windows: list[WindowKey | Alert | None]
-    alerts: list[WindowKey | Alert | None]
+    windows: list[WindowKey | None]
+    #: There is something that people are to be told.
+    alerts: bool
     #: Windows of some entry wait for their turn.
     lines: bool = False
 
@@ -490,9 +469,9 @@ class Swept(NamedTuple):
 class Overdue:
     """What one look found: for each shard the windows past their deadline, or its error."""
 
-    shards: list[list[WindowKey | Alert | None] | OnceError]
-    #: For each shard what is to be said.
-    alerts: list[list[WindowKey | Alert | None] | OnceError]
+    shards: list[list[WindowKey | None] | OnceError]
+    #: The shards with something that people are to be told.
+    alerts: list[int]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
     #: The shards that hadn't known of the beat.
@@ -640,4 +619,3 @@ ChangeReply = Changed | Conflict | Unknown
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
 ConfirmReply = Confirmed | Closed | Unchanged
 TakeReply = Taken | Closed | Unchanged
-AlertReply = AlertDetails | Forgotten | Unchanged

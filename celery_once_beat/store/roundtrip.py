@@ -62,7 +62,7 @@ _ACTED_ON = (
     model.Changed,
     model.StoredDefinition,
     model.Confirmed,
-    model.AlertDetails,
+    model.Alerts,
 )
 
 

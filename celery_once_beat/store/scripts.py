@@ -22,8 +22,8 @@ from celery_once_beat.windows import format_instant
 
 from . import codec
 from .codec import encode, pack_word
-from .keys import VERSION
-from .model import BOUNDS, FIRST_ALERT, MOST_WAITING, STATES
+from .keys import GROUP, VERSION
+from .model import BOUNDS, MOST_WAITING, STATES
 from .nodes import Command
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ _CONSTANTS = {
     "VERSION": f"'{VERSION}'",
     "BEAT_TTL": str(codec.ms(BEAT_TTL)),
     "BOUNDS": f"{{{', '.join(map(str, BOUNDS))}}}",
-    "FIRST_ALERT": str(FIRST_ALERT),
+    "GROUP": f"'{GROUP}'",
     "MOST_WAITING": str(MOST_WAITING),
     "STATES": _table(STATES),
     "FAILED_AS": _table(FAILED_AS),
@@ -205,7 +205,7 @@ def _include(file: str, included: dict[str, str]) -> None:
 # An argument is a text unless a kind stands behind it.
 
 #: The keys of what may end a window.
-_OF_WINDOW = "entry open history run lines"
+_OF_WINDOW = "entry open history run lines failures alerts late ends"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
 _WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
@@ -246,7 +246,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
-    "entry entries open history run claim",
+    f"{_OF_WINDOW} entries claim",
     f"{_ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,
@@ -280,22 +280,13 @@ BACKFILL = Verb(
     waits=True,
 )
 ABANDON = Verb("abandon", _OF_WINDOW, f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
-#: ``kind`` of the notice, see ``lua/pieces/notices.lua``; the beat says it within ``length``.
-TELL = Verb(
-    "tell",
-    _OF_WINDOW,
-    f"{_ENDING} kind beat known:flag length:span",
-    codec.read_tell,
-    waits=True,
-    more_keys="failures",
-)
-TOLD = Verb("told", "entry open", f"{_WINDOW} kind turn:number", codec.read_word)
+#: Alerts that a beat hasn't sent ``idle`` after it took them are taken again.
+ALERTS = Verb("alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True)
+ALERTED = Verb("alerted", "entry alerts", "id what", codec.read_word)
 NOTE = Verb("note", "orders", "call words", codec.read_word)
 #: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
-SWEEP = Verb(
-    "sweep", "beats open lines", "beat until:time most:number skip:number skip_notices:number", codec.read_sweep
-)
+SWEEP = Verb("sweep", "beats open lines late alerts", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_heartbeat, waits=True)
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
@@ -336,7 +327,6 @@ FINISH = Verb(
     f"{_ENDING} {_OWNED} outcome again:span keyed:flag failure",
     codec.read_finish,
     waits=True,
-    more_keys="failures",
 )
 CLOSE = Verb(
     "close",

@@ -17,7 +17,7 @@ from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
-from .keys import SHARDS, Keys, shard_of
+from .keys import GROUP, SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
 from .roundtrip import RoundTrip, Words, raised
 from .scripts import Call, Verb
@@ -176,30 +176,29 @@ class Store:
             [self._of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why) for window, why in windows]
         )
 
-    def take_alerts(self, beat: str, alerts: Iterable[tuple[model.Alert, bool]]) -> list[model.AlertReply | OnceError]:
-        """Take alerts that are due, to send them; each comes with whether the beat's schedule has its entry.
+    def take_alerts(self, shards: Iterable[int], most: int) -> list[model.Alerts | OnceError]:
+        """Take alerts of each shard, to send them: up to ``most`` new ones, and as many that another took and didn't.
 
-        What this beat doesn't :meth:`confirm_alert` within ``publish_timeout``, any beat sends again.
+        Of what this beat doesn't say by then what became of it (:meth:`alerted`), any beat takes it again after
+        ``publish_timeout``.
         """
+        whats = ("alerts", "late", "ends", "open")
+        idle = self.settings.publish_timeout
         return self._trip.run(
             [
-                self._of_window(
-                    scripts.TELL,
-                    alert.window,
-                    [self.keys.of_entry("failures", alert.window.entry)],
-                    kind=alert.kind,
-                    beat=beat,
-                    known=known,
-                    length=self.settings.publish_timeout,
-                )
-                for alert, known in alerts
+                scripts.ALERTS.call({what: self.keys.of_shard(what, shard) for what in whats}, idle=idle, most=most)
+                for shard in shards
             ]
         )
 
-    def confirm_alert(self, alert: model.Alert, turn: int) -> bool:
-        """Say that this beat has sent what it took; returns False where the window has ended anew since."""
-        call = self._of_window(scripts.TOLD, alert.window, kind=alert.kind, turn=turn)
-        return self._trip.one(call) == "told"
+    def alerted(self, alert: model.Alert, what: str) -> None:
+        """Say what became of an alert that this beat took; ``what`` is as in ``lua/alerted.lua``."""
+        self._trip.one(self._of_window(scripts.ALERTED, alert.window, id=alert.id, what=what))
+
+    def drop_alert(self, shard: int, event: str) -> None:
+        """Remove an event that nobody can read."""
+        key = self.keys.of_shard("alerts", shard)
+        self._trip.run_with([], [("XACK", key, GROUP, event), ("XDEL", key, event)])
 
     def overdue(  # noqa: PLR0913  # all that travels in the pipeline of one look
         self,
@@ -213,10 +212,10 @@ class Store:
         changed_since: Sequence[int] = (),
         limits: Mapping[str, int] = MappingProxyType({}),
     ) -> model.Overdue:
-        """Say that ``beat`` lives, and find overdue windows and notices: ``most`` a shard of each, all in one pipeline.
+        """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, and alerts, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
-        shards how many of their longest overdue windows are passed over, for ``SHARDS`` + shard how many notices.
+        shards how many of their longest overdue windows are passed over.
         ``report`` is what the beat says of itself, ``app`` of which app it is. ``changed_since`` asks for definitions
         that have changed: for each shard the number of the last change that the beat knows, which is among the answers
         as long as the store knows it. ``limits`` are the numbers of slots by name.
@@ -226,12 +225,11 @@ class Store:
         calls += self._free_slots(limits)
         calls += [
             scripts.SWEEP.call(
-                {what: self.keys.of_shard(what, shard) for what in ("beats", "open", "lines")},
+                {what: self.keys.of_shard(what, shard) for what in ("beats", "open", "lines", "late", "alerts")},
                 beat=beat,
                 until=now,
                 most=most,
                 skip=skip.get(shard, 0),
-                skip_notices=skip.get(SHARDS + shard, 0),
             )
             for shard in range(SHARDS)
         ]
@@ -242,7 +240,7 @@ class Store:
             raise heartbeat
         return model.Overdue(
             [each.windows if isinstance(each, model.Swept) else each for each in swept],
-            [each.alerts if isinstance(each, model.Swept) else each for each in swept],
+            [shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and each.alerts],
             heartbeat,
             {shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and each.new},
             self._read_changed(changed),
@@ -655,7 +653,6 @@ class Store:
         return self._of_window(
             scripts.FINISH,
             window,
-            [self.keys.of_entry("failures", window.entry)] if failure else (),
             failure=failure,
             owner=owner,
             fence=fence,

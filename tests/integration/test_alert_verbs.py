@@ -1,4 +1,4 @@
-"""What is to be said of a window, in the store: when it becomes due, who says it, and that it is said once."""
+"""What people are to be told of a window, in the store: when it comes about, which beat has it, and that it is sent."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from stage import ENTRY, STATES, T0, Stage, nth
+from stage import ENTRY, STATES, Stage, in_ms, nth
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.store import Ending
-from celery_once_beat.store.codec import read_members
-from celery_once_beat.store.model import (
-    FIRST_ALERT,
-    Alert,
-    AlertDetails,
-    Closed,
-    Ended,
-    Finished,
-    Forgotten,
-    Paused,
-    Unchanged,
-)
+from celery_once_beat.store import Alert, Ending
+from celery_once_beat.store.codec import instant
+from celery_once_beat.store.model import Closed, Ended, Finished, Paused
 from celery_once_beat.windows import format_instant
 
 ALL = {"deadline": 900.0, "pause_after_failures": 2, "on_failure": "proj.tell"}
+FAR = 60_000.0
+HOUR = 3_600_000
 
 
 @pytest.fixture
@@ -35,120 +27,133 @@ def stage(any_url: str) -> Iterator[Stage]:
     stage.close()
 
 
-def alerts(stage: Stage) -> dict[str, int]:
-    """The notices there are: kind → when it is due, server ms."""
-    found = stage.raw.zrange(stage.open_key, 0, -1, withscores=True)
-    read = {member: (alert, int(score)) for (member, score) in found for alert in read_members([member])}
-    return {alert.kind: at - FIRST_ALERT for alert, at in read.values() if isinstance(alert, Alert)}
+def key(stage: Stage, what: str) -> str:
+    return stage.store.keys.of_shard(what, stage.store.shard_of(ENTRY))
 
 
-def due(stage: Stage, kind: str) -> None:
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!{kind}": FIRST_ALERT + stage.now() - 1}, xx=True)
+def late_in(stage: Stage, seconds: float) -> None:
+    """The window's deadline is so far from now."""
+    stage.raw.zadd(key(stage, "late"), {stage.member: int(stage.now() + seconds * 1000)}, xx=True)
 
 
-#: The turns that beats were given.
-turns: dict[tuple[str, str], int] = {}
+def take(stage: Stage, most: int = 100) -> list[Alert]:
+    """The alerts that a beat gets of the entry's shard."""
+    (reply,) = stage.take_alerts(most)
+    assert not isinstance(reply, Exception), reply
+    assert not reply.foreign
+    return reply.found
 
 
-def tell(stage: Stage, kind: str, beat: str = "beat-1", *, known: bool = True) -> Any:
-    reply = stage.store.take_alerts(beat, [(Alert(stage.window, kind), known)])[0]
-    turns[beat, kind] = getattr(reply, "turn", turns.get((beat, kind), 0))
-    return reply
+def take_one(stage: Stage) -> Alert:
+    (alert,) = take(stage)
+    return alert
 
 
-def told(stage: Stage, kind: str, beat: str = "beat-1") -> bool:
-    return stage.store.confirm_alert(Alert(stage.window, kind), turns[beat, kind])
+def sent(stage: Stage, *alerts: Alert) -> None:
+    for alert in alerts:
+        stage.store.alerted(alert, "sent")
+
+
+def time_passes(stage: Stage, alert: Alert, seconds: float) -> None:
+    """It was taken so long ago."""
+    stage.raw.xclaim(key(stage, "alerts"), "beats", "beat", 0, [alert.id], idle=int(seconds * 1000))
 
 
 def end(stage: Stage, outcome: str, failure: str = "") -> None:
     stage.claim()
+    late_in(stage, FAR)
     stage.confirm()
     fence = stage.begin("A").fence
     assert stage.store.finish(Ending(stage.window, "A", fence, outcome, failure=failure)) == Finished()
 
 
-def fields(stage: Stage) -> set[str]:
-    """What of a notice is left in the hash."""
-    return {name for name in stage.raw.hkeys(stage.entry_key) if name[:2] in ("e:", "n:") or name == "streak"}
+def left(stage: Stage) -> dict[str, int]:
+    """How much is left of what is to be told."""
+    counted = {
+        "alerts": stage.raw.xlen(key(stage, "alerts")),
+        "late": stage.raw.zcard(key(stage, "late")),
+        "ends": stage.raw.hlen(key(stage, "ends")),
+    }
+    return {name: number for name, number in counted.items() if number}
 
 
 def test_a_window_that_is_done_in_time_leaves_nothing(stage: Stage) -> None:
     """Its deadline is kept from its claim to its end."""
     stage.claim()
-    assert alerts(stage) == {"late": (stage.start - T0.replace(year=1970)).total_seconds() * 1000 + 900_000}
+    assert stage.raw.zrange(key(stage, "late"), 0, -1, withscores=True) == [
+        (stage.member, in_ms(stage.start) + 900_000)
+    ]
+    late_in(stage, FAR)
     stage.confirm()
     stage.begin("A")
     assert stage.finish("A") == Finished()
-    assert alerts(stage) == {}
-    assert fields(stage) == set()
+    assert take(stage) == []
+    assert left(stage) == {}
 
 
 def test_late_is_said_once(stage: Stage) -> None:
-    """One beat says it; sent again it is answered the same; what that beat doesn't say, another one does."""
+    """One beat gets it; what that beat doesn't send, another one gets after publish_timeout."""
     stage.claim()
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!late": FIRST_ALERT + stage.now() + 60_000}, xx=True)
-    assert tell(stage, "late") == Unchanged(), "it isn't due"
-    due(stage, "late")
-    first = tell(stage, "late")
-    assert isinstance(first, AlertDetails)
-    assert first.ended is None
-    assert not first.paused
-    assert tell(stage, "late") == first, "the reply was lost"
-    assert tell(stage, "late", "beat-2") == Unchanged(), "another beat says it"
-    due(stage, "late")
-    assert isinstance(tell(stage, "late", "beat-2"), AlertDetails), "the first one died"
-    assert told(stage, "late", "beat-2")
-    assert told(stage, "late", "beat-2"), "the reply was lost"
-    assert tell(stage, "late") == Unchanged()
+    late_in(stage, FAR)
+    assert take(stage) == [], "it isn't late"
+    late_in(stage, 0)
+    first = take_one(stage)
+    assert (first.window, first.kind, first.ended) == (stage.window, "late", None)
+    assert first.deadline == instant(stage.deadline())
+    assert take(stage) == [], "another beat sends it"
+    time_passes(stage, first, 9.5)
+    assert take(stage) == []
+    time_passes(stage, first, 10.5)
+    assert take(stage) == [first], "the first one died"
+    sent(stage, first)
+    sent(stage, first)
+    assert take(stage) == []
     assert stage.store.account(ENTRY).late == 1
-    assert (alerts(stage), fields(stage)) == ({}, set())
+    assert left(stage) == {}
 
 
-def test_what_a_slow_beat_says_is_said(stage: Stage) -> None:
+def test_what_a_slow_beat_sends_is_sent(stage: Stage) -> None:
     """Another beat has taken it meanwhile. If that one alone could end it, two slow ones would go on for ever."""
     stage.claim()
-    for beat in ("beat-1", "beat-2", "beat-1"):
-        due(stage, "late")
-        assert isinstance(tell(stage, "late", beat), AlertDetails)
-    assert told(stage, "late", "beat-2")
-    assert alerts(stage) == {}
-    assert told(stage, "late", "beat-1")
-    assert stage.store.account(ENTRY).late == 1
+    alert = take_one(stage)
+    time_passes(stage, alert, 11)
+    assert take_one(stage) == alert
+    sent(stage, alert)
+    time_passes(stage, alert, 11)
+    assert take(stage) == []
 
 
 @pytest.mark.parametrize("outcome", ["failed", "revoked"])
 def test_an_end_that_is_not_done_is_told_and_stays_late(stage: Stage, outcome: str) -> None:
     """What its failure said is told with it; the window is late all the same, since it isn't done."""
     end(stage, outcome, "ValueError: no")
-    assert alerts(stage).keys() == {"late", "ended"}
-    said = tell(stage, "ended")
-    assert said.ended == Ended(outcome, said.ended.at, 1, "ValueError: no")
-    assert told(stage, "ended")
-    due(stage, "late")
-    assert tell(stage, "late").ended == said.ended
-    assert told(stage, "late")
-    assert {name[:2] for name in fields(stage)} <= {"st"}
-    assert alerts(stage) == {}
+    alert = take_one(stage)
+    assert (alert.kind, alert.ended) == ("ended", Ended(outcome, alert.ended.at, "ValueError: no"))
+    sent(stage, alert)
+    late_in(stage, 0)
+    late = take_one(stage)
+    assert (late.kind, late.ended) == ("late", alert.ended)
+    sent(stage, late)
+    assert left(stage) == {}
 
 
-def test_a_beat_that_slept_does_not_remove_a_later_end(stage: Stage) -> None:
-    """The window ran again by order, and failed again: that is to be told too."""
+def test_each_end_of_a_window_is_told(stage: Stage) -> None:
+    """The window ran again by order, and failed again."""
     end(stage, "failed", "first")
-    assert tell(stage, "ended").ended.failure == "first"
     stage.backfill()
     fence = stage.begin("B").fence
     stage.store.finish(Ending(stage.window, "B", fence, "failed", failure="second"))
-    assert told(stage, "ended")
-    first = turns["beat-1", "ended"]
-    assert tell(stage, "ended").ended.failure == "second"
-    assert not stage.store.confirm_alert(Alert(stage.window, "ended"), first), "it came late, once more"
-    due(stage, "ended")
-    assert tell(stage, "ended", "beat-2").ended.failure == "second"
-    stage.backfill()
-    stage.begin("C")
-    stage.finish("C")
-    assert told(stage, "ended", "beat-2")
-    assert fields(stage) == {"streak"}
+    assert [alert.ended.failure for alert in take(stage)] == ["first", "second"]
+
+
+def test_an_end_says_what_failed_before(stage: Stage) -> None:
+    """Its execution failed and was to run again; then somebody gave the window up."""
+    stage.claim()
+    stage.confirm()
+    fence = stage.begin("A").fence
+    stage.store.finish(Ending(stage.window, "A", fence, "failed", again_after=60.0, failure="ValueError: no"))
+    stage.abandon()
+    assert [alert.ended.failure for alert in take(stage) if alert.kind == "ended"] == ["ValueError: no"]
 
 
 @pytest.mark.parametrize("again", ["open", "done"])
@@ -159,38 +164,32 @@ def test_an_end_is_told_that_was_ordered_again_before(stage: Stage, again: str) 
     if again == "done":
         stage.begin("B")
         stage.finish("B")
-    said = tell(stage, "ended")
-    assert (said.ended.outcome, said.ended.failure) == ("failed", "ValueError: no")
-    assert told(stage, "ended")
-    if again == "open":
-        due(stage, "late")
-        late = tell(stage, "late")
-        assert (late.ended, late.open.backfill) == (None, True)
-        assert told(stage, "late")
-    assert alerts(stage) == {}
-    assert fields(stage) == {"streak"}
+    late_in(stage, 0)
+    alert, *late = take(stage)
+    assert (alert.ended.outcome, alert.ended.failure) == ("failed", "ValueError: no")
+    assert [(each.kind, each.ended, each.deadline is None) for each in late] == (
+        [("late", None, False)] if again == "open" else []
+    )
+    sent(stage, alert, *late)
+    assert left(stage) == {}
 
 
 def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     """A claim that passes over some tells of each; while the entry is paused somebody orders it, and nobody is told."""
     stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
-    for number in (1, 2, 3):
-        stage.start = nth(number)
-        due(stage, "ended")
-        assert tell(stage, "ended").ended.outcome == "missed"
-        assert told(stage, "ended")
+    stage.raw.delete(key(stage, "late"))
+    alerts = take(stage)
+    assert [(alert.window.start, alert.ended.outcome) for alert in alerts] == [(nth(n), "missed") for n in (1, 2, 3)]
     stage.store.pause(ENTRY)
     stage.claim(start=nth(6), since=nth(4), mode="pass", missed=[nth(5), nth(6)], missed_count=2)
-    assert "ended" not in alerts(stage)
+    assert take(stage) == []
 
 
 def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> None:
     """An entry that has a deadline alone keeps nothing of them."""
     stage.load(deadline=900.0)
     stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
-    stage.start = nth(3)
-    assert "ended" not in alerts(stage)
-    assert not fields(stage)
+    assert left(stage) == {"late": 1}
 
 
 def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
@@ -215,8 +214,8 @@ def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
         "2 windows in a row failed: 2026-01-01T00:03:00Z, 2026-01-01T00:06:00Z",
     )
     assert stage.claim(start=nth(7), since=nth(6)) == Paused()
-    assert tell(stage, "paused").paused_for == account.paused_for
-    assert told(stage, "paused")
+    (paused,) = (alert for alert in take(stage) if alert.kind == "paused")
+    assert (paused.window, paused.note) == (stage.window, account.paused_for)
     stage.store.resume(ENTRY)
     stage.start = nth(7)
     stage.claim(since=nth(6))
@@ -244,30 +243,61 @@ def test_nothing_counts_while_it_is_paused(stage: Stage) -> None:
     assert not stage.store.account(ENTRY).paused
 
 
-def test_a_notice_of_an_entry_that_nobody_has(stage: Stage) -> None:
+def test_an_alert_is_left_to_others(stage: Stage) -> None:
+    """A beat whose broker is away, say: whoever looks next gets it, behind all others."""
+    stage.claim(start=nth(4), missed=[nth(1), nth(2)], missed_count=2)
+    stage.raw.delete(key(stage, "late"))
+    first = take(stage, 1)[0]
+    stage.store.alerted(first, "left")
+    stage.store.alerted(first, "left")
+    alerts = take(stage)
+    assert [(alert.window.start, alert.ended) for alert in alerts] == [
+        (nth(2), alerts[0].ended),
+        (nth(1), first.ended),
+    ], "it is sent again, and left once"
+    assert stage.raw.ttl(key(stage, "alerts")) > 86_400
+
+
+def test_an_alert_of_an_entry_that_nobody_has(stage: Stage) -> None:
     """It is for beats that have the entry; once none has had it for an hour, it is forgotten."""
     end(stage, "failed")
-    assert tell(stage, "ended", known=False) == Unchanged()
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!ended": FIRST_ALERT + stage.now() - 3_700_000}, xx=True)
-    assert tell(stage, "ended", known=False) == Forgotten()
-    assert "ended" not in alerts(stage)
-    end_again = stage.start = nth(2)
-    assert end_again
-    stage.claim(since=nth(1))
-    assert stage.discard("revoked") == Closed("revoked")
-    stage.unload()
-    assert tell(stage, "ended", known=False) == Forgotten(), "all beats have dropped it"
+    alert = take_one(stage)
+    stage.store.alerted(alert, "unknown")
+    assert take_one(stage).ended == alert.ended
+    fields = {"window": stage.member, "kind": "ended", "at": stage.now() - HOUR - 1, "what": f"failed {HOUR} "}
+    stage.raw.delete(key(stage, "alerts"))
+    for what, number in (("left", 1), ("unknown", 0)):
+        stage.raw.xadd(key(stage, "alerts"), fields)
+        stage.raw.expire(key(stage, "alerts"), 60)
+        stage.store.alerted(take_one(stage), what)
+        assert len(take(stage)) == number, what
+
+
+@pytest.mark.parametrize("how", ["dropped", "told no more", "lost", "garbage"])
+def test_an_alert_is_for_nobody(stage: Stage, how: str) -> None:
+    """All beats have dropped the entry, its ends aren't to be told any more, or the store lost it."""
+    end(stage, "failed")
+    alert = take_one(stage)
+    if how == "dropped":
+        stage.unload()
+    elif how == "told no more":
+        stage.load(deadline=900.0)
+    else:
+        stage.raw.delete(stage.entry_key)
+    if how == "garbage":
+        stage.raw.set(stage.entry_key, "garbage", ex=60)
+    stage.store.alerted(alert, "unknown")
+    assert left(stage) == {"late": 1, "ends": 1}
 
 
 def test_without_the_settings_nothing_is_kept(any_url: str) -> None:
-    """Of an entry that sets none of them, open has its windows alone, and its hash nothing more."""
+    """Of an entry that sets none of them there is nothing to tell, and its hash has nothing more."""
     stage = Stage(any_url)
     stage.load(**ALL)
     stage.load()
     end(stage, "failed")
-    assert alerts(stage) == {}
+    assert left(stage) == {}
     assert not {"tells", "streak"} & set(stage.raw.hkeys(stage.entry_key))
-    assert fields(stage) == set()
     stage.close()
 
 
@@ -277,53 +307,82 @@ def test_an_end_is_told_where_somebody_is_named(any_url: str, field: str) -> Non
     stage = Stage(any_url)
     stage.load(**{field: ALL[field]})
     end(stage, "failed")
-    assert ("ended" in alerts(stage)) is (field == "on_failure")
+    assert left(stage).get("alerts", 0) == (field == "on_failure")
     stage.close()
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_late_in_each_state(stage: Stage, state: str) -> None:
-    """Whatever the state of a window, what is said of it is said once, and can be read."""
+    """A window that is open, or ended and isn't done, is late once; one that is done isn't."""
     stage.reach(state)
-    stage.raw.zadd(stage.open_key, {f"{stage.member}!late": FIRST_ALERT + stage.now() - 1})
-    answer = tell(stage, "late")
-    assert isinstance(answer, (AlertDetails, Unchanged, Forgotten))
-    assert tell(stage, "late") == answer, "the reply was lost"
-    assert told(stage, "late")
-    assert alerts(stage).get("late") is None
+    take(stage)
+    stage.raw.zadd(key(stage, "late"), {stage.member: stage.now() - 1})
+    is_open = stage.raw.zscore(stage.open_key, stage.member) is not None
+    alerts = take(stage)
+    assert [(alert.kind, alert.window) for alert in alerts] == [("late", stage.window)] * is_open
+    stage.raw.delete(key(stage, "late"))
 
 
 def test_nothing_is_left_of_an_entry_that_the_store_lost(stage: Stage) -> None:
     """What is said of its windows makes no key that lives for ever."""
-    end(stage, "failed")
-    stage.raw.delete(stage.entry_key)
-    due(stage, "late")
-    assert tell(stage, "late") == Unchanged(), "how it ended was lost with the entry"
-    assert not stage.raw.exists(stage.entry_key)
-    assert "late" not in alerts(stage)
-
-
-def test_a_counter_that_cannot_be_read_says_nothing_twice(stage: Stage) -> None:
-    """The counter is for people; what was said is said."""
     stage.claim()
-    due(stage, "late")
-    stage.raw.hset(stage.entry_key, "late", "garbage")
-    assert isinstance(tell(stage, "late"), AlertDetails)
-    assert told(stage, "late")
-    assert alerts(stage) == {}
+    alert = take_one(stage)
+    stage.raw.delete(stage.entry_key)
+    sent(stage, alert)
+    assert not stage.raw.exists(stage.entry_key)
+    assert left(stage) == {}
 
 
-def test_a_backlog_does_not_keep_ends_from_being_told(stage: Stage) -> None:
-    """Thousands of windows are open, since workers were down; the ends of those are told. Untold ends have a bound."""
-    filler = {f"w:{number}": "an open window" for number in range(2001)}
-    stage.raw.hset(stage.entry_key, mapping=filler)
+@pytest.mark.parametrize("garbage", ["counter", "entry"])
+def test_a_counter_that_cannot_be_read_says_nothing_twice(stage: Stage, garbage: str) -> None:
+    """The counter is for people; what was sent is sent."""
+    stage.claim()
+    alert = take_one(stage)
+    if garbage == "counter":
+        stage.raw.hset(stage.entry_key, "late", "garbage")
+    else:
+        stage.raw.delete(stage.entry_key)
+        stage.raw.set(stage.entry_key, "garbage", ex=60)
+    sent(stage, alert)
+    assert left(stage) == {}
+
+
+def test_alerts_that_nobody_takes_have_a_bound(stage: Stage) -> None:
+    """The oldest are dropped, also of those that a beat took and never sent."""
     end(stage, "failed")
-    assert "ended" in alerts(stage)
-    stage.raw.hset(stage.entry_key, mapping={f"e:{number}": "an end" for number in range(2000)})
+    dropped = take_one(stage)
+    with stage.raw.pipeline() as pipe:
+        for number in range(12_000):
+            fields = {"window": stage.member, "kind": "ended", "at": number, "what": f"failed {number} "}
+            pipe.xadd(key(stage, "alerts"), fields)
+        pipe.execute()
     stage.start = nth(2)
     stage.claim(since=nth(1))
     assert stage.discard("revoked") == Closed("revoked")
-    assert f"{stage.member}!ended" not in stage.raw.zrange(stage.open_key, 0, -1)
+    assert 10_000 <= stage.raw.xlen(key(stage, "alerts")) < 10_200
+    time_passes(stage, dropped, 11)
+    alerts = take(stage)
+    assert len(alerts) == 100
+    assert dropped not in alerts
+    assert stage.raw.xpending(key(stage, "alerts"), "beats")["pending"] == 100
+    stage.raw.delete(key(stage, "alerts"))
+
+
+@pytest.mark.parametrize("what", ["alerts", "late", "ends"])
+def test_a_foreign_key_stops_no_window(stage: Stage, what: str) -> None:
+    """In the place of a key of alerts: windows are claimed, begin and end, and a beat that looks names it."""
+    stage.raw.set(key(stage, what), "garbage", ex=600)
+    for number, outcome in ((1, "failed"), (2, "done")):
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.confirm()
+        fence = stage.begin("A").fence
+        assert stage.store.finish(Ending(stage.window, "A", fence, outcome)) == Finished()
+    if what != "ends":
+        (reply,) = stage.take_alerts()
+        assert isinstance(reply, StoreDataError)
+        assert key(stage, what) in str(reply)
+    assert stage.store.account(ENTRY).counts == {"failed": 1, "done": 1}
 
 
 @pytest.mark.parametrize(("field", "outcome"), [("streak", "failed"), ("streak", "done"), ("tells", "done")])
@@ -339,11 +398,35 @@ def test_garbage_that_an_end_would_meet(stage: Stage, field: str, outcome: str) 
     assert stage.store.finish(Ending(stage.window, "A", fence, outcome)) == Finished()
 
 
-@pytest.mark.parametrize("text", ["garbage", "failed x 1 ", "failed 12 1", "failed 99999999999999999 1 no"])
-def test_an_end_that_cannot_be_read(stage: Stage, text: str) -> None:
-    """It names its key, and is the answer to this notice alone."""
+EVENT = {"window": f"{ENTRY}@{format_instant(nth(1))}", "kind": "ended", "at": "12", "what": "failed 12 Boom"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": "garbage"},
+        {"window": f"@{format_instant(nth(1))}"},
+        {"kind": "early"},
+        {"at": "garbage"},
+        {"at": "-1"},
+        {"what": "garbage"},
+        {"what": ""},
+        {"what": "failed x Boom"},
+        {"what": "failed 99999999999999999 Boom"},
+        {"what": "fai\x1bled 12 Boom"},
+        {"kind": "late", "what": "12garbage"},
+        {"more": "garbage"},
+    ],
+)
+def test_an_event_that_is_not_ours(stage: Stage, wrong: dict[str, Any]) -> None:
+    """It stops no other, and goes once it was seen."""
+    stage.raw.xadd(key(stage, "alerts"), {**EVENT, **wrong})
     end(stage, "failed")
-    stage.raw.hset(stage.entry_key, f"e:{format_instant(stage.start)}", text)
-    answer = tell(stage, "ended")
-    assert isinstance(answer, StoreDataError)
-    assert stage.entry_key in str(answer)
+    (reply,) = stage.take_alerts()
+    assert [alert.kind for alert in reply.found] == ["ended"]
+    ((event, found),) = reply.foreign
+    assert found.isprintable()
+    stage.store.drop_alert(stage.store.shard_of(ENTRY), event)
+    sent(stage, *reply.found)
+    assert left(stage) == {"late": 1, "ends": 1}
+    assert stage.raw.xpending(key(stage, "alerts"), "beats")["pending"] == 0

@@ -16,7 +16,7 @@ from needs import need
 from processes import Proc, wait_until
 from redis.cluster import key_slot
 from servers import RedisServer, free_port
-from stage import DELAY, Stage, nth
+from stage import DELAY, ENTRY, Stage, nth
 from system import System
 
 from celery_once_beat import Schedules
@@ -24,8 +24,6 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainW
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Lookup, Order
 from celery_once_beat.store.model import (
-    Alert,
-    AlertDetails,
     Begun,
     Buffered,
     Called,
@@ -344,6 +342,13 @@ def exercise(user: Stage, admin: Stage) -> None:
     admin.start = nth(5)
     admin.overdue()
     user.postpone([])
+    user.load(deadline=900.0, on_failure="proj.tell")
+    user.claim(start=nth(7), since=nth(5), missed=[nth(6)], missed_count=1)
+    for what in ("left", "sent"):
+        (alerts,) = user.take_alerts()
+        assert len(alerts.found) == 2, "what a window's end can't xadd is lost"
+        for alert in alerts.found:
+            user.store.alerted(alert, what)
     user.load(mark="another", beat="beat-2")
     user.store.pause("nightly")
     user.store.resume("nightly")
@@ -414,11 +419,17 @@ def test_being_told_needs_no_more_rights(any_server: RedisServer) -> None:
     stage.start = nth(3)
     fence = stage.begin("A").fence
     assert stage.store.finish(Ending(stage.window, "A", fence, "failed")) == Finished()
-    for kind in ("ended", "paused"):
-        alert = Alert(stage.window, kind)
-        said = stage.store.take_alerts("beat-1", [(alert, True)])[0]
-        assert isinstance(said, AlertDetails)
-        assert stage.store.confirm_alert(alert, said.turn)
+    (alerts,) = stage.take_alerts()
+    assert sorted(alert.kind for alert in alerts.found) == ["ended", "ended", "ended", "late", "paused"]
+    for alert in alerts.found:
+        stage.store.alerted(alert, "sent")
+    shard = stage.store.shard_of(ENTRY)
+    with any_server.client() as client:
+        client.xadd(f"once:{{{shard}}}:alerts", {"garbage": "garbage"})
+    ((event, _),) = stage.take_alerts()[0].foreign
+    stage.store.drop_alert(shard, event)
+    overdue = stage.store.overdue("beat-1", stage.start, 10)
+    assert (overdue.away, overdue.alerts) == (None, [])
     stage.close()
 
 

@@ -161,7 +161,6 @@ class Machine(NoticeRules, WorkerRules):
             self.load(beat, entry)
         for _ in range(200):
             self.take_by(beat)
-            self.tell_due(beat)
             self.send_all(beat)
             while world.queue:
                 execution = self.begin_by(world.queue.pop())
@@ -176,7 +175,7 @@ class Machine(NoticeRules, WorkerRules):
             waits = [LOOK_AGAIN] if min(deadlines) <= now else []
             world.pass_time(min([at - now for at in deadlines if at > now] + waits))
         assert not world.books.open, f"still open: {world.books.open}"
-        self.tell_all(beat)
+        self.tell_all()
         if world.books.accounts["tracked"].paused:  # since the last resume, by what ended meanwhile
             if not world.lossy:
                 self.check_pause("tracked")

@@ -73,8 +73,6 @@ class Books:
 
     accounts: dict[str, EntryAccount | None]
     open: set[WindowKey]
-    #: What is to be said, each with when it is due, server ms.
-    alerts: dict[r.Alert, float]
 
     def total(self, entry: str) -> Counter[str]:
         account = self.accounts[entry]
@@ -237,20 +235,17 @@ class World:
                 pipe.hgetall(self.store.entry_key(entry))
                 pipe.zrange(self.open_key(entry), 0, -1, withscores=True)
             raw = pipe.execute()
-        accounts, open_windows, alerts = {}, set(), {}
+        accounts, open_windows = {}, set()
         for entry, fields, members in zip(ENTRIES, raw[::2], raw[1::2], strict=True):
             account = read_account(entry, fields)
             assert not isinstance(account, OnceError), account
             accounts[entry] = account
             found = read_members([member for member, _ in members])
-            for each, (member, at) in zip(found, members, strict=True):
+            for each, (member, _) in zip(found, members, strict=True):
                 assert each is not None, member
-                if isinstance(each, r.Alert):
-                    alerts[each] = at - r.FIRST_ALERT
-                else:
-                    open_windows.add(each)
+                open_windows.add(each)
                 assert member.startswith(f"{entry}@"), member
-        return Books(accounts, open_windows, alerts)
+        return Books(accounts, open_windows)
 
     def open_key(self, entry: str) -> str:
         return self.store.keys.open(self.store.shard_of(entry))
@@ -258,7 +253,7 @@ class World:
     def deadlines(self) -> list[float]:
         """Of all open windows, server seconds."""
         members = [self.client.zrange(self.open_key(entry), 0, -1, withscores=True) for entry in ENTRIES]
-        return [deadline / 1000 for of_entry in members for member, deadline in of_entry if member.endswith("Z")]
+        return [deadline / 1000 for of_entry in members for _, deadline in of_entry]
 
     def check_law(self) -> None:
         """Windows that the schedule defines since the definition came in force = outcomes + open."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ("AIMED", "DOES", "Faults", "add_faults", "cells")
 
 #: Verb, or what else is a moment → who comes by.
-OF_BEATS = ("claim", "confirm", "take", "load", "heartbeat", "publish", "tell", "told")
+OF_BEATS = ("claim", "confirm", "take", "load", "heartbeat", "publish", "alerts", "alerted")
 OF_WORKERS = ("begin", "renew", "finish", "hand_over", "receive", "close", "publish", "acquire_slot", "release_slot")
 MOMENTS = ("body begins", "body ends", "accepted", "accept", "result", "tick", "ping", "connect")
 AIMED = [("beat", verb) for verb in OF_BEATS] + [("worker", verb) for verb in OF_WORKERS]

@@ -108,8 +108,6 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_spent, ["spent"], m.Spent()),
         (codec.read_spent, ["again", A], m.Spent(AT)),
         (codec.read_spent, ["unknown"], m.Unknown()),
-        (codec.read_tell, ["no"], m.Unchanged()),
-        (codec.read_tell, ["forgotten"], m.Forgotten()),
     ],
 )  # fmt: skip
 def test_each_reply(read: Callable[[Any], Any], reply: Any, expected: Any) -> None:
@@ -153,45 +151,49 @@ def test_an_open_window(account: str, expected: dict[str, Any]) -> None:
     same(codec._read_open(account), m.OpenWindow(AT, attempts=3, retry=2, beat="host:1:b", **said))
 
 
-TELL = ["tell", 4, "", "", "", "", "", "", "", ""]
+def an_event(**said: str) -> list[Any]:
+    fields = {"window": f"a@b@{A}", "kind": "ended", "at": MS, "what": f"failed {MS} Boom: a b", **said}
+    return ["12-0", [word for pair in fields.items() for word in pair]]
+
+
+ENDED = m.Ended("failed", AT, "Boom: a b")
 
 
 @pytest.mark.parametrize(
-    ("place", "text", "expected"),
+    ("said", "expected"),
     [
-        (2, an_account(), {"open": codec._read_open(an_account())}),
-        (3, "run:w:1:12", {"run": "running"}),
-        (3, "wait:2:w:1", {"run": "waiting", "retry": 2}),
-        (3, "done:failed:w", {}),
-        (4, f"{MS}.5", {"deadline": AT}),
-        (5, f"failed {MS} 2 Boom: a b", {"ended": m.Ended("failed", AT, 2, "Boom: a b")}),
-        (6, "Boom", {"failure": "Boom"}),
-        (7, '{"by": "ann", "note": "why"}', {"paused": True, "paused_by": "ann", "paused_for": "why"}),
-        (7, "{}", {"paused": True}),
-        (8, "1", {"unconsumed": True}),
-        (8, "0", {}),
-        (9, "reports", {"limit": "reports"}),
+        ({}, m.Alert("12-0", WINDOW, "ended", ended=ENDED)),
+        ({"kind": "late"}, m.Alert("12-0", WINDOW, "late", ended=ENDED)),
+        ({"kind": "late", "what": MS}, m.Alert("12-0", WINDOW, "late", deadline=AT)),
+        ({"kind": "late", "what": f"{MS}.5"}, m.Alert("12-0", WINDOW, "late", deadline=AT)),
+        ({"kind": "paused", "what": "2 failed"}, m.Alert("12-0", WINDOW, "paused", note="2 failed")),
     ],
 )
-def test_what_is_to_be_told(place: int, text: str, expected: dict[str, Any]) -> None:
-    """Each word of tell's reply says one thing."""
-    same(
-        codec.read_tell([text if each == place else word for each, word in enumerate(TELL)]),
-        m.AlertDetails(turn=4, **expected),
-    )
+def test_an_alert(said: dict[str, str], expected: m.Alert) -> None:
+    """Each kind of alert says one thing."""
+    same(codec.read_alerts([an_event(**said)]), m.Alerts([expected], []))
 
 
-def test_for_what_a_window_waits() -> None:
-    """For its turn it waits for another window, else for a place of a limit."""
-    turn = an_account(released=4)
-    said = codec.read_tell([*TELL[:2], turn, *TELL[3:9], A])
-    same(said, m.AlertDetails(turn=4, open=codec._read_open(turn), waits_for=AT))
-
-
-def test_an_end_is_told_of_a_window_that_is_open_again() -> None:
-    """Somebody has ordered it since."""
-    reply = [*TELL[:4], MS, f"failed {MS} 2 Boom", *TELL[6:]]
-    same(codec.read_tell(reply), m.AlertDetails(turn=4, deadline=AT, ended=m.Ended("failed", AT, 2, "Boom")))
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"kind": "ended", "what": MS},
+        {"kind": "other"},
+        {"what": "failed"},
+        {"what": f"fai1ed {MS} Boom"},
+        {"what": "failed - Boom"},
+        {"at": "soon"},
+        {"at": "-1"},
+        {"window": f"a@{A[:-1]}"},
+        {"kind": "late", "what": f"{MS}x"},
+        {"more": "1"},
+    ],
+)
+def test_what_is_no_alert(said: dict[str, str]) -> None:
+    """It is named, and hides no other."""
+    alerts = codec.read_alerts([an_event(**said), an_event()])
+    assert [event for event, _ in alerts.foreign] == ["12-0"]
+    same(alerts.found, [m.Alert("12-0", WINDOW, "ended", ended=ENDED)])
 
 
 @pytest.mark.parametrize(
@@ -225,18 +227,16 @@ def test_an_outcome_is_a_word(word: str) -> None:
     ("member", "expected"),
     [
         (f"a@b@{A}", WINDOW),
-        (f"a@b@{A}!late", m.Alert(WINDOW, "late")),
-        (f"a!b@{A}!ended", m.Alert(WindowKey("a!b", AT), "ended")),
-        (f"a@b@{A}!other", None),
+        (f"a!b@{A}", WindowKey("a!b", AT)),
+        (f"a@b@{A}!late", None),
         (f"a@b#{A}", None),
         (f"@{A}", None),
         (f"a@{A[:-2]}xZ", None),
         ("", None),
-        ("foreign!late", None),
     ],
 )
 def test_members_of_the_open_windows(member: str, expected: Any) -> None:
-    """A member is a window, or a notice of one; what is foreign stands for nothing."""
+    """A member is a window; what is foreign stands for nothing."""
     assert codec.read_members([member]) == [expected]
 
 

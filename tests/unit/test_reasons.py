@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from celery_once_beat.beat.reasons import end_words, why_late
+from celery_once_beat.beat.reasons import end_words, how_ended, why_late
 from celery_once_beat.outcomes import OUTCOMES, STATES
-from celery_once_beat.store import AlertDetails, OpenWindow
+from celery_once_beat.store import EntryAccount, OpenWindow, Past, WindowSeen
 from celery_once_beat.store.model import Ended
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 987_654, tzinfo=timezone.utc)
@@ -25,85 +25,103 @@ def an_open(**given: Any) -> OpenWindow:
     return OpenWindow(claimed=NOW - 2 * MINUTE, begun=begun, **said)
 
 
+def seen(state: str, window: OpenWindow | None, **given: Any) -> WindowSeen:
+    return WindowSeen(NOW - 3 * MINUTE, state, open=window, **given)
+
+
+def an_account(**given: Any) -> EntryAccount:
+    said = {"last_done": None, "paused": False, "last_begun": None, "refused": 0, "counts": {}, "apart": {}, **given}
+    return EntryAccount(cursor=NOW, born=NOW, since=NOW, **said)
+
+
+def a_past(outcome: str, failure: str) -> WindowSeen:
+    past = Past(NOW - 3 * MINUTE, outcome, NOW - 2 * MINUTE, None, NOW, 1, 0, "host:1", "")
+    return WindowSeen(past.start, outcome, past=past, failure=failure)
+
+
 BEGUN = an_open(begun=True)
 OWNED = an_open(begun=True, owner="celery@host-7:4:abc", attempts=2)
 BACK = an_open(begun=True, given_back=True)
+RETRY = an_open(begun=True, given_back=True, retry=2)
 NEW = an_open()
-DEAD = "and its worker doesn't renew its lease"
+ACCOUNT = an_account()
+UNCONSUMED = an_account(unconsumed=True)
 UNBEGUN = f"claimed at {AT}, and no worker has begun it"
 
 
 REASONS = [
-    (AlertDetails(), "published", "nothing more is known of it"),
-    (AlertDetails(open=BEGUN, run="running"), "running", f"running since {AT}"),
-    (AlertDetails(open=OWNED, run="running"), "running", f"running since {AT} on celery@host-7, attempt 2"),
-    (AlertDetails(open=BEGUN, run="waiting", retry=2), "waiting", "waits for retry 2"),
+    (None, ACCOUNT, "published", "nothing more is known of it"),
+    (seen("published", NEW), None, "published", "nothing more is known of it"),
+    (seen("running", BEGUN), ACCOUNT, "running", f"running since {AT}"),
+    (seen("running", OWNED), ACCOUNT, "running", f"running since {AT} on celery@host-7, attempt 2"),
+    (seen("waiting", RETRY), ACCOUNT, "waiting", "waits for retry 2"),
+    (seen("waiting", RETRY, failure="Boom: 1"), ACCOUNT, "waiting", "waits for retry 2, after Boom: 1"),
+    (seen("overdue", BEGUN), ACCOUNT, "overdue", f"began {AT}, and its worker doesn't renew its lease"),
+    (seen("waiting", BACK, deadline=NOW + MINUTE), ACCOUNT, "waiting", f"runs again by {LATER}, began {AT}"),
     (
-        AlertDetails(open=BEGUN, run="waiting", retry=2, failure="Boom: 1"),
-        "waiting",
-        "waits for retry 2, after Boom: 1",
+        seen("overdue", BACK, deadline=NOW, failure="Boom"),
+        ACCOUNT,
+        "overdue",
+        f"is to run again, began {AT}, after Boom",
     ),
-    (AlertDetails(open=BEGUN, deadline=NOW + MINUTE), "running", f"began {AT}, {DEAD}"),
-    (AlertDetails(open=BEGUN), "running", f"began {AT}, {DEAD}"),
-    (AlertDetails(open=BEGUN, deadline=NOW), "overdue", f"began {AT}, {DEAD}"),
-    (AlertDetails(open=BACK, deadline=NOW + MINUTE), "waiting", f"runs again by {LATER}, began {AT}"),
-    (AlertDetails(open=BACK, deadline=NOW, failure="Boom"), "overdue", f"is to run again, began {AT}, after Boom"),
-    (AlertDetails(open=BACK), "waiting", f"is to run again, began {AT}"),
-    (AlertDetails(open=NEW, deadline=NOW + MINUTE), "published", UNBEGUN),
-    (AlertDetails(open=NEW, deadline=NOW - MINUTE), "overdue", UNBEGUN),
-    (AlertDetails(open=NEW, unconsumed=True), "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
-    (AlertDetails(ended=Ended("failed", NOW, 2, "Boom")), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
+    (seen("overdue", RETRY), ACCOUNT, "overdue", f"is to run again, began {AT}"),
+    (seen("waiting", BACK), ACCOUNT, "waiting", f"is to run again, began {AT}"),
+    (seen("published", NEW), ACCOUNT, "published", UNBEGUN),
+    (seen("overdue", NEW), ACCOUNT, "overdue", UNBEGUN),
+    (seen("published", NEW), UNCONSUMED, "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
+    (a_past("failed", "Boom"), ACCOUNT, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
+    (a_past("failed", "Boom"), None, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (
-        AlertDetails(open=an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
+        seen("buffered", an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
+        ACCOUNT,
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        AlertDetails(open=an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
+        seen("overdue", an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
+        ACCOUNT,
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        AlertDetails(open=an_open(waits="turn"), run="waiting", retry=0, waits_for=NOW - 2 * MINUTE),
+        seen("buffered", an_open(waits="turn")),
+        ACCOUNT,
         "buffered",
-        f"waits for the window of {AT}",
+        "it is its turn, and no worker has begun it",
     ),
-    (AlertDetails(open=an_open(waits="turn")), "buffered", "it is its turn, and no worker has begun it"),
     (
-        AlertDetails(open=an_open(waits="turn"), unconsumed=True),
+        seen("buffered", an_open(waits="turn")),
+        UNCONSUMED,
         "buffered",
         "it is its turn, and no worker has begun it: no worker consumes the queue 'night'",
     ),
     (
-        AlertDetails(open=an_open(waits="place"), limit="reports"),
+        seen("buffered", an_open(waits="place"), limit="reports"),
+        ACCOUNT,
         "buffered",
         "waits for a place of the limit 'reports'",
     ),
     (
-        AlertDetails(
-            open=an_open(waits="place"), limit="reports", paused=True, paused_by="ann", paused_for="no\nthanks"
-        ),
+        seen("buffered", an_open(waits="place"), limit="reports"),
+        an_account(paused=True, paused_by="ann", paused_for="no\nthanks"),
         "buffered",
         "waits for a place of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
-    ),
-    (
-        AlertDetails(ended=Ended("skipped", NOW, 0, "1000 windows of its entry wait already")),
-        "skipped",
-        "skipped at 2026-01-01T12:00:00Z: 1000 windows of its entry wait already",
     ),
 ]
 
 
-@pytest.mark.parametrize(("tell", "state", "why"), REASONS)
-def test_each_state_of_a_window(tell: AlertDetails, state: str, why: str) -> None:
+@pytest.mark.parametrize(("window", "account", "state", "why"), REASONS)
+def test_each_state_of_a_window(window: WindowSeen | None, account: EntryAccount | None, state: str, why: str) -> None:
     """What holds a window up is said in one sentence, with times that people read."""
-    assert why_late(tell, "night", NOW) == (state, why)
+    assert why_late(window, account, "night") == (state, why)
 
 
-@pytest.mark.parametrize(("tell", "state", "why"), REASONS)
-def test_a_reason_is_one_line_of_a_known_state(tell: AlertDetails, state: str, why: str) -> None:
+@pytest.mark.parametrize(("window", "account", "state", "why"), REASONS)
+def test_a_reason_is_one_line_of_a_known_state(
+    window: WindowSeen | None, account: EntryAccount | None, state: str, why: str
+) -> None:
     """Also where the queue isn't known."""
-    found, text = why_late(tell, None, NOW)
+    found, text = why_late(window, account, None)
     assert found == state
     assert found in STATES
     assert text.isprintable()
@@ -112,7 +130,7 @@ def test_a_reason_is_one_line_of_a_known_state(tell: AlertDetails, state: str, w
 
 def test_a_queue_that_is_not_known() -> None:
     """Nothing is made up of it."""
-    assert why_late(AlertDetails(open=NEW, unconsumed=True), None, NOW)[1] == f"{UNBEGUN}: no worker consumes its queue"
+    assert why_late(seen("published", NEW), UNCONSUMED, None)[1] == f"{UNBEGUN}: no worker consumes its queue"
 
 
 @pytest.mark.parametrize(
@@ -126,34 +144,30 @@ def test_a_queue_that_is_not_known() -> None:
 )
 def test_a_paused_entry(said: dict[str, str], words: str) -> None:
     """Who paused it and why is behind the reason, without what would move a terminal; not where the window ended."""
-    tell = AlertDetails(open=BEGUN, run="running", paused=True, **said)
-    assert why_late(tell, None, NOW) == ("running", f"running since {AT}{words}")
-    ended = AlertDetails(ended=Ended("failed", NOW, 1, "Boom"), paused=True, **said)
-    assert "paused" not in why_late(ended, None, NOW)[1]
+    account = an_account(paused=True, **said)
+    assert why_late(seen("running", BEGUN), account, None) == ("running", f"running since {AT}{words}")
+    assert "paused" not in why_late(a_past("failed", "Boom"), account, None)[1]
 
 
 @pytest.mark.parametrize(
-    ("tell", "words"),
+    ("ended", "words"),
     [
-        (AlertDetails(ended=Ended("failed", NOW, 1, "of its end")), "of its end"),
-        (AlertDetails(ended=Ended("failed", NOW, 1, "of its end"), failure="of before"), "of its end"),
-        (AlertDetails(ended=Ended("failed", NOW, 1), failure="of before"), "of before"),
-        (AlertDetails(ended=Ended("missed", NOW, 0)), OUTCOMES["missed"].meaning),
-        (AlertDetails(ended=Ended("mislaid", NOW, 0)), "mislaid"),
+        (Ended("failed", NOW, "Boom"), "Boom"),
+        (Ended("missed", NOW), OUTCOMES["missed"].meaning),
+        (Ended("mislaid", NOW), "mislaid"),
     ],
 )
-def test_how_it_ended(tell: AlertDetails, words: str) -> None:
+def test_how_it_ended(ended: Ended, words: str) -> None:
     """What its failure said goes first; an outcome of a newer version is its name."""
-    assert end_words(tell) == words
+    assert end_words(ended) == words
 
 
 def test_what_others_wrote_is_one_line() -> None:
     """A failure's text and a worker's name can't do anything to a terminal, and a name is cut."""
     long = an_open(begun=True, owner=f"{'h' * 300}:1:a")
-    assert why_late(AlertDetails(open=long, run="running"), None, NOW)[1].endswith(f" on {'h' * 200}")
+    assert why_late(seen("running", long), ACCOUNT, None)[1].endswith(f" on {'h' * 200}")
     odd = an_open(begun=True, owner="a\x07b:1:a")
-    assert why_late(AlertDetails(open=odd, run="running"), None, NOW)[1].endswith(r" on 'a\x07b'")
-    ended = AlertDetails(ended=Ended("failed", NOW, 1, "one\ntwo"))
-    assert why_late(ended, None, NOW)[1].endswith(r": 'one\ntwo'")
-    failed = AlertDetails(open=BEGUN, run="waiting", retry=1, failure="one\ntwo")
-    assert why_late(failed, None, NOW)[1].endswith(r", after 'one\ntwo'")
+    assert why_late(seen("running", odd), ACCOUNT, None)[1].endswith(r" on 'a\x07b'")
+    assert how_ended(Ended("failed", NOW, "one\ntwo")).endswith(r": 'one\ntwo'")
+    failed = seen("waiting", RETRY, failure="one\ntwo")
+    assert why_late(failed, ACCOUNT, None)[1].endswith(r", after 'one\ntwo'")

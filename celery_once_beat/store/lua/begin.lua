@@ -22,7 +22,7 @@
 --                               that are passed over now
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
--- include: end_rules, ends, entry, line, notices, run, unconsumed, window, workers
+-- include: alerts, end_rules, ends, entry, line, run, unconsumed, window, workers
 
 if NOW_ONLY then -- only then is the window's span read
   if elsewhen() then
@@ -32,9 +32,7 @@ end
 
 entry = read_entry()
 check_entry()
-if entry.tells then
-  check_tells()
-end
+check_tells()
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()

@@ -10,7 +10,7 @@
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
 
--- include: ends, entry, notices, run, window
+-- include: alerts, ends, entry, run, window
 
 entry = read_entry()
 if not entry.cursor then
@@ -111,9 +111,7 @@ end
 if missed > 0 then
   look_at_count('c:missed')
 end
-if entry.tells then
-  check_tells()
-end
+check_tells()
 if MODE == 'untracked' then
   look_at_count('c:untracked')
 end
@@ -122,8 +120,8 @@ if missed > 0 then
   remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
   count('missed', missed)
 end
-if entry.tells and passed_over[1] and entry.paused ~= '1' then -- while it is paused, somebody orders them to be passed over
-  tell_missed(passed_over)
+for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- while it is paused, somebody orders it
+  note_end(start, 'missed')
 end
 if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
   keep(ENTRIES) -- it is written by loads alone, and once a day is enough
@@ -135,11 +133,10 @@ end
 if MODE == 'run' and not itself then
   local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
   write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
-  if entry.tells then
-    local deadline = read_tells()
-    if deadline > 0 then
-      add_notice('late', START, STARTS_AT + deadline)
-    end
+  local deadline = entry.tells and read_tells() or 0
+  if deadline > 0 then
+    redis.pcall('ZADD', LATE, STARTS_AT + deadline, MEMBER)
+    keep(LATE)
   end
   if not mine then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.

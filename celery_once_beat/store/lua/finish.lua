@@ -4,7 +4,7 @@
 -- After AGAIN ms (0: never) the same window runs again, up to max_attempts executions; what the entry says of failures goes
 -- first. A window of a key may run again as often as it fails.
 --
--- FAILURE is what a failure says, for people, '' for nothing; then FAILURES is given.
+-- FAILURE is what a failure says, for people, '' for nothing.
 --
 -- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later
@@ -60,15 +60,11 @@ if again > 0 and window.attempts < most_attempts() then
   -- The next run gets its full retries back.
   window.state, window.retry, window.publishes, window.turn = 'again', 0, 0, window.turn + 1
   write_window(window, NOW + again)
-  if FAILURE ~= '' then
-    remember_failure()
-  end
+  remember_failure()
   call_next()
   return {'again', int(again)}
 end
 window.failure = FAILURE
 close_window(window, OUTCOME, OWNER, NOW - window.fence)
-if FAILURE ~= '' then
-  remember_failure()
-end
+remember_failure()
 return 'finished'

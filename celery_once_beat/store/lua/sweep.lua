@@ -1,13 +1,14 @@
 -- sweep: a beat says in one shard that it lives, and finds what is overdue there by UNTIL: at most MOST windows behind the
--- first SKIP, and as many notices behind SKIP_NOTICES.
+-- first SKIP.
 --
 -- BEATS has when each beat swept the shard last. One that hasn't for BEAT_TTL is gone; the scripts go by that. A time in
 -- which no beat came says nothing of any: the node was away, or the server's clock was set. At most MOST_SILENT of it counts;
 -- by the rest all marks move along, also back. So no beat is taken for gone as soon as the node is back, and one that is left
 -- alone still sees, after a few sweeps, that the others are gone.
 --
--- returns {1 or 0, windows, notices, lines}   1: the beat wasn't known. It is new, was away for too long, or the store lost its
---                                        data. lines says of how many entries windows wait in line; see line.lua
+-- returns {new, windows, alerts, lines}   new 1: the beat wasn't known. It is new, was away for too long, or the store lost its
+--                                   data. alerts 1: there is something to tell. lines: of how many entries windows wait in
+--                                   line, see line.lua
 
 -- include: now, values
 
@@ -29,8 +30,8 @@ local new = redis.call('ZADD', BEATS, NOW, BEAT)
 if redis.call('PTTL', BEATS) < 29 * DAY then
   redis.call('PEXPIRE', BEATS, 30 * DAY)
 end
-local function due(from, by, skip)
-  return redis.call('ZRANGEBYSCORE', OPEN, from, by, 'LIMIT', skip, MOST)
-end
-return {new, due('-inf', UNTIL, SKIP), due(FIRST_ALERT, FIRST_ALERT + UNTIL, SKIP_NOTICES),
-  redis.call('ZCOUNT', LINES, NOW, '+inf')}
+local overdue = redis.call('ZRANGEBYSCORE', OPEN, '-inf', UNTIL, 'LIMIT', SKIP, MOST)
+-- pcall: a foreign key in their place is told by who takes alerts.
+local late, alerts = redis.pcall('ZCOUNT', LATE, '-inf', UNTIL), redis.pcall('XLEN', ALERTS)
+local to_tell = late ~= 0 or alerts ~= 0
+return {new, overdue, to_tell and 1 or 0, redis.call('ZCOUNT', LINES, NOW, '+inf')}

@@ -1,6 +1,6 @@
 -- The end of a window: counters, history.
 
--- include: entry, line, notices, run, times, window
+-- include: alerts, entry, line, run, times, window
 
 -- Make room for one more record. This fails where the key holds no list, so it is the first write of a script: one that
 -- stops halfway would count twice.
@@ -38,10 +38,7 @@ local function close_window(window, outcome, owner, ran)
   local apart = window.backfill == 1 or alone or START <= (entry.since or entry.born)
   local name = (apart and 'x:' or 'c:') .. outcome
   local counted = int(look_at_count(name) + 1)
-  local say
-  if entry.tells then
-    say = see_end(window, outcome)
-  end
+  check_tells()
   make_room()
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
@@ -57,9 +54,7 @@ local function close_window(window, outcome, owner, ran)
   local ran_by = window.fence > 0 and window.owner or owner
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
     ran_by)
-  if say then
-    say()
-  end
+  tell_end(window, outcome)
   call_next()
 end
 
@@ -79,9 +74,7 @@ local function pass_over(others, owner)
   end
   look_at_count('c:skipped')
   look_at_count('x:skipped')
-  if entry.tells then
-    check_tells()
-  end
+  check_tells()
   for _, each in ipairs(others) do
     local start, window = each.start, each.window
     make_room()
@@ -91,8 +84,6 @@ local function pass_over(others, owner)
     local counts = entry.cursor and since and since < start and start <= entry.cursor
     redis.call('HINCRBY', ENTRY, counts and 'c:skipped' or 'x:skipped', 1)
     remember(start, 'skipped', window.claimed, 0, NOW - window.claimed, window.attempts, window.beat, owner)
-    if entry.tells then
-      note_end(start, 'skipped', window.attempts)
-    end
+    note_end(start, 'skipped')
   end
 end

@@ -22,10 +22,9 @@
 --   trying        '<start> <number> <server ms>'; see unconsumed.lua
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
 --   times         histograms; see times.lua
---   tells         '<deadline, ms> <failures> <0 or 1>': what is to be said of its windows; see notices.lua
+--   tells         '<deadline, ms> <failures> <0 or 1>': what is to be said of its windows; see alerts.lua
 --   streak        '<number> <start>...': the windows that failed in a row; only where so many pause it
---   late          how many windows were said to be late   tellings: how often a beat took something to say
---   e:<start>, n:<start>!<kind>   of windows of which something is yet to be said
+--   late          how many windows were said to be late
 --   w:<start>     the account of an open window; see window.lua
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --

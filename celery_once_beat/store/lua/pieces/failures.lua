@@ -8,14 +8,13 @@
 local MOST_FAILURES = 10
 
 local function remember_failure()
-  local key = FAILURES[1]
-  if type(redis.pcall('HSET', key, START, FAILURE)) ~= 'number' then
+  if FAILURE == '' or type(redis.pcall('HSET', FAILURES, START, FAILURE)) ~= 'number' then
     return
   end
-  redis.call('PEXPIRE', key, entry.ttl)
-  local starts = redis.call('HKEYS', key)
+  redis.call('PEXPIRE', FAILURES, entry.ttl)
+  local starts = redis.call('HKEYS', FAILURES)
   table.sort(starts)
   for position = 1, #starts - MOST_FAILURES do
-    redis.call('HDEL', key, starts[position])
+    redis.call('HDEL', FAILURES, starts[position])
   end
 end

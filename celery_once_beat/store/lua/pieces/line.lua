@@ -118,4 +118,3 @@ local function start_waiting(window, state, ...)
     redis.call('PEXPIRE', LINES, 2 * LONGEST_WAIT)
   end
 end
-

@@ -1,0 +1,29 @@
+-- alerted: a beat has sent the alert ID that it took, or leaves it to others. Sent again, it changes nothing.
+--
+-- WHAT is 'sent', 'left' to whoever takes it next, or 'unknown': the beat's schedule hasn't the entry or, of an end, says no
+-- task to be sent. Such a one is for beats whose schedule does; unless no beat has had the entry for an hour, or its ends
+-- aren't to be told any more: then nobody sends it.
+--
+-- returns {'alerted'}
+
+-- include: now
+
+local FORGOTTEN_AFTER = 3600000
+
+local event = redis.call('XRANGE', ALERTS, ID, ID)[1]
+if redis.call('XACK', ALERTS, GROUP, ID) == 0 or not event then
+  return {'alerted'}
+end
+redis.call('XDEL', ALERTS, ID)
+-- pcall: who holds what isn't ours in the entry's place is told once all the same.
+local fields = redis.pcall('HMGET', ENTRY, 'cursor', 'fingerprint', 'tells')
+local kind, at = event[2][4], tonumber(event[2][6])
+if WHAT == 'sent' then
+  if kind == 'late' and fields[1] then
+    redis.pcall('HINCRBY', ENTRY, 'late', 1) -- for people only
+  end
+elseif WHAT == 'left' or fields[1] and fields[2] ~= '-' and NOW - at < FORGOTTEN_AFTER
+  and (kind ~= 'ended' or string.sub(fields[3] or '', -1) == '1') then
+  redis.call('XADD', ALERTS, '*', unpack(event[2])) -- behind all others: what nobody can send hides none
+end
+return {'alerted'}
