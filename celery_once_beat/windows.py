@@ -305,8 +305,6 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
             raise _wrong(headers, "once_id", f"a task id of 1 to {_MAX_ID} characters")
         if task is not None and sent_as != str(task):
             return None
-        if headers.get("parent_id") == sent_as and not headers.get("retries"):
-            return None  # its own body has sent it, by app.send_task
     entry = _name(headers, "once_entry")
     start = _instant(headers, "once_start")
     end = _instant(headers, "once_end") if "once_end" in headers else None

@@ -246,7 +246,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
-    f"{_OF_WINDOW} entries claim",
+    "entry entries open history run claim failures alerts late ends",
     f"{_ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,

@@ -47,10 +47,6 @@ def send(self, way):
         raise Ignore
     if way == "replace":
         raise self.replace(other.s(way).set(headers=dict(request.headers or vars(request))))
-    if way in ("forwarded", "forwarded to other"):
-        name = "other" if way == "forwarded to other" else "send"
-        headers = dict(request.headers or vars(request))
-        app.send_task(f"apps.sending_app.{name}", (way,), task_id=request.id, headers=headers, queue=QUEUE)
     if way == "headers":
         headers = {name: value for name, value in vars(request).items() if name.startswith("once_")}
         send.apply_async((way,), task_id=request.id, headers=headers)

@@ -15,8 +15,6 @@ pytestmark = pytest.mark.long
         ("signature", "send", False),
         ("replace", "other", False),
         ("headers", "send", False),
-        ("forwarded", "send", False),
-        ("forwarded to other", "other", False),
         ("retry", "send", True),
     ],
 )
