@@ -291,7 +291,9 @@ class Store:
             )
             for part in parts
         ]
-        commands += [("ZCOUNT", self.keys.of_shard("lines", shard), until, "+inf") for shard in range(SHARDS)]
+        commands += [
+            ("ZRANGEBYSCORE", self.keys.of_shard("lines", shard), until, "+inf", "LIMIT", 0, 1) for shard in range(SHARDS)
+        ]
         commands += self._changed_since(changed_since)
         (heartbeat, *free_slots), found = self._trip.run_with(calls, commands)
         members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
@@ -305,7 +307,7 @@ class Store:
             heartbeat,
             self._read_changed(changed),
             free_slots,
-            any(isinstance(count, int) and count > 0 for count in lines),
+            any(isinstance(line, list) and line for line in lines),
         )
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:

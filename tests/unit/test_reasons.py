@@ -21,13 +21,13 @@ LATER = "2026-01-01T12:01:00Z"
 def an_open(**given: Any) -> OpenWindow:
     """A window that was claimed two minutes ago; ``begun=True``: and begun then."""
     begun = NOW - 2 * MINUTE if given.pop("begun", False) else None
-    said = {"attempts": 1, "retry": 0, "backfill": False, "given_back": False, "beat": "host:1:b", "owner": "", **given}
+    said = {"attempts": 1, "retry": 0, "backfill": False, "taken": False, "state": "held", "beat": "host:1:b", "owner": "", **given}
     return OpenWindow(claimed=NOW - 2 * MINUTE, begun=begun, **said)
 
 
 BEGUN = an_open(begun=True)
 OWNED = an_open(begun=True, owner="celery@host-7:4:abc", attempts=2)
-BACK = an_open(begun=True, given_back=True)
+BACK = an_open(begun=True, state="retry")
 NEW = an_open()
 DEAD = "and its worker doesn't renew its lease"
 UNBEGUN = f"claimed at {AT}, and no worker has begun it"
@@ -49,42 +49,43 @@ REASONS = [
     (AlertDetails(open=BACK, deadline=NOW + MINUTE), "waiting", f"runs again by {LATER}, began {AT}"),
     (AlertDetails(open=BACK, deadline=NOW, failure="Boom"), "overdue", f"is to run again, began {AT}, after Boom"),
     (AlertDetails(open=BACK), "waiting", f"is to run again, began {AT}"),
+    (AlertDetails(open=an_open(begun=True, taken=True)), "waiting", f"is to run again, began {AT}"),
     (AlertDetails(open=NEW, deadline=NOW + MINUTE), "published", UNBEGUN),
     (AlertDetails(open=NEW, deadline=NOW - MINUTE), "overdue", UNBEGUN),
     (AlertDetails(open=NEW, unconsumed=True), "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
     (AlertDetails(ended=Ended("failed", NOW, 2, "Boom")), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (
-        AlertDetails(open=an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
+        AlertDetails(open=an_open(state="waits_turn"), waits_for=NOW - 2 * MINUTE),
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        AlertDetails(open=an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
+        AlertDetails(open=an_open(begun=True, state="waits_turn"), waits_for=NOW - 2 * MINUTE),
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        AlertDetails(open=an_open(waits="turn"), run="waiting", retry=0, waits_for=NOW - 2 * MINUTE),
+        AlertDetails(open=an_open(state="waits_turn"), run="waiting", retry=0, waits_for=NOW - 2 * MINUTE),
         "buffered",
         f"waits for the window of {AT}",
     ),
-    (AlertDetails(open=an_open(waits="turn")), "buffered", "it is its turn, and no worker has begun it"),
+    (AlertDetails(open=an_open(state="waits_turn")), "buffered", "it is its turn, and no worker has begun it"),
     (
-        AlertDetails(open=an_open(waits="turn"), unconsumed=True),
+        AlertDetails(open=an_open(state="waits_turn"), unconsumed=True),
         "buffered",
         "it is its turn, and no worker has begun it: no worker consumes the queue 'night'",
     ),
     (
-        AlertDetails(open=an_open(waits="place"), limit="reports"),
+        AlertDetails(open=an_open(state="waits_slot"), limit="reports"),
         "buffered",
-        "waits for a place of the limit 'reports'",
+        "waits for a slot of the limit 'reports'",
     ),
     (
         AlertDetails(
-            open=an_open(waits="place"), limit="reports", paused=True, paused_by="ann", paused_for="no\nthanks"
+            open=an_open(state="waits_slot"), limit="reports", paused=True, paused_by="ann", paused_for="no\nthanks"
         ),
         "buffered",
-        "waits for a place of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
+        "waits for a slot of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
     ),
     (
         AlertDetails(ended=Ended("skipped", NOW, 0, "1000 windows of its entry wait already")),
