@@ -126,12 +126,12 @@ class Recovery:
         else:
             raise heartbeat  # it never knew who lives, and would take over entries of beats that do
         self._warn_of_other_apps()
-        called = self._call_waiting(dict(zip(limits, found.free_slots, strict=True)))
         interval = self._store.settings.recovery_interval
         some_wait = found.lines or any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
         if some_wait or sent < self._some_may_wait_until:
             interval = min(interval, _WHILE_SOME_WAIT)
         self._next = sent + interval
+        called = self._call_waiting(dict(zip(limits, found.free_slots, strict=True)))
         return list(dict.fromkeys([*self._read(found), *called]))
 
     def expect_waiting(self) -> None:
@@ -140,7 +140,10 @@ class Recovery:
         self._next = min(self._next, steady() + _WHILE_SOME_WAIT)
 
     def _call_waiting(self, free_slots: Mapping[str, FreeSlots | OnceError]) -> list[WindowKey]:
-        """Let windows be overdue for which there are slots of their limit; returns them."""
+        """Let windows be overdue for which there are slots of their limit; returns them.
+
+        Those that have ended meanwhile leave their slots to others, which are called at the next tick.
+        """
         called: list[WindowKey] = []
         for limit, found in free_slots.items():
             if isinstance(found, OnceError):
@@ -150,9 +153,13 @@ class Recovery:
             self._logged.pop(f"limit {limit}", None)
             if found.windows:
                 try:
-                    called += self._store.make_due(limit, found.windows)
+                    replies = self._store.make_due(limit, found.windows)
                 except OnceError as exc:
                     logger.debug("once: limit %s: %s", limit, exc)
+                    continue
+                called += [window for window, reply in zip(found.windows, replies, strict=True) if reply == "due"]
+                if "over" in replies:
+                    self.hurry()
         return called
 
     def see_changes(self) -> None:

@@ -292,12 +292,13 @@ class Store:
             for part in parts
         ]
         commands += [
-            ("ZRANGEBYSCORE", self.keys.of_shard("lines", shard), until, "+inf", "LIMIT", 0, 1) for shard in range(SHARDS)
+            ("ZRANGEBYSCORE", self.keys.of_shard("lines", shard), until, "+inf", "LIMIT", 0, 1)
+            for shard in range(SHARDS)
         ]
         commands += self._changed_since(changed_since)
         (heartbeat, *free_slots), found = self._trip.run_with(calls, commands)
         members = [codec.read_members(each) for each in found[: 2 * SHARDS]]
-        lines, changed = found[2 * SHARDS : 3 * SHARDS], found[3 * SHARDS :]
+        in_line, changed = found[2 * SHARDS : 3 * SHARDS], found[3 * SHARDS :]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
@@ -307,7 +308,7 @@ class Store:
             heartbeat,
             self._read_changed(changed),
             free_slots,
-            any(isinstance(line, list) and line for line in lines),
+            any(isinstance(each, list) and each for each in in_line),
         )
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
@@ -620,21 +621,24 @@ class Store:
     def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Call[T]:
         return verb.call(self.keys.of_limit(limit), window=_member(window), **arguments)
 
-    def make_due(self, limit: str, windows: Sequence[WindowKey]) -> list[WindowKey]:
-        """Let windows be overdue that wait for a slot of ``limit``; returns those that are.
+    def make_due(self, limit: str, windows: Sequence[WindowKey]) -> list[str | OnceError]:
+        """Let windows be overdue that wait for a slot of ``limit``; returns ``due`` for each that is.
 
-        What doesn't wait yet, or is published already, lets others go first for a while.
+        What has ended (``over``) waits no longer. What doesn't wait yet, or is published already (``unchanged``), lets
+        others go first for a while.
         """
         replies = self._trip.run([self._of_window(scripts.MAKE_DUE, window) for window in windows])
-        waiting = self.keys.of_limit(limit)["waiting"]
+        keys = self.keys.of_limit(limit)
         commands: list[Words] = []
         for window, reply in zip(windows, replies, strict=True):
             if reply == "unchanged":
-                commands.append(("ZADD", waiting, "XX", "INCR", _LATER, _member(window)))
+                commands.append(("ZADD", keys["waiting"], "XX", "INCR", _LATER, _member(window)))
             elif not isinstance(reply, OnceError):
-                commands.append(("ZREM", waiting, _member(window)))
+                commands.append(("ZREM", keys["waiting"], _member(window)))
+            if reply != "due":  # nobody waits for it to come
+                commands.append(("ZREM", keys["called"], _member(window)))
         self._trip.run_with([], commands)
-        return [window for window, reply in zip(windows, replies, strict=True) if reply == "due"]
+        return replies
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
         """Renew leases, each for its own ``lease`` seconds from now, and with them slots of limits."""

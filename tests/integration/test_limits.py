@@ -109,6 +109,19 @@ def test_no_slot_is_kept(slots: Slots) -> None:
     assert slots.sweep().windows == slots.windows(3)
 
 
+def test_who_finds_none_is_in_line_where_it_was(slots: Slots) -> None:
+    """A beat has taken it off the line as it called it."""
+    for number in (1, 2, 3, 4):
+        slots.acquire(number)
+    slots.release(1)
+    assert slots.sweep().windows == slots.windows(3)
+    slots.raw.zrem(slots.keys["waiting"], slots.raw.zrange(slots.keys["waiting"], 0, 0)[0])
+    assert slots.acquire(9) == Acquired()
+    assert slots.acquire(3) == Full()
+    slots.release(9)
+    assert slots.sweep().windows == slots.windows(3)
+
+
 def test_who_is_called_and_never_comes(slots: Slots) -> None:
     """After two seconds a beat calls again."""
     for number in (1, 2, 3, 4):

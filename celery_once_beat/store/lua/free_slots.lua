@@ -4,14 +4,20 @@
 -- returns {waiting, window...}   how many windows wait; those to call: make_due says whether they still wait. None while
 --                                windows that were called are yet to come
 
--- How long (ms) nobody else is called, unless one comes before.
+-- How long (ms) nobody else is called, unless all of them come before.
 local COMES_WITHIN = 2000
 
 local NOW = server_time()
 forget_dead()
 local waiting = redis.call('ZCARD', WAITING)
 local free = math.min(MOST, whole(redis.call('GET', FEWEST) or '') or MOST) - redis.call('ZCARD', SLOTS)
-if waiting == 0 or free <= 0 or not redis.call('SET', CALLED, '1', 'NX', 'PX', COMES_WITHIN) then
+if waiting == 0 or free <= 0 or redis.call('ZCARD', CALLED) > 0 then
   return {waiting}
 end
-return {waiting, unpack(redis.call('ZRANGE', WAITING, 0, math.min(free, 100) - 1))}
+local reply = {waiting}
+for _, window in ipairs(redis.call('ZRANGE', WAITING, 0, math.min(free, 100) - 1)) do
+  redis.call('ZADD', CALLED, redis.call('ZSCORE', WAITING, window), window)
+  reply[#reply + 1] = window
+end
+redis.call('PEXPIRE', CALLED, COMES_WITHIN)
+return reply
