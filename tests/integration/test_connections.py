@@ -28,6 +28,7 @@ from celery_once_beat.store.model import (
     AlertDetails,
     Begun,
     Claimed,
+    Finished,
     Loaded,
     Taken,
     Waits,

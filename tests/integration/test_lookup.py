@@ -131,7 +131,7 @@ def test_for_what_windows_wait(teller: Teller) -> None:
     """For the one that runs; once that has ended, for the first in line, which itself waits for nothing more."""
 
     def waits_for() -> list[datetime | None]:
-        return [story.waits_for for story in teller.seen().windows if story.state == "buffered"]
+        return [story.waits_for for story in teller.seen().windows if story.open and story.open.waits]
 
     running, *waiting = windows = [teller.claim() for _ in range(4)]
     begun, *others = (teller.store.begin(window, "w@far:1:2", 30.0, overlap="buffer_all") for window in windows)
