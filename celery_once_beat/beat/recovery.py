@@ -44,7 +44,8 @@ _MOST = 100
 _PUT_OFF = 3600.0
 #: Seconds between two sweeps while windows wait for others: one begins within 0.3 s of the end before it.
 _WHILE_SOME_WAIT = 0.2
-#: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first.
+#: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first. A window that
+#: waits begins anew, at none.
 _FIRST_TAKEN = 2
 
 
@@ -289,6 +290,14 @@ class Recovery:
                 format_instant(window.start),
                 window.entry,
                 extra=about("window_ordered", window, owner=self._beat),
+            )
+            return job
+        if taken.publishes == 1 and not taken.attempts:
+            logger.info(
+                "once: window %s of %r has waited, and is published again",
+                format_instant(window.start),
+                window.entry,
+                extra=about("window_called", window, owner=self._beat),
             )
             return job
         logger.warning(

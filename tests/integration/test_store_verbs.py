@@ -464,7 +464,7 @@ TABLE = """
   waits turn  | revoke A         | Stale                       | open       | same
   waits turn  | expired, n=0     | Closed outcome=expired      | closed     | -
   waits turn  | expired, n=1     | Unchanged                   | open       | same
-  waits turn  | unknown, n=0     | Confirmed                   | open       | 1
+  waits turn  | unknown, n=0     | Unchanged                   | open       | same
   waits turn  | unknown, n=1     | Unchanged                   | open       | same
   waits turn  | done by result   | Closed outcome=done         | closed     | -
   waits turn  | backfill         | Open                        | open       | same
@@ -496,7 +496,7 @@ TABLE = """
   its turn    | revoke A         | Stale                       | open       | same
   its turn    | expired, n=0     | Closed outcome=expired      | closed     | -
   its turn    | expired, n=1     | Unchanged                   | open       | same
-  its turn    | unknown, n=0     | Confirmed                   | open       | 1
+  its turn    | unknown, n=0     | Unchanged                   | open       | same
   its turn    | unknown, n=1     | Unchanged                   | open       | same
   its turn    | done by result   | Closed outcome=done         | closed     | -
   its turn    | backfill         | Open                        | open       | same
@@ -528,7 +528,7 @@ TABLE = """
   waits slot  | revoke A         | Stale                       | open       | same
   waits slot  | expired, n=0     | Closed outcome=expired      | closed     | -
   waits slot  | expired, n=1     | Unchanged                   | open       | same
-  waits slot  | unknown, n=0     | Confirmed                   | open       | 1
+  waits slot  | unknown, n=0     | Unchanged                   | open       | same
   waits slot  | unknown, n=1     | Unchanged                   | open       | same
   waits slot  | done by result   | Closed outcome=done         | closed     | -
   waits slot  | backfill         | Open                        | open       | same

@@ -100,10 +100,10 @@ local function end_of_wait(window)
   return math.max(at, NOW + MARGIN)
 end
 
--- This window waits from now on: a beat that confirms its message late changes nothing. `...` are fields of the entry hash and
+-- This window waits from now on, without a message: a beat that confirms it late changes nothing. `...` are fields of the entry hash and
 -- their values. LINES says until when beats sweep often.
 local function start_waiting(window, state, ...)
-  window.turn, window.taken, window.state = window.turn + 1, 0, state
+  window.turn, window.taken, window.publishes, window.state = window.turn + 1, 0, 0, state
   write_window(window, end_of_wait(window), ...)
   if state == 'waits_turn' then
     redis.call('ZADD', LINES, NOW + LONGEST_WAIT, ENTRY)
