@@ -123,13 +123,16 @@ def test_who_finds_none_is_in_line_where_it_was(slots: Slots) -> None:
 
 
 def test_who_is_called_and_never_comes(slots: Slots) -> None:
-    """After two seconds a beat calls again."""
+    """It keeps no other slot from those behind it, and after two seconds a beat calls again."""
     for number in (1, 2, 3, 4):
         slots.acquire(number)
     slots.release(1)
     assert slots.sweep().windows == slots.windows(3)
+    slots.raw.zrem(slots.keys["waiting"], slots.raw.zrange(slots.keys["waiting"], 0, 0)[0])  # it is overdue now
+    slots.release(2)
+    assert slots.sweep().windows == slots.windows(4)
     slots.pass_time(2.1)
-    assert slots.sweep().windows == slots.windows(3)
+    assert slots.sweep().windows == slots.windows(4)
 
 
 def test_the_dead_give_their_slots_back(slots: Slots) -> None:
