@@ -43,16 +43,18 @@ from celery_once_beat.windows import WindowKey, format_instant
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
+REPORT = BeatReport(0.0, 0.0, 1, 0, "1")
 
 
 class Tick:
     """One entry with claimed windows 1 to 9; window 1 starts a minute after the first cursor."""
 
-    def __init__(self, url: str, most: int = 0, **limits: Any) -> None:
-        self.store = Store(Settings(redis_url=url, limits={"reports": most} if most else {}))
+    def __init__(self, url: str, most: int = 0, **end_rules: Any) -> None:
+        limits = {"reports": most} if most else {}
+        self.store = Store(Settings(redis_url=url, limits=limits, recovery_interval=5.0))
         self.raw = redis.Redis.from_url(url, decode_responses=True)
         self.fences: dict[str, int] = {}
-        self.limits = {"max_attempts": 3, "recover": True, "grace": None, **limits}
+        self.end_rules = {"max_attempts": 3, "recover": True, "grace": None, **end_rules}
         self.load()
         for number in range(1, 10):
             request = ClaimRequest(self.window(number), START + (number - 1) * MINUTE, "mark")
@@ -60,9 +62,9 @@ class Tick:
             assert isinstance(claimed, Claimed)
             self.confirm(number, claimed.turn)
 
-    def load(self, **limits: Any) -> None:
-        self.limits |= limits
-        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, EndRules(**self.limits), known=START)])
+    def load(self, **end_rules: Any) -> None:
+        self.end_rules |= end_rules
+        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, EndRules(**self.end_rules), known=START)])
 
     def close(self) -> None:
         self.store.close()
@@ -105,6 +107,9 @@ class Tick:
         confirmation = Confirmation(self.window(number), turn, Published.SENT, 600.0)
         assert self.store.confirm_many([confirmation]) == [Confirmed()]
 
+    def recovery(self) -> Recovery:
+        return Recovery(self.store, "beat", ServerClock(), Entries("beat", self.store.settings, {}), sender=None)
+
     def make_due(self, number: int) -> bool:
         """A beat has found a slot for it."""
         return self.store.make_due("reports", [self.window(number)]) == ["due"]
@@ -140,8 +145,8 @@ class Tick:
 def make(redis_url: str) -> Iterator[Any]:
     made: list[Tick] = []
 
-    def make(**limits: Any) -> Tick:
-        made.append(Tick(redis_url, **limits))
+    def make(**end_rules: Any) -> Tick:
+        made.append(Tick(redis_url, **end_rules))
         return made[-1]
 
     yield make
@@ -443,18 +448,37 @@ def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
 def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None:
     """The first in line has ended meanwhile: the next tick calls the one behind it, to be published at once."""
     tick = Tick(redis_url, most=1)
-    settings = tick.store.settings
     for number in (1, 2, 3):
         slot = tick.store.acquire_slot("reports", 1, tick.window(number), f"w{number}", 30.0)
         tick.begin(number, no_slot="reports" if slot == Full() else "")
     tick.store.abandon_many([(tick.window(2), "order")])
     tick.raw.delete(tick.store.keys.of_limit("reports")["slots"])  # its lease is over
-    recovery = Recovery(tick.store, "beat", ServerClock(), Entries("beat", settings, {}), sender=None)
-    report = BeatReport(0.0, 0.0, 1, 0, "1")
-    assert recovery.sweep(report) == []
+    recovery = tick.recovery()
+    assert recovery.sweep(REPORT) == []
     assert recovery.due_in() == 0
-    assert recovery.sweep(report) == [tick.window(3)]
-    assert 0 < recovery.due_in() < settings.recovery_interval / 2
+    assert recovery.sweep(REPORT) == [tick.window(3)]
+    tick.close()
+
+
+def test_a_beat_sweeps_often_while_windows_wait(redis_url: str) -> None:
+    """For their turn or for a slot; once they have begun it sweeps as before."""
+    tick = Tick(redis_url, most=1, overlap="buffer_all")
+    recovery = tick.recovery()
+
+    def sweeps_often() -> bool:
+        recovery.sweep(REPORT)
+        return recovery.due_in() <= 0.2
+
+    tick.begin(1)
+    assert not sweeps_often()
+    tick.begin(2)
+    assert sweeps_often()
+    tick.end(1)
+    tick.begin(2)
+    assert not sweeps_often()
+    tick.store.acquire_slot("reports", 1, tick.window(2), "w2", 30.0)
+    tick.store.acquire_slot("reports", 1, tick.window(3), "w3", 30.0)
+    assert sweeps_often()
     tick.close()
 
 
