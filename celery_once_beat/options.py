@@ -149,7 +149,7 @@ check_prefix = Check(
 
 def _check_limits(name: str, value: Any) -> dict[str, int]:
     if not isinstance(value, Mapping):
-        raise wrong(name, value, "a dict of names and numbers of places like {'reports': 3}")
+        raise wrong(name, value, "a dict of names and numbers of slots like {'reports': 3}")
     return {
         check_limit_name(f"{name}, a name", limit): check_count(1)(f"{name}[{limit!r}]", number)
         for limit, number in value.items()

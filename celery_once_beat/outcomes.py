@@ -143,7 +143,7 @@ OPEN = {
         ),
         State(
             "buffered",
-            "for another window of its entry, or for a place of its limit",
+            "for another window of its entry, or for a slot of its limit",
             "cyan",
             "waiting",
             "--shape: polygon(0 0, 100% 0, 100% 30%, 0 30%, 0 70%, 100% 70%, 100% 100%, 0 100%)",

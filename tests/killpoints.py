@@ -30,17 +30,15 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_told": ("before", ("store.Store.alerted",)),
     "beat.told": ("after", ("store.Store.alerted",)),
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
+    "beat.before_due": ("before", ("store.Store.make_due",)),
+    "beat.due": ("after", ("store.Store.make_due",)),
     "worker.before_begin": ("before", ("store.Store.begin",)),
     "worker.begun": ("after", ("store.Store.begin",)),
-    "worker.full": ("after", ("store.Store.enter_limit",)),
-    "worker.entered": ("after", ("store.Store.enter_limit",)),
-    "worker.before_leave": ("before", ("store.Store.leave_limit",)),
-    "worker.left": ("after", ("store.Store.leave_limit",)),
-    "worker.before_park": ("before", ("store.Store.park",)),
-    "worker.parked": ("after", ("store.Store.park",)),
-    "worker.before_call": ("before", ("store.Store.call_many",)),
-    "worker.called": ("after", ("store.Store.call_many",)),
-    "worker.call_published": ("after", ("worker.waiting._publish",)),
+    "worker.full": ("after", ("store.Store.acquire_slot",)),
+    "worker.acquired": ("after", ("store.Store.acquire_slot",)),
+    "worker.before_release": ("before", ("store.Store.release_slot",)),
+    "worker.released": ("after", ("store.Store.release_slot",)),
+    "worker.waits": ("after", ("store.Store.begin",)),
     "worker.body": ("", ()),
     "worker.body_returned": ("before", ("worker.execution.Execution._decide",)),
     "worker.traced": ("before", ("worker.execution.Execution.close",)),
@@ -54,9 +52,9 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _any(kind: str, field: str | None = None) -> Callable[[Any], bool]:
-    """Whether one of the replies is of this type; and has something in ``field``."""
-    return lambda replies: any(_is(reply, kind) and (field is None or getattr(reply, field)) for reply in replies)
+def _any(kind: str) -> Callable[[Any], bool]:
+    """Whether one of the replies is of this type."""
+    return lambda replies: any(_is(reply, kind) for reply in replies)
 
 
 def _is(reply: object, kind: str) -> bool:
@@ -70,9 +68,9 @@ _COUNTS: dict[str, Callable[[Any], bool]] = {
     "beat.telling": _any("Alerts", "found"),
     "beat.taken": lambda taken: bool(taken[0]),  # what to publish, and why it isn't all
     "worker.full": lambda reply: _is(reply, "Full"),
-    "worker.entered": lambda reply: _is(reply, "Entered"),
-    "worker.left": bool,  # there is a place for others, who are called
-    "worker.called": _any("Called", "message"),
+    "worker.acquired": lambda reply: _is(reply, "Acquired"),
+    "worker.waits": lambda reply: _is(reply, "Waits"),
+    "beat.due": lambda replies: "due" in replies,
     "worker.draining": lambda arguments: bool(arguments[0]._ends),
 }
 

@@ -23,16 +23,15 @@ from celery_once_beat.store import Ending
 from celery_once_beat.store.model import (
     Again,
     Begun,
-    Buffered,
     Claimed,
     ClaimRequest,
     Confirmed,
     Finished,
     HandedOver,
     LoadRequest,
-    Parked,
     Published,
     Taken,
+    Waits,
 )
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
@@ -148,12 +147,6 @@ class Stage:
         if isinstance(reply, Begun):
             self.fences[owner] = reply.fence
         return reply
-
-    def park(self, retry: int = 0) -> Any:
-        return self.store.park(self.window, retry, "{}")
-
-    def call(self, *, of_limit: bool = False) -> Any:
-        return self.store.call_many([self.window], of_limit=of_limit)[0]
 
     def receive(self, retry: int = 0) -> Any:
         return self.store.receive_many([(self.window, retry, LEASE)])[0]
@@ -368,7 +361,7 @@ def _met_done(stage: Stage) -> None:
     stage.raw.set(stage.run_key, "done:done:A", px=600_000)
 
 
-def _buffered(stage: Stage) -> None:
+def _waits_turn(stage: Stage) -> None:
     stage.load(overlap="buffer_all")
     _published(stage)
     other = WindowKey(ENTRY, nth(2))
@@ -377,21 +370,18 @@ def _buffered(stage: Stage) -> None:
     begun = stage.store.begin(other, "H", LEASE)
     assert isinstance(begun, Begun)
     stage.fences["H"] = begun.fence
-    assert isinstance(stage.begin("A"), Buffered)
-    assert stage.park() == Parked()
+    assert stage.begin("A") == Waits(other.start)
 
 
-def _called(stage: Stage) -> None:
-    _buffered(stage)
+def _its_turn(stage: Stage) -> None:
+    _waits_turn(stage)
     ended = stage.store.finish(Ending(WindowKey(ENTRY, nth(2)), "H", stage.fences["H"], "done"))
-    assert isinstance(ended, Finished)
-    assert ended.called == stage.start
+    assert ended == Finished()
 
 
-def _without_place(stage: Stage) -> None:
+def _waits_slot(stage: Stage) -> None:
     _published(stage)
-    assert isinstance(stage.store.begin(stage.window, "A", LEASE, no_place="reports"), Buffered)
-    assert stage.park() == Parked()
+    assert stage.store.begin(stage.window, "A", LEASE, no_slot="reports") == Waits(None)
 
 
 STATES: dict[str, Callable[[Stage], None]] = {
@@ -411,9 +401,9 @@ STATES: dict[str, Callable[[Stage], None]] = {
     "ahead": _ahead,  # the cursor hasn't come to it, yet A runs it: the store lost its last writes
     "before": _before,  # at or before the cursor that the entry was born with
     "lost": _lost,  # A ran it when the store lost everything
-    "buffered": _buffered,  # it waits for H, which runs the entry's next window
-    "called": _called,  # as before, and H has ended: it is its turn
-    "no place": _without_place,  # it waits for a place of its limit
+    "waits turn": _waits_turn,  # it waits for H, which runs the entry's next window
+    "its turn": _its_turn,  # as before, and H has ended: it is overdue
+    "waits slot": _waits_slot,  # its limit has no slot for it
     "met done": _met_done,  # open, though its run key says done
 }
 
@@ -432,10 +422,6 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,
-    "park, n=0": lambda s: s.park(0),
-    "park, n=1": lambda s: s.park(1),
-    "call": lambda s: s.call(),
-    "call, place": lambda s: s.call(of_limit=True),
     "receive, n=0": lambda s: s.receive(0),
     "receive, n=1": lambda s: s.receive(1),
     "begin A": lambda s: s.begin("A"),

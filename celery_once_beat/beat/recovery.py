@@ -43,7 +43,8 @@ _MOST = 100
 _PUT_OFF = 3600.0
 #: Seconds between two looks while windows wait for others: one begins within 0.3 s of the end before it.
 _WHILE_SOME_WAIT = 0.2
-#: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first.
+#: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first. A window that
+#: waits begins anew, at none.
 _FIRST_TAKEN = 2
 
 
@@ -148,7 +149,10 @@ class Recovery:
         return [window for window in found if self._entries.get(window.entry) is not None]
 
     def _call_waiting(self, limits: Iterable[str], free_slots: Iterable[FreeSlots | OnceError]) -> list[WindowKey]:
-        """Let windows be overdue for which there are slots of their limit; returns them."""
+        """Let windows be overdue for which there are slots of their limit; returns them.
+
+        Those that have ended meanwhile leave their slots to others, which are called at the next tick.
+        """
         called: list[WindowKey] = []
         for limit, found in zip(limits, free_slots, strict=True):
             if isinstance(found, OnceError):
@@ -158,9 +162,13 @@ class Recovery:
             self._logged.pop(f"limit {limit}", None)
             if found.windows:
                 try:
-                    called += self._store.make_due(limit, found.windows)
+                    replies = self._store.make_due(limit, found.windows)
                 except OnceError as exc:
                     logger.debug("once: limit %s: %s", limit, exc)
+                    continue
+                called += [window for window, reply in zip(found.windows, replies, strict=True) if reply == "due"]
+                if "over" in replies:
+                    self.hurry()
         return called
 
     def see_changes(self) -> None:
@@ -287,6 +295,14 @@ class Recovery:
                 format_instant(window.start),
                 window.entry,
                 extra=about("window_ordered", window, owner=self._beat),
+            )
+            return job
+        if taken.publishes == 1 and not taken.attempts:
+            logger.info(
+                "once: window %s of %r has waited, and is published again",
+                format_instant(window.start),
+                window.entry,
+                extra=about("window_called", window, owner=self._beat),
             )
             return job
         logger.warning(

@@ -28,7 +28,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:gone                    deleted <name> → number of the deletion; an hour
     limit:{<limit>}:slots       <owner> <entry>@<start> → end of its lease, server ms (``lua/pieces/limit.lua``); a day
     limit:{<limit>}:waiting     <entry>@<start> that waits for a slot → when it came, server us; a day
-    limit:{<limit>}:called      windows were called, and none has come yet; two seconds
+    limit:{<limit>}:called      <entry>@<start> that was called and is yet to come → when it came first; two seconds
     limit:{<limit>}:fewest      how many slots a worker knew that found none; a minute
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>

@@ -57,7 +57,7 @@ class WindowSeen:
 
     start: datetime
     #: Its outcome, or how it stands: ``overdue``, ``running``, ``waiting`` (for a retry, or to run again),
-    #: ``buffered`` (for its turn, or for a place of a limit), ``published``.
+    #: ``buffered`` (for its turn, or for a slot of a limit), ``published``.
     state: str
     past: Past | None = None
     open: OpenWindow | None = None
@@ -65,7 +65,7 @@ class WindowSeen:
     refused: int = 0
     #: When it becomes overdue, aware UTC; known of windows that run or wait, if asked for. Each renewal moves it.
     deadline: datetime | None = None
-    #: For which window of its entry it waits, or for a place of which limit; both None: for neither.
+    #: For which window of its entry it waits, or for a slot of which limit; both None: for neither.
     waits_for: datetime | None = None
     limit: str | None = None
     #: By when it is to be done, as its entry's ``deadline`` is now, aware UTC. None: there is none, or it was ordered.

@@ -575,21 +575,24 @@ class Store:
     def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Call[T]:
         return verb.call(self.keys.of_limit(limit), window=_member(window), **arguments)
 
-    def make_due(self, limit: str, windows: Sequence[WindowKey]) -> list[WindowKey]:
-        """Let windows be overdue that wait for a slot of ``limit``; returns those that are.
+    def make_due(self, limit: str, windows: Sequence[WindowKey]) -> list[str | OnceError]:
+        """Let windows be overdue that wait for a slot of ``limit``; returns ``due`` for each that is.
 
-        What doesn't wait yet, or is published already, lets others go first for a while.
+        What has ended (``over``) waits no longer. What doesn't wait yet, or is published already (``unchanged``), lets
+        others go first for a while.
         """
         replies = self._trip.run([self._of_window(scripts.MAKE_DUE, window) for window in windows])
-        waiting = self.keys.of_limit(limit)["waiting"]
+        keys = self.keys.of_limit(limit)
         commands: list[Words] = []
         for window, reply in zip(windows, replies, strict=True):
             if reply == "unchanged":
-                commands.append(("ZADD", waiting, "XX", "INCR", _LATER, _member(window)))
+                commands.append(("ZADD", keys["waiting"], "XX", "INCR", _LATER, _member(window)))
             elif not isinstance(reply, OnceError):
-                commands.append(("ZREM", waiting, _member(window)))
+                commands.append(("ZREM", keys["waiting"], _member(window)))
+            if reply != "due":  # nobody waits for it to come
+                commands.append(("ZREM", keys["called"], _member(window)))
         self._trip.run_with([], commands)
-        return [window for window, reply in zip(windows, replies, strict=True) if reply == "due"]
+        return replies
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
         """Renew leases, each for its own ``lease`` seconds from now, and with them slots of limits."""

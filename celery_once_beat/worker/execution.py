@@ -125,6 +125,8 @@ class Execution(WindowExecution):
     def _begin(self, request: Any) -> None:
         """Begin, with a slot if the window has a limit; else raise Ignore, or what :meth:`start` puts it back for."""
         self._acquire_slot(request)
+        if self.retry and isinstance(self._slot, Full):  # a beat doesn't know what its message has been given
+            come_again(self.task, request, self.store.settings.recovery_interval)
         wait_for(self.begin)
         store_answered()
         reply = self.reply

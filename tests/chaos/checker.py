@@ -72,7 +72,7 @@ class Verdict:
     refused: int = 0
     #: Bodies that began while another window of their entry ran, though its windows run one after another.
     beside: list[tuple[str, str]] = field(default_factory=list)
-    #: Bodies that began while as many ran as their limit has places.
+    #: Bodies that began while as many ran as their limit has slots.
     above_limit: list[tuple[str, str]] = field(default_factory=list)
     #: Windows that never ran, since a newer one of their entry waited instead.
     skipped: int = 0

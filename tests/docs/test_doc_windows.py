@@ -13,7 +13,7 @@ from celery_once_beat.options import OVERLAP
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.policy import EntryPolicy, next_steps
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Buffered, ClaimRequest, Closed, Ending, LoadRequest, Store
+from celery_once_beat.store import Begun, ClaimRequest, Closed, Ending, LoadRequest, Store, Taken, Waits
 from celery_once_beat.windows import WindowKey
 
 TEXT = (ROOT / "docs/windows.md").read_text()
@@ -71,7 +71,7 @@ def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
         elif isinstance(reply, Closed):
             skipped.append(f"{window.start:%H:%M}")
         else:
-            assert isinstance(reply, Buffered)
+            assert isinstance(reply, Waits)
             skipped.extend(f"{start:%H:%M}" for start in reply.skipped)
 
     for before, window in itertools.pairwise(windows):
@@ -79,9 +79,10 @@ def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
         begin(window)
     while running:
         window, fence = running.pop(0)
-        ended = store.finish(Ending(window, str(window.start.hour), fence, "done"))
-        if ended.called is not None:
-            begin(WindowKey(overlap, ended.called))
+        store.finish(Ending(window, str(window.start.hour), fence, "done"))
+        for due in itertools.chain.from_iterable(store.overdue("beat", datetime.now(timezone.utc), 10).shards):
+            assert isinstance(store.take_many("beat", [(due, "mark")])[0], Taken)
+            begin(due)
     return ran, skipped
 
 

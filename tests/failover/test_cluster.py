@@ -22,20 +22,18 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import (
+    Acquired,
     Begun,
-    Buffered,
-    Called,
     Claimed,
     ClaimRequest,
-    Entered,
     Finished,
     Full,
     Loaded,
     LoadRequest,
-    Parked,
     Renewal,
     Renewed,
     Taken,
+    Waits,
 )
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
@@ -274,7 +272,7 @@ def test_overdue_windows_are_found_on_all_nodes(cluster: Cluster) -> None:
 
 
 def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
-    """begin, park, finish and call of an entry are in one slot, its parked message too."""
+    """What begin, finish and take read of an entry is in one slot of the cluster."""
     with cluster.store(wait_replicas=1) as store:
         load(store)
         claim(store)
@@ -284,24 +282,20 @@ def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
             assert isinstance(claimed, Claimed)
             begun = store.begin(first, "A", 30.0, overlap="buffer_all")
             assert isinstance(begun, Begun)
-            assert store.begin(second, "B", 30.0, overlap="buffer_all") == Buffered(first.start)
-            assert store.park(second, 0, "text") == Parked()
-            ended = store.finish(Ending(first, "A", begun.fence, "done"))
-            assert isinstance(ended, Finished)
-            assert ended.called == second.start
+            assert store.begin(second, "B", 30.0, overlap="buffer_all") == Waits(first.start)
+            assert store.overdue("beat-1", datetime.now(timezone.utc), 100).lines
+            assert isinstance(store.finish(Ending(first, "A", begun.fence, "done")), Finished)
         seconds = [WindowKey(entry, T0 + timedelta(minutes=2)) for entry in ENTRIES]
-        called = store.call_many(seconds, of_limit=False)
-        assert all(isinstance(reply, Called) and reply.message == "text" for reply in called), called
+        taken = store.take_many("beat-1", [(second, MARK) for second in seconds])
+        assert all(isinstance(reply, Taken) for reply in taken), taken
         for second in seconds:
             assert isinstance(store.begin(second, "B", 30.0, overlap="buffer_all"), Begun)
-        for node in cluster.masters():
-            with redis.Redis(port=node.port) as client:
-                assert list(client.scan_iter("*message:*")) == [], "it is gone once its window has begun"
+        assert not store.overdue("beat-1", datetime.now(timezone.utc), 100).lines
 
 
 @pytest.mark.long
 def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
-    """Its places and its windows are in different slots, and renewed in one round; of limits only those away are."""
+    """Its slots and its windows are on different nodes, and renewed in one round; of limits only those away are."""
     for node in cluster.servers:
         ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
     node = cluster.masters()[0]
@@ -310,35 +304,37 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
         with cluster.store() as store:
             names = [f"limit-{number}" for number in range(12)]
             slots = slots_of(node)
-            gone = {name for name in names if key_slot(store.keys.of_limit(name)["places"].encode()) in slots}
+            gone = {name for name in names if key_slot(store.keys.of_limit(name)["slots"].encode()) in slots}
             assert gone
             assert set(names) - gone
             load(store)
             claim(store)
             one, other = window(ENTRIES[0]), window(ENTRIES[1])
             for name in names:
-                assert store.enter_limit(name, 1, one, "A", 60.0) == Entered()
-                assert store.enter_limit(name, 1, other, "B", 60.0) == Full()
+                assert store.acquire_slot(name, 1, one, "A", 60.0) == Acquired()
+                assert store.acquire_slot(name, 1, other, "B", 60.0) == Full()
             begun = store.begin(one, "A", 30.0)
             renewals = [Renewal(one, "A", begun.fence, 30.0, True, name) for name in names]
             assert store.renew_many(renewals) == [Renewed()] * len(names)
             last = [renewal._replace(lease=0.1) for renewal in renewals]
             assert store.renew_many(last) == [Renewed()] * len(names)
-            assert store.leave_limit(names[0], 1, one, "A", forget=False) == (other,)
-            assert store.enter_limit(names[0], 1, other, "B", 60.0) == Entered()
+            store.release_slot(names[0], one, "A", forget=False)
+            assert store.acquire_slot(names[0], 1, other, "B", 60.0) == Acquired()
             for server in (replica, node):
                 os.kill(server.pid, signal.SIGKILL)
             called: dict[str, Any] = {}
 
             def looked() -> bool:
                 limits = dict.fromkeys(names, 1)
-                found = store.overdue("beat-2", datetime.now(timezone.utc), 100, limits=limits).called
+                found = store.overdue("beat-2", datetime.now(timezone.utc), 100, limits=limits).free_slots
                 replies = dict(zip(names, found, strict=True))
                 assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone
-                called.update({name: reply for name, reply in replies.items() if reply and name not in gone})
+                called.update(
+                    {name: reply.windows for name, reply in replies.items() if name not in gone and reply.windows}
+                )
                 return called.keys() == {*names[1:]} - gone
 
-            wait_until(looked, "a beat calls those who wait for the places of the dead", 60)
+            wait_until(looked, "a beat finds the slots of the dead", 60)
             assert {*called.values()} == {(other,)}
     finally:
         for server in (node, replica):

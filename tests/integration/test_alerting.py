@@ -208,7 +208,7 @@ def test_a_probe_of_what_waits(system: System) -> None:
     waiting = "other" if running == "tick" else "tick"
     _, said = asked(system)
     assert f"{running}: " in said
-    assert re.search(rf"^{waiting}: \S+ is late: waits for a place of the limit 'reports'$", said, re.MULTILINE), said
+    assert re.search(rf"^{waiting}: \S+ is late: waits for a slot of the limit 'reports'$", said, re.MULTILINE), said
 
 
 def test_a_probe_without_a_deadline(system: System) -> None:

@@ -1,19 +1,14 @@
-"""Windows that wait for each other: which one waits, which is called, what becomes of the others. Verb by verb."""
+"""Windows that wait for each other: which one waits, which is next, what becomes of the others. Verb by verb."""
 
 from __future__ import annotations
 
 import itertools
-import signal
-import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
-from celery.exceptions import SoftTimeLimitExceeded
-from kombu.message import Message
 
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
@@ -27,9 +22,7 @@ from celery_once_beat.store.model import (
     Again,
     BeatReport,
     Begun,
-    Buffered,
     Busy,
-    Called,
     Claimed,
     ClaimRequest,
     Closed,
@@ -37,40 +30,40 @@ from celery_once_beat.store.model import (
     Confirmed,
     Finished,
     Full,
-    HandedOver,
     LoadRequest,
-    Parked,
     Published,
     Stale,
     Taken,
     Unchanged,
+    Waits,
 )
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
-from celery_once_beat.worker.waiting import call, kept_of, packed
+from celery_once_beat.windows import WindowKey, format_instant
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
-#: Characters that a message may have: nothing of it is read by the store.
-MESSAGE = '{"body": "W1tdLCB7fSwge31d", "of": "é"}'
+REPORT = BeatReport(0.0, 0.0, 1, 0, "1")
 
 
 class Tick:
     """One entry with claimed windows 1 to 9; window 1 starts a minute after the first cursor."""
 
-    def __init__(self, url: str, most: int = 0, **limits: Any) -> None:
-        self.store = Store(Settings(redis_url=url, limits={"reports": most} if most else {}))
+    def __init__(self, url: str, most: int = 0, **end_rules: Any) -> None:
+        limits = {"reports": most} if most else {}
+        self.store = Store(Settings(redis_url=url, limits=limits, recovery_interval=5.0))
         self.raw = redis.Redis.from_url(url, decode_responses=True)
         self.fences: dict[str, int] = {}
-        self.limits = {"max_attempts": 3, "recover": True, "grace": None, **limits}
+        self.end_rules = {"max_attempts": 3, "recover": True, "grace": None, **end_rules}
         self.load()
         for number in range(1, 10):
             request = ClaimRequest(self.window(number), START + (number - 1) * MINUTE, "mark")
-            assert isinstance(self.store.claim_many("beat", [request])[0], Claimed)
+            (claimed,) = self.store.claim_many("beat", [request])
+            assert isinstance(claimed, Claimed)
+            self.confirm(number, claimed.turn)
 
-    def load(self, **limits: Any) -> None:
-        self.limits |= limits
-        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, EndRules(**self.limits), known=START)])
+    def load(self, **end_rules: Any) -> None:
+        self.end_rules |= end_rules
+        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, EndRules(**self.end_rules), known=START)])
 
     def close(self) -> None:
         self.store.close()
@@ -93,18 +86,32 @@ class Tick:
         owner = owner or f"w{number}"
         return self.store.finish(Ending(self.window(number), owner, self.fences[owner], outcome, again))
 
-    def park(self, number: int, retry: int = 0, text: str = MESSAGE) -> Any:
-        return self.store.park(self.window(number), retry, text)
+    def due_after_end(self, number: int, *given: Any, **more: Any) -> list[int]:
+        """End it; return the windows that are overdue then."""
+        self.end(number, *given, **more)
+        return self.due()
 
-    def wait(self, number: int) -> Any:
-        """Begin, and park what waits."""
-        reply = self.begin(number)
-        if isinstance(reply, Buffered):
-            assert self.park(number) == Parked()
-        return reply
+    def due(self) -> list[int]:
+        """The windows that a beat's sweep takes next."""
+        found = self.store.overdue("beat", datetime.now(timezone.utc), 100).shards[self.store.shard_of("tick")]
+        return [(window.start - START) // MINUTE for window in found]
 
-    def call(self, number: int, *, of_limit: bool = False) -> Any:
-        return self.store.call_many([self.window(number)], of_limit=of_limit)[0]
+    def publish(self, number: int) -> None:
+        """A beat takes it, and its message is out."""
+        taken = self.take(number)
+        assert isinstance(taken, Taken), taken
+        self.confirm(number, taken.turn)
+
+    def confirm(self, number: int, turn: int) -> None:
+        confirmation = Confirmation(self.window(number), turn, Published.SENT, 600.0)
+        assert self.store.confirm_many([confirmation]) == [Confirmed()]
+
+    def recovery(self) -> Recovery:
+        return Recovery(self.store, "beat", ServerClock(), Entries("beat", self.store.settings, {}), sender=None)
+
+    def make_due(self, number: int) -> bool:
+        """A beat has found a slot for it."""
+        return self.store.make_due("reports", [self.window(number)]) == ["due"]
 
     def take(self, number: int) -> Any:
         return self.store.take_many("beat", [(self.window(number), "mark")])[0]
@@ -128,9 +135,6 @@ class Tick:
         assert deadline is not None, "it is closed"
         return deadline / 1000 - seconds - micro / 1e6
 
-    def messages(self) -> list[str]:
-        return list(self.raw.scan_iter("*message:*"))
-
     @property
     def counts(self) -> dict[str, int]:
         return self.store.account("tick").counts
@@ -144,8 +148,8 @@ class Tick:
 def make(redis_url: str) -> Iterator[Any]:
     made: list[Tick] = []
 
-    def make(**limits: Any) -> Tick:
-        made.append(Tick(redis_url, **limits))
+    def make(**end_rules: Any) -> Tick:
+        made.append(Tick(redis_url, **end_rules))
         return made[-1]
 
     yield make
@@ -154,30 +158,24 @@ def make(redis_url: str) -> Iterator[Any]:
 
 
 def test_all_run_in_order(make: Any) -> None:
-    """buffer_all: each waits for its turn; the end of one calls the oldest, whichever came first."""
+    """buffer_all: each waits for its turn; at the end of one the oldest is overdue, whichever came first."""
     tick = make(overlap="buffer_all")
     assert isinstance(tick.begin(1), Begun)
     for number in (3, 4, 2):
-        assert tick.wait(number) == Buffered(tick.start(1))
+        assert tick.begin(number) == Waits(tick.start(1))
         assert tick.due_in(number) > 300, "no beat asks for it"
     for number, following in itertools.pairwise([1, 2, 3, 4]):
-        assert tick.end(number).called == tick.start(following)
-        assert tick.end(number).called == tick.start(following), "the reply was lost"
-        assert tick.due_in(following) < 2, "a beat takes it, if the one who ended the last dies right here"
-        told = tick.start(following) if following > 2 else None  # what waits already may have lost a reply that said so
-        assert tick.begin(9, "late") == Buffered(tick.start(following), called=told), "the called one goes first"
-        called = tick.call(following)
-        assert called.message == MESSAGE
-        confirmed = tick.store.confirm_many([Confirmation(tick.window(following), called.turn, Published.SENT, 600.0)])
-        assert confirmed == [Confirmed()]
+        assert tick.due_after_end(number) == [following]
+        assert tick.due_after_end(number) == [following], "the reply was lost"
+        assert tick.begin(9, "late") == Waits(tick.start(following)), "which goes first"
+        tick.publish(following)
         assert tick.due_in(following) > 300
         assert isinstance(tick.begin(following), Begun)
-    assert tick.end(4).called == tick.start(9)
+    assert tick.due_after_end(4) == [9]
     assert isinstance(tick.begin(9), Begun)
-    assert tick.end(9) == Finished()
-    assert tick.end(9).called is None
-    assert tick.messages() == []
-    assert tick.raw.hget(tick.store.entry_key("tick"), "buffered") is None
+    assert tick.due_after_end(9) == []
+    assert tick.raw.hget(tick.store.entry_key("tick"), "waits") is None
+    assert not tick.raw.exists(tick.store.keys.of_shard("lines", tick.store.shard_of("tick"))), "no beat sweeps often"
     assert tick.counts == {"done": 5}
 
 
@@ -188,13 +186,12 @@ def test_one_waits(make: Any) -> None:
         tick.begin(1)
         over = set()
         for number in order:
-            reply = tick.wait(number)
+            reply = tick.begin(number)
             over |= {number} if reply == Closed("skipped") else set()
             over |= {each for each in (2, 3, 4) for start in getattr(reply, "skipped", ()) if start == tick.start(each)}
         assert over == {2, 3}
         assert tick.counts == {"skipped": 2}
-        assert len(tick.messages()) == 1
-        assert tick.end(1).called == tick.start(4)
+        assert tick.due_after_end(1) == [4]
         assert isinstance(tick.begin(4), Begun)
         assert tick.end(4) == Finished()
         assert tick.begin(3, "copy") == Closed("")
@@ -205,10 +202,10 @@ def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> 
     """A window from before the definition's last change counts apart; each one is told by its name."""
     tick = make(overlap="buffer_one", on_failure="proj.tell")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.raw.hset(tick.store.entry_key("tick"), "since", format_instant(tick.start(2)))
-    assert tick.wait(3) == Buffered(tick.start(1), skipped=(tick.start(2),))
-    assert tick.wait(4) == Buffered(tick.start(1), skipped=(tick.start(3),))
+    assert tick.begin(3) == Waits(tick.start(1), skipped=(tick.start(2),))
+    assert tick.begin(4) == Waits(tick.start(1), skipped=(tick.start(3),))
     assert tick.counts == {"skipped": 1}
     assert tick.raw.hget(tick.store.entry_key("tick"), "x:skipped") == "1"
     assert [(alert.window.start, alert.ended.outcome) for alert in tick.alerts()] == [
@@ -237,10 +234,10 @@ def test_what_is_put_off_keeps_nobody_away(make: Any) -> None:
 
 
 def test_what_is_put_off_gives_its_turn(make: Any) -> None:
-    """The same with a buffer: the next that waits is called."""
+    """The same with a buffer: the next that waits is overdue."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.die(1)
     assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0) == ["postponed"]
     assert tick.due_in(2) < 60
@@ -259,16 +256,16 @@ def test_a_fence_grows_over_its_windows_own(make: Any) -> None:
     assert tick.begin(2).fence == ahead + 2
 
 
-def test_a_called_one_is_skipped_no_more(make: Any) -> None:
-    """buffer_one: what was called has the turn; a newer one waits behind it."""
+def test_what_has_its_turn_is_skipped_no_more(make: Any) -> None:
+    """buffer_one: it is overdue, or published; newer ones wait behind it."""
     tick = make(overlap="buffer_one")
     tick.begin(1)
-    tick.wait(2)
-    assert tick.end(1).called == tick.start(2)
-    assert tick.wait(3) == Buffered(tick.start(2))
-    assert tick.wait(4) == Buffered(tick.start(2), skipped=(tick.start(3),))
+    tick.begin(2)
+    assert tick.due_after_end(1) == [2]
+    assert tick.begin(3) == Waits(tick.start(2))
+    assert tick.begin(4) == Waits(tick.start(2), skipped=(tick.start(3),))
     assert isinstance(tick.begin(2), Begun)
-    assert tick.end(2).called == tick.start(4)
+    assert tick.due_after_end(2) == [4]
     assert tick.counts == {"done": 2, "skipped": 1}
 
 
@@ -281,18 +278,18 @@ def test_a_thousand_wait(make: Any) -> None:
     assert all(isinstance(reply, Claimed) for reply in tick.store.claim_many("beat", asked))
     tick.begin(1)
     for number in range(2, MOST_WAITING + 2):
-        assert tick.begin(number) == Buffered(tick.start(1))
+        assert tick.begin(number) == Waits(tick.start(1))
     why = f"{MOST_WAITING} windows of its entry wait already"
     assert tick.begin(last - 1) == Closed("skipped", why=why)
     assert [(alert.window.start, alert.ended.failure) for alert in tick.alerts()] == [(tick.start(last - 1), why)]
-    assert tick.begin(9, "copy") == Buffered(tick.start(1))
+    assert tick.begin(9, "copy") == Waits(tick.start(1))
     assert isinstance(tick.store.backfill(tick.window(last - 1), "order"), Claimed)
     ordered = WindowKey("tick", tick.start(last - 1), sent_as="of the order")
-    assert tick.store.begin(ordered, "B", 30.0) == Buffered(tick.start(1))
-    assert tick.end(1).called == tick.start(last - 1), "it was ordered"
+    assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(1))
+    assert tick.due_after_end(1) == [last - 1], "it was ordered"
     tick.store.begin(ordered, "B", 30.0)
     assert tick.store.abandon_many([(tick.window(number), "order") for number in (2, 3)]) == [Finished()] * 2
-    assert tick.begin(last) == Buffered(tick.start(last - 1)), "there is room again"
+    assert tick.begin(last) == Waits(tick.start(last - 1)), "there is room again"
     assert tick.counts == {"skipped": 1, "done": 1, "abandoned": 2}
 
 
@@ -300,46 +297,45 @@ def test_a_retry_keeps_the_turn(make: Any) -> None:
     """The others wait for the end of it, not for the end of its first execution."""
     tick = make(overlap="buffer_all")
     fence = tick.begin(1).fence
-    tick.wait(2)
+    tick.begin(2)
     tick.store.hand_over(tick.window(1), "w1", fence, 1, 60.0, 600.0)
-    assert tick.wait(3) == Buffered(tick.start(1))
-    assert tick.call(2) == Unchanged(), "it isn't its turn"
+    assert tick.begin(3) == Waits(tick.start(1))
+    tick.overdue(2)
+    assert tick.take(2) == Unchanged("waits"), "it isn't its turn"
     assert isinstance(tick.begin(1, "again", 1), Begun)
-    assert tick.end(1, owner="again").called == tick.start(2)
+    assert tick.due_after_end(1, owner="again") == [2]
 
 
 def test_one_that_runs_again_later_gives_its_turn(make: Any) -> None:
     """retry_failed_after: the next one runs meanwhile; then the failed one waits, and goes before what is new."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
-    tick.wait(3)
-    assert tick.end(1, "failed", 60.0).called == tick.start(2)
-    answer = tick.end(1, "failed", 60.0)
-    assert answer == Again()
-    assert answer.called == tick.start(2), "the reply was lost"
+    tick.begin(2)
+    tick.begin(3)
+    assert tick.due_after_end(1, "failed", 60.0) == [2]
+    assert tick.end(1, "failed", 60.0) == Again(), "sent again"
     tick.begin(2)
     tick.overdue(1)
-    assert tick.take(1) == Unchanged("another window of its entry runs")
-    assert tick.end(2).called is None, "a beat takes the one that has begun before"
+    assert tick.take(1) == Unchanged("waits")
+    assert tick.due_after_end(2) == [1], "it has begun before"
     assert isinstance(tick.take(1), Taken)
     assert isinstance(tick.begin(1, "again"), Begun)
-    assert tick.end(1, owner="again").called == tick.start(3)
+    assert tick.due_after_end(1, owner="again") == [3]
 
 
 def test_what_died_goes_first(make: Any) -> None:
     """The dead holder is recovered before what waits; given up, it calls the next."""
     tick = make(overlap="buffer_all", max_attempts=2)
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.die(1)
-    assert tick.wait(3) == Buffered(tick.start(1))
+    assert tick.begin(3) == Waits(tick.start(1))
     assert isinstance(tick.take(1), Taken)
     assert isinstance(tick.begin(1, "B"), Begun)
-    assert tick.wait(4) == Buffered(tick.start(1))
+    assert tick.begin(4) == Waits(tick.start(1))
     tick.die(1)
     assert tick.take(1) == Closed("abandoned")
-    assert tick.due_in(2) < 2
+    assert tick.due() == [2]
     assert isinstance(tick.take(2) if tick.overdue(2) is None else None, Taken)
     assert isinstance(tick.begin(2), Begun)
     assert tick.counts == {"abandoned": 1}
@@ -349,37 +345,34 @@ def test_who_is_dead_and_taken_by_nobody_blocks_nobody(make: Any) -> None:
     """No beat lives: after a while a begin finds whose turn it is, and calls that one."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.die(1, seconds_ago=61)
-    called = Buffered(tick.start(2), called=tick.start(2))
-    assert tick.begin(3) == called
-    assert tick.begin(3) == called, "sent again: its reply was lost"
-    assert tick.call(2).message == MESSAGE
+    assert tick.begin(3) == Waits(tick.start(2))
+    assert tick.due() == [1, 2]
     assert isinstance(tick.begin(2), Begun)
-    assert tick.begin(1, "late") == Buffered(tick.start(2)), "it died, and waits for the one that runs"
-    assert tick.park(1) == Parked()
-    assert tick.end(2).called == tick.start(1), "it has begun before"
+    assert tick.begin(1, "late") == Waits(tick.start(2)), "it died, and waits for the one that runs"
+    assert tick.due_after_end(2) == [1], "it has begun before"
 
 
 def test_a_stale_holder_calls_nobody(make: Any) -> None:
     """It ended after others began: nothing is recorded, and it has no turn to give."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.die(1, seconds_ago=61)
     tick.begin(3)
     tick.begin(2)
     assert tick.end(1) == Stale()
-    assert isinstance(tick.begin(3), Buffered)
+    assert isinstance(tick.begin(3), Waits)
 
 
 @pytest.mark.parametrize("how", ["abandoned", "revoked", "expired"])
 def test_one_that_ends_while_it_waits_blocks_nobody(make: Any, how: str) -> None:
-    """It has its outcome, its message is gone, and the next one is called when the turn is free."""
+    """It has its outcome, and the next one is overdue when the turn is free."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
-    tick.wait(3)
+    tick.begin(2)
+    tick.begin(3)
     if how == "abandoned":
         assert tick.store.abandon_many([(tick.window(2), "order")]) == [Finished()]
     elif how == "revoked":
@@ -390,22 +383,19 @@ def test_one_that_ends_while_it_waits_blocks_nobody(make: Any, how: str) -> None
         tick.raw.hset(tick.store.entry_key("tick"), f"w:{format_instant(tick.start(2))}", " ".join(expires))
         tick.overdue(2)
         assert tick.take(2) == Closed("expired")
-    assert len(tick.messages()) == 1
-    assert tick.call(2) == Unchanged()
-    assert tick.end(1).called == tick.start(3)
+    assert tick.due_after_end(1) == [3]
     assert tick.counts == {how: 1, "done": 1}
 
 
-def test_a_called_one_that_ends_calls_the_next(make: Any) -> None:
-    """Its message had expired or was revoked: the worker that discards it is told whose turn it is."""
+def test_one_that_ends_in_its_turn_gives_it(make: Any) -> None:
+    """Its message had expired or was revoked: the next one is overdue."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
-    tick.wait(3)
-    assert tick.end(1).called == tick.start(2)
-    assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked", tick.start(3))
-    assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked", tick.start(3)), "sent again"
-    assert isinstance(tick.begin(3), Begun)
+    tick.begin(2)
+    tick.begin(3)
+    assert tick.due_after_end(1) == [2]
+    assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked")
+    assert tick.due() == [3]
 
 
 def test_the_end_of_the_grace(make: Any) -> None:
@@ -414,7 +404,7 @@ def test_the_end_of_the_grace(make: Any) -> None:
     tick.raw.zrange("once:beats", 0, -1)
     tick.begin(9)
     tick.load(grace=(datetime.now(timezone.utc) - START).total_seconds())
-    assert tick.begin(8) == Buffered(tick.start(9))
+    assert tick.begin(8) == Waits(tick.start(9))
     assert tick.due_in(8) < 500
     tick.load(grace=1.0)
     tick.overdue(8)
@@ -425,9 +415,9 @@ def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
     """The next one is overdue at once: nobody else publishes it."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     assert tick.store.abandon_many([(tick.window(1), "order")], running=True) == [Finished()]
-    assert tick.due_in(2) < 2
+    assert tick.due() == [2]
     tick.overdue(2)
     assert isinstance(tick.take(2), Taken)
     assert tick.end(1) == Stale()
@@ -437,82 +427,11 @@ def test_a_beat_that_asks_too_early(make: Any) -> None:
     """The deadline of one that waits has passed, and it isn't its turn: it is put off, and stays in line."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.overdue(2)
     assert tick.take(2) == Unchanged("waits")
     assert tick.due_in(2) > 300
-    assert tick.end(1).called == tick.start(2)
-
-
-def test_a_soft_time_limit_while_a_window_is_called(make: Any) -> None:
-    """It isn't taken for the broker's trouble: a task that calls others before its body is interrupted all the same."""
-
-    def interrupt(*_: object) -> None:
-        raise SoftTimeLimitExceeded
-
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    message = Message(
-        body="[[], {}, {}]",
-        content_type="application/json",
-        content_encoding="utf-8",
-        headers={"id": "1", **encode_headers(Window("tick", tick.start(2), None))},
-        delivery_info={"exchange": "", "routing_key": "queue"},
-    )
-    assert tick.store.park(tick.window(2), 0, packed(kept_of(message))) == Parked()
-    assert tick.end(1) == Finished(tick.start(2))
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        app = Celery("tests", broker=f"redis://127.0.0.1:{silent.getsockname()[1]}", set_as_current=False)
-        before = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
-        try:
-            with pytest.raises(SoftTimeLimitExceeded):
-                call(app, tick.store, [tick.window(2)])
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            app.close()
-
-
-def test_park(make: Any) -> None:
-    """Only what waits is parked. What was called between begin and park is told so, and begins."""
-    tick = make(overlap="buffer_all")
-    assert tick.park(1) == Unchanged(), "it hasn't begun"
-    tick.begin(1)
-    assert tick.park(1) == Unchanged(), "it runs"
-    tick.begin(2)
-    assert tick.park(2) == Parked()
-    assert tick.park(2) == Parked(), "sent again"
-    tick.begin(3)
-    assert tick.end(1).called == tick.start(2)
-    assert tick.call(2).message == MESSAGE
-    tick.begin(2)
-    assert tick.end(2).called == tick.start(3)
-    called = tick.call(3)
-    assert called == Called(called.turn, ""), "its worker died before it could park it"
-    assert tick.due_in(3) < 0.1, "so a beat publishes it"
-    assert tick.park(3) == Parked(called=True), "or its worker was slow"
-    assert isinstance(tick.begin(3), Begun)
-    tick.end(3)
-    assert tick.park(3) == Unchanged()
-
-
-def test_a_retrys_message_stays_as_it_came(make: Any) -> None:
-    """A beat that publishes the window again after a long wait knows no other arguments than those of the entry."""
-    tick = make()
-    for retry in (0, 1, 2):
-        assert tick.begin(1, f"A{retry}", retry, no_place="reports") == Buffered(None)
-        assert tick.park(1, retry, f"of retry {retry}") == Parked()
-        (tick.die if retry else tick.overdue)(1)
-        assert isinstance(tick.take(1), Taken)
-        assert tick.begin(1, f"B{retry}", retry, no_place="reports") == Buffered(None)
-        assert tick.park(1, retry, "of the beat") == Parked()
-        kept = f"of retry {retry}" if retry else "of the beat"
-        assert tick.call(1, of_limit=True).message == kept
-        fence = tick.begin(1, f"C{retry}", retry).fence
-        handed = tick.store.hand_over(tick.window(1), f"C{retry}", fence, retry + 1, 0.0, 600.0)
-        assert handed == HandedOver()
+    assert tick.due_after_end(1) == [2]
 
 
 def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
@@ -522,111 +441,125 @@ def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
     tick.end(6)
     assert isinstance(tick.begin(5), Begun)
     assert isinstance(tick.store.backfill(tick.window(6), "order"), Claimed)
-    assert tick.wait(2) == Buffered(tick.start(5))
+    assert tick.begin(2) == Waits(tick.start(5))
     ordered = WindowKey("tick", tick.start(6), sent_as="of the order")
-    assert tick.store.begin(ordered, "B", 30.0) == Buffered(tick.start(5))
-    assert tick.end(5).called == tick.start(6)
+    assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(5))
+    assert tick.due_after_end(5) == [6]
 
 
 def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None:
-    """The first in line has ended meanwhile: in the same look the next is overdue, to be published."""
+    """The first in line has ended meanwhile: the next tick calls the one behind it, to be published at once."""
     tick = Tick(redis_url, most=1)
-    settings = tick.store.settings
     for number in (1, 2, 3):
-        entered = tick.store.enter_limit("reports", 1, tick.window(number), f"w{number}", 30.0)
-        if isinstance(entered, Full):
-            tick.begin(number, no_place="reports")
-            tick.park(number)
-        else:
-            tick.begin(number)
+        slot = tick.store.acquire_slot("reports", 1, tick.window(number), f"w{number}", 30.0)
+        tick.begin(number, no_slot="reports" if slot == Full() else "")
     tick.store.abandon_many([(tick.window(2), "order")])
-    tick.raw.delete(tick.store.keys.of_limit("reports")["places"])  # its lease is over
-    recovery = Recovery(tick.store, "beat", ServerClock(), Entries("beat", settings, {}), sender=None)
-    recovery.sweep(BeatReport(0.0, 0.0, 1, 0, "1"))
-    assert tick.due_in(3) <= 0
-    assert recovery.due_in() == 0, "the next look is at once"
-    assert tick.raw.zrange(tick.store.keys.of_limit("reports")["waiting"], 0, -1) == [tick.member(3)]
+    tick.raw.delete(tick.store.keys.of_limit("reports")["slots"])  # its lease is over
+    recovery = tick.recovery()
+    assert recovery.sweep(REPORT) == []
+    assert recovery.due_in() == 0
+    assert recovery.sweep(REPORT) == [tick.window(3)]
+    tick.close()
+
+
+def test_a_beat_sweeps_often_while_windows_wait(redis_url: str) -> None:
+    """For their turn or for a slot; once they have begun it sweeps as before."""
+    tick = Tick(redis_url, most=1, overlap="buffer_all")
+    recovery = tick.recovery()
+
+    def sweeps_often() -> bool:
+        recovery.sweep(REPORT)
+        return recovery.due_in() <= 0.2
+
+    tick.begin(1)
+    assert not sweeps_often()
+    tick.begin(2)
+    assert sweeps_often()
+    tick.end(1)
+    tick.begin(2)
+    assert not sweeps_often()
+    tick.store.acquire_slot("reports", 1, tick.window(2), "w2", 30.0)
+    tick.store.acquire_slot("reports", 1, tick.window(3), "w3", 30.0)
+    assert sweeps_often()
     tick.close()
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "buffer_one"])
 def test_the_policy_changes_while_windows_wait(make: Any, overlap: str) -> None:
-    """Who waits is called all the same, one after another."""
+    """Who waits runs all the same, one after another."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
     for number in (2, 3):
-        tick.wait(number)
+        tick.begin(number)
     tick.load(overlap=overlap)
-    assert tick.end(1).called == tick.start(2)
+    assert tick.due_after_end(1) == [2]
     assert isinstance(tick.begin(2), Begun)
-    assert tick.end(2).called == tick.start(3)
+    assert tick.due_after_end(2) == [3]
     assert isinstance(tick.begin(3), Begun)
-    assert tick.end(3).called is None
+    assert tick.due_after_end(3) == []
 
 
 def test_a_task_says_it(make: Any) -> None:
-    """The entry says nothing, so the task counts; those that wait are called whoever ends."""
+    """The entry says nothing, so the task counts; those that wait go on, whoever ends."""
     tick = make()
     begin = {"overlap": "buffer_all"}
     assert tick.begin(1, **begin).overlap == "buffer_all"
-    assert tick.begin(2, **begin) == Buffered(tick.start(1))
-    assert tick.end(1).called == tick.start(2)
+    assert tick.begin(2, **begin) == Waits(tick.start(1))
+    assert tick.due_after_end(1) == [2]
 
 
 def test_a_copy_of_what_waits(make: Any) -> None:
     """Begun again by another copy it waits still; an older retry's copy is refused."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    tick.wait(2)
-    assert tick.begin(2, "copy") == Buffered(tick.start(1))
+    tick.begin(2)
+    assert tick.begin(2, "copy") == Waits(tick.start(1))
     assert tick.store.receive_many([(tick.window(2), 0, 30.0)]) == [Unchanged()], "its worker's death says nothing"
-    assert tick.end(1).called == tick.start(2)
+    assert tick.due_after_end(1) == [2]
+    tick.publish(2)
     assert tick.store.receive_many([(tick.window(2), 0, 30.0)]) == [Confirmed()]
     fence = tick.begin(2).fence
     tick.store.hand_over(tick.window(2), "w2", fence, 1, 0.0, 600.0)
     assert isinstance(tick.begin(2, "copy", 0), Busy)
 
 
-def test_no_place(make: Any) -> None:
-    """A window without a place of its limit has its turn and waits; the others of its entry wait for it, uncalled."""
+def test_no_slot_and_buffer(make: Any) -> None:
+    """A window without a slot of its limit has its turn and waits; the others of its entry wait for it."""
     tick = make(overlap="buffer_all")
-    assert tick.begin(1, no_place="reports") == Buffered(None)
-    assert tick.park(1) == Parked()
-    assert tick.begin(2) == Buffered(tick.start(1))
-    assert tick.begin(2) == Buffered(tick.start(1)), "and isn't called by it"
-    assert tick.call(1) == Unchanged(), "it waits for no turn"
-    assert tick.call(1, of_limit=True).message == MESSAGE
-    assert tick.due_in(1) < 2
+    assert tick.begin(1, no_slot="reports") == Waits(None)
+    assert tick.begin(2) == Waits(tick.start(1))
+    assert tick.due() == [], "it has its turn, and waits for a slot"
+    assert tick.make_due(1)
+    assert tick.due() == [1]
     assert isinstance(tick.begin(1), Begun)
-    assert tick.call(1, of_limit=True) == Unchanged(), "it runs"
-    assert tick.end(1).called == tick.start(2)
+    assert not tick.make_due(1), "it runs"
+    assert tick.due_after_end(1) == [2]
 
 
 def test_a_message_that_nobody_consumes_isnt_sent_again_and_again(make: Any) -> None:
-    """Called for a place, its message is out: it waits in no line until somebody has consumed that."""
+    """Called for a slot, its message is out: it waits in no line until somebody has consumed that."""
     tick = make()
-    tick.begin(1, no_place="reports")
-    tick.park(1)
-    called = tick.call(1, of_limit=True)
-    tick.store.confirm_many([Confirmation(tick.window(1), called.turn, Published.SENT, 600.0)])
-    assert tick.call(1, of_limit=True) == Unchanged("out")
-    assert tick.begin(1, no_place="reports") == Buffered(None), "it was consumed, and there is no place"
-    assert tick.call(1, of_limit=True).message == MESSAGE
+    tick.begin(1, no_slot="reports")
+    assert tick.make_due(1)
+    tick.publish(1)
+    assert not tick.make_due(1)
+    assert tick.begin(1, no_slot="reports") == Waits(None), "it was consumed, and there is no slot"
+    assert tick.make_due(1)
 
 
-def test_what_is_called_in_the_same_step_isnt_passed_over(make: Any) -> None:
-    """buffer_one: the dead one has the turn no more, and a new one calls the one that waits, and waits for it."""
+def test_what_gets_its_turn_in_the_same_step_isnt_passed_over(make: Any) -> None:
+    """buffer_one: the dead one has the turn no more, and a new one waits for the one that has it now."""
     tick = make(overlap="buffer_one")
     tick.begin(1)
-    tick.wait(2)
+    tick.begin(2)
     tick.die(1, seconds_ago=61)
-    assert tick.begin(3) == Buffered(tick.start(2), called=tick.start(2))
+    assert tick.begin(3) == Waits(tick.start(2))
     assert isinstance(tick.begin(2), Begun)
-    assert tick.end(2).called == tick.start(3)
+    assert tick.due_after_end(2) == [1, 3]
 
 
 def test_for_what_each_waits(make: Any) -> None:
-    """What people read is what the store goes by: who runs, who is called, who goes first."""
+    """What people read is what the store goes by: who runs, who goes first."""
     tick = make(overlap="buffer_all")
     lookup = Lookup(tick.store)
 
@@ -636,16 +569,16 @@ def test_for_what_each_waits(make: Any) -> None:
         return {
             numbers[each.start]: numbers[each.waits_for] if each.waits_for else each.limit
             for each in seen
-            if each.state == "buffered"
+            if each.open and each.open.waits
         }
 
     tick.begin(1)
     for number in (2, 3):
-        tick.wait(number)
+        tick.begin(number)
     assert waits() == {2: 1, 3: 1}
     tick.end(1)
-    assert waits() == {2: None, 3: 2}, "the second was called"
-    assert tick.begin(2, no_place="reports") == Buffered(None)
+    assert waits() == {2: None, 3: 2}, "it is its turn"
+    assert tick.begin(2, no_slot="reports") == Waits(None)
     assert waits() == {2: "reports", 3: 2}
     tick.begin(2)
     assert waits() == {3: 2}
@@ -653,37 +586,36 @@ def test_for_what_each_waits(make: Any) -> None:
     tick.begin(3)
     tick.begin(2, "late")
     assert waits() == {2: 3}
-    tick.wait(4)
+    tick.begin(4)
     assert waits() == {2: 3, 4: 3}
     tick.end(3)
     assert waits() == {2: None, 4: 2}, "it has begun before"
 
 
-def test_no_place_and_skip(make: Any) -> None:
-    """What waits for a place counts as active: a newer one is skipped."""
+def test_no_slot_and_skip(make: Any) -> None:
+    """What waits for a slot counts as active: a newer one is skipped."""
     tick = make(overlap="skip")
-    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert tick.begin(1, no_slot="reports") == Waits(None)
     assert tick.begin(2) == Closed("skipped")
     assert isinstance(tick.begin(1), Begun)
 
 
-def test_no_place_and_allow(make: Any) -> None:
+def test_no_slot_and_allow(make: Any) -> None:
     """Without an overlap policy each waits by itself."""
     tick = make()
-    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert tick.begin(1, no_slot="reports") == Waits(None)
     assert isinstance(tick.begin(2), Begun)
     tick.raw.config_resetstat()
     assert tick.end(2) == Finished()
     assert "cmdstat_hgetall" not in tick.raw.info("commandstats"), "an end looks at none of those that wait"
-    assert tick.call(1, of_limit=True) == Called(2, "")
 
 
-def test_a_buffer_is_set_while_windows_wait_for_places(make: Any) -> None:
-    """From then on windows of the entry wait for each other, too, and each end calls the next."""
+def test_a_buffer_is_set_while_windows_wait_for_slots(make: Any) -> None:
+    """From then on windows of the entry wait for each other, too."""
     tick = make()
-    assert tick.begin(1, no_place="reports") == Buffered(None)
+    assert tick.begin(1, no_slot="reports") == Waits(None)
     assert isinstance(tick.begin(2), Begun)
     tick.load(overlap="buffer_all")
-    assert tick.wait(3).waits_for == tick.start(1)
-    assert isinstance(tick.begin(1), Begun)
-    assert tick.end(1) == Finished(tick.start(3))
+    assert isinstance(tick.begin(3), Begun)
+    assert tick.begin(1) == Waits(tick.start(3))
+    assert tick.due_after_end(3) == [1]

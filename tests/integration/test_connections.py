@@ -25,12 +25,11 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Lookup, Order
 from celery_once_beat.store.model import (
     Begun,
-    Buffered,
-    Called,
     Claimed,
     Finished,
     Loaded,
-    Parked,
+    Taken,
+    Waits,
 )
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
@@ -447,7 +446,7 @@ def refused(server: RedisServer, *rules: str, act: Callable[[Stage], None]) -> s
 
 
 def test_windows_that_wait_need_no_more_rights(any_server: RedisServer) -> None:
-    """With the document's list they wait for their turn, are called and run."""
+    """With the document's list they wait for their turn, are published again and run."""
 
     def act(stage: Stage) -> None:
         stage.load(overlap="buffer_one")
@@ -456,12 +455,11 @@ def test_windows_that_wait_need_no_more_rights(any_server: RedisServer) -> None:
         windows = [WindowKey("nightly", nth(number)) for number in range(1, 5)]
         begun, *others = [stage.store.begin(each, each.start.isoformat(), 30.0) for each in windows]
         assert isinstance(begun, Begun)
-        assert all(isinstance(each, Buffered) for each in others)
-        assert isinstance(stage.store.park(windows[3], 0, "message"), Parked)
-        ended = stage.store.finish(Ending(windows[0], windows[0].start.isoformat(), begun.fence, "done"))
-        assert ended == Finished(nth(4))
-        assert isinstance(stage.store.call_many([windows[3]], of_limit=False)[0], Called)
-        assert isinstance(stage.store.begin(windows[3], "D", 30.0), Begun)
+        assert all(isinstance(each, Waits) for each in others)
+        stage.store.finish(Ending(windows[0], windows[0].start.isoformat(), begun.fence, "done"))
+        stage.start = nth(4)
+        assert isinstance(stage.take(), Taken)
+        assert isinstance(stage.begin("D"), Begun)
 
     assert refused(any_server, *rights(), *rights("acl-tidy"), act=act) == set()
 
@@ -472,11 +470,12 @@ def test_limits_need_some_more(any_server: RedisServer) -> None:
     def act(stage: Stage) -> None:
         one, other = (WindowKey("nightly", nth(number)) for number in (1, 2))
         with suppress(StoreUnavailableError):
-            stage.store.enter_limit("reports", 1, one, "A", 30.0)
-            stage.store.enter_limit("reports", 1, other, "B", 30.0)
-            stage.store.stay_in_limit("reports", one, "A", 30.0)
-            stage.store.leave_limit("reports", 1, one, "A", forget=True)
+            stage.store.acquire_slot("reports", 1, one, "A", 30.0)
+            stage.store.acquire_slot("reports", 1, other, "B", 30.0)
+            stage.store.renew_slot("reports", one, "A", 30.0)
+            stage.store.release_slot("reports", one, "A", forget=True)
         stage.store.overdue("beat-1", datetime.now(timezone.utc), 10, limits={"reports": 1})
+        stage.store.make_due("reports", [other])
 
     more = rights("acl-limits")
     assert refused(any_server, *rights(), *more, act=act) == set()

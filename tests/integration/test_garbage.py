@@ -142,7 +142,7 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
     STATES["published"](stage)
     dumped = server.dump()
     stopped = set()
-    for field in [*FIELDS, "tells", "streak", "waiting", "running", "buffered", "trying"]:
+    for field in [*FIELDS, "tells", "streak", "running", "waits", "trying"]:
         for garbage in GARBAGE:
             server.restore(dumped)
             server.raw.hset(stage.entry_key, field, garbage)

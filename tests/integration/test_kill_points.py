@@ -32,9 +32,9 @@ ENDS = {
     "worker.draining": {"WITHIN": "1", "settings": {"worker_max_tasks_per_child": 3}},
 }
 RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]
-#: Of windows that wait for each other, and of those that wait for a place of a limit; by what is to happen often.
-TURNS = ["worker.before_park", "worker.parked", "worker.before_call", "worker.called", "worker.call_published"]
-PLACES = ["worker.entered", "worker.before_leave", "worker.left"]
+#: Of windows that wait for each other, and of those that wait for a slot of a limit.
+TURNS = ["worker.waits", "worker.finished", "beat.taken"]
+SLOTS = ["worker.acquired", "worker.waits", "worker.before_release", "worker.released", "beat.before_due", "beat.due"]
 
 
 def goes_on(system: System, point: str, action: str, **worker: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_beat_between_take_and_publish(system: System, action: str) -> None:
 
 
 def all_end(system: System, point: str, action: str) -> None:
-    """Let a process be killed or frozen at the point; then every window ends, and none has or waits for a place."""
+    """Let a process be killed or frozen at the point; then every window ends, and none has or waits for a slot."""
     system.settings = {"once_beat_lease": 4.0, "once_beat_limits": {"reports": 1}}
     system.kill_point = f"{point}:{action}"
     beats, workers = system.pair(concurrency=3)
@@ -155,9 +155,9 @@ def all_end(system: System, point: str, action: str) -> None:
         wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
     keys = system.store.keys.of_limit("reports")
     with system.client() as client:
-        wait_until(lambda: not client.zcard(keys["waiting"]), "nobody waits for a place", 60)
-        held = lambda: client.zcount(keys["places"], client.time()[0] * 1000, "+inf")  # noqa: E731
-        wait_until(lambda: not held(), "each place is free", 60)
+        wait_until(lambda: not client.zcard(keys["waiting"]), "nobody waits for a slot", 60)
+        held = lambda: client.zcount(keys["slots"], client.time()[0] * 1000, "+inf")  # noqa: E731
+        wait_until(lambda: not held(), "each slot is free", 60)
     for beat in beats:
         if beat.alive:
             beat.stop()
@@ -178,8 +178,8 @@ def bodies_beside_others(system: System) -> list[Any]:
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("point", TURNS)
 @pytest.mark.long
-def test_a_worker_at_each_gap_of_a_turn(system: System, point: str, action: str) -> None:
-    """A worker that dies or freezes while it parks or calls: the windows that wait run all the same, one at a time."""
+def test_each_gap_of_a_turn(system: System, point: str, action: str) -> None:
+    """Who lets a window wait, ends the one before it or publishes it dies or freezes: all run, one at a time."""
     once = {"overlap": "buffer_all"}
     system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [1.2], "options": {"once": once}}}
     all_end(system, point, action)
@@ -188,10 +188,10 @@ def test_a_worker_at_each_gap_of_a_turn(system: System, point: str, action: str)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("point", [*PLACES, "worker.parked", "worker.called"])
+@pytest.mark.parametrize("point", SLOTS)
 @pytest.mark.long
-def test_a_worker_at_each_gap_of_a_place(system: System, point: str, action: str) -> None:
-    """A worker that dies or freezes while it takes a place, or gives it back: no place is lost, all windows run."""
+def test_each_gap_of_a_slot(system: System, point: str, action: str) -> None:
+    """Who takes a slot, gives it back or calls those that wait dies or freezes: no slot is lost, all windows run."""
     entry = {"task": "apps.once_app.work", "every": 2.0, "args": [0.4], "options": {"once": {"limit": "reports"}}}
     system.entries = {f"tick-{number}": entry for number in range(3)}
     all_end(system, point, action)

@@ -16,7 +16,7 @@ from celery_once_beat.status.lateness import late_now
 from celery_once_beat.status.lineup import Listed
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
-from celery_once_beat.store.model import BeatReport, Begun, Buffered, Busy, Claimed, ClaimRequest, Closed, LoadRequest
+from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest, Waits
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -131,29 +131,29 @@ def test_for_what_windows_wait(teller: Teller) -> None:
     """For the one that runs; once that has ended, for the first in line, which itself waits for nothing more."""
 
     def waits_for() -> list[datetime | None]:
-        return [story.waits_for for story in teller.seen().windows if story.state == "buffered"]
+        return [story.waits_for for story in teller.seen().windows if story.open and story.open.waits]
 
     running, *waiting = windows = [teller.claim() for _ in range(4)]
     begun, *others = (teller.store.begin(window, "w@far:1:2", 30.0, overlap="buffer_all") for window in windows)
     assert isinstance(begun, Begun)
-    assert all(isinstance(other, Buffered) for other in others)
+    assert all(isinstance(other, Waits) for other in others)
     assert waits_for() == [running.start] * 3
-    assert teller.store.finish(Ending(running, "w@far:1:2", begun.fence, "done")).called == waiting[0].start
+    teller.store.finish(Ending(running, "w@far:1:2", begun.fence, "done"))
     assert waits_for() == [waiting[0].start, waiting[0].start, None]
 
 
 def test_a_late_window_says_for_what_it_waits(teller: Teller) -> None:
-    """For its turn or for a place: the same words, whether a beat says it or somebody asks."""
+    """For its turn or for a slot: the same words, whether a beat says it or somebody asks."""
     limits = EndRules(max_attempts=3, recover=True, grace=None, deadline=1.0)
     teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
     first, second, third = (teller.claim() for _ in range(3))
     teller.store.begin(first, "w@far:1:2", 30.0, overlap="buffer_all")
     teller.store.begin(second, "w@far:1:3", 30.0, overlap="buffer_all")
-    teller.store.begin(third, "w@far:1:4", 30.0, no_place="reports")
+    teller.store.begin(third, "w@far:1:4", 30.0, no_slot="reports")
     listed = Listed("nightly", "proj.task", "", True, teller.seen(), None, None)
-    of_turn, of_place = (each for each in late_now(listed, teller.now()) if each.state == "buffered")
+    of_turn, of_slot = (each for each in late_now(listed, teller.now()) if each.state == "buffered")
     assert of_turn.why == f"waits for the window of {first.start:%Y-%m-%dT%H:%M:%SZ}"
-    assert of_place.why == "waits for a place of the limit 'reports'"
+    assert of_slot.why == "waits for a slot of the limit 'reports'"
 
 
 def test_a_start_with_a_fraction(teller: Teller) -> None:

@@ -52,7 +52,6 @@ from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import (
     Again,
     Begun,
-    Buffered,
     Busy,
     Claimed,
     ClaimRequest,
@@ -74,6 +73,7 @@ from celery_once_beat.store.model import (
     Taken,
     Unchanged,
     Unknown,
+    Waits,
 )
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
@@ -439,113 +439,101 @@ TABLE = """
   met done    | abandon          | Unchanged                   | closed     | -
   met done    | abandon running  | Unchanged                   | closed     | -
 
-  buffered    | claim            | Moved                       | open       | same
-  buffered    | claim, beat-2    | Moved                       | open       | same
-  buffered    | confirm          | Unchanged                   | open       | same
-  buffered    | unconfirm        | Unchanged                   | open       | same
-  buffered    | not yet          | Unchanged                   | open       | same
-  buffered    | astray           | Unchanged                   | open       | same
-  buffered    | take             | Unchanged                   | open       | same
-  buffered    | take overdue     | Unchanged                   | open       | 600
-  buffered    | park, n=0        | Parked                      | open       | same
-  buffered    | park, n=1        | Parked                      | open       | same
-  buffered    | call             | Unchanged                   | open       | same
-  buffered    | call, place      | Unchanged                   | open       | same
-  buffered    | receive, n=0     | Unchanged                   | open       | same
-  buffered    | receive, n=1     | Unchanged                   | open       | same
-  buffered    | begin A          | Buffered                    | open       | 600
-  buffered    | begin B          | Buffered                    | open       | 600
-  buffered    | begin B, n=1     | Buffered                    | open       | 600
-  buffered    | begin B, n=2     | Buffered                    | open       | 600
-  buffered    | renew A          | Stale                       | open       | same
-  buffered    | renew B          | Stale                       | open       | same
-  buffered    | hand over A      | Stale                       | open       | same
-  buffered    | hand over A, n=2 | Stale                       | open       | same
-  buffered    | hand over B      | Stale                       | open       | same
-  buffered    | finish A         | Stale                       | open       | same
-  buffered    | finish B         | Stale                       | open       | same
-  buffered    | finish A, again  | Stale                       | open       | same
-  buffered    | revoke A         | Stale                       | open       | same
-  buffered    | expired, n=0     | Closed outcome=expired      | closed     | -
-  buffered    | expired, n=1     | Unchanged                   | open       | same
-  buffered    | unknown, n=0     | Confirmed                   | open       | 1
-  buffered    | unknown, n=1     | Unchanged                   | open       | same
-  buffered    | done by result   | Closed outcome=done         | closed     | -
-  buffered    | backfill         | Open                        | open       | same
-  buffered    | abandon          | Finished                    | closed     | -
-  buffered    | abandon running  | Finished                    | closed     | -
+  waits turn  | claim            | Moved                       | open       | same
+  waits turn  | claim, beat-2    | Moved                       | open       | same
+  waits turn  | confirm          | Unchanged                   | open       | same
+  waits turn  | unconfirm        | Unchanged                   | open       | same
+  waits turn  | not yet          | Unchanged                   | open       | same
+  waits turn  | astray           | Unchanged                   | open       | same
+  waits turn  | take             | Unchanged                   | open       | same
+  waits turn  | take overdue     | Unchanged                   | open       | 600
+  waits turn  | receive, n=0     | Unchanged                   | open       | same
+  waits turn  | receive, n=1     | Unchanged                   | open       | same
+  waits turn  | begin A          | Waits                       | open       | 600
+  waits turn  | begin B          | Waits                       | open       | 600
+  waits turn  | begin B, n=1     | Waits                       | open       | 600
+  waits turn  | begin B, n=2     | Waits                       | open       | 600
+  waits turn  | renew A          | Stale                       | open       | same
+  waits turn  | renew B          | Stale                       | open       | same
+  waits turn  | hand over A      | Stale                       | open       | same
+  waits turn  | hand over A, n=2 | Stale                       | open       | same
+  waits turn  | hand over B      | Stale                       | open       | same
+  waits turn  | finish A         | Stale                       | open       | same
+  waits turn  | finish B         | Stale                       | open       | same
+  waits turn  | finish A, again  | Stale                       | open       | same
+  waits turn  | revoke A         | Stale                       | open       | same
+  waits turn  | expired, n=0     | Closed outcome=expired      | closed     | -
+  waits turn  | expired, n=1     | Unchanged                   | open       | same
+  waits turn  | unknown, n=0     | Unchanged                   | open       | same
+  waits turn  | unknown, n=1     | Unchanged                   | open       | same
+  waits turn  | done by result   | Closed outcome=done         | closed     | -
+  waits turn  | backfill         | Open                        | open       | same
+  waits turn  | abandon          | Finished                    | closed     | -
+  waits turn  | abandon running  | Finished                    | closed     | -
 
-  called      | claim            | Moved                       | open       | same
-  called      | claim, beat-2    | Moved                       | open       | same
-  called      | confirm          | Unchanged                   | open       | same
-  called      | unconfirm        | Unchanged                   | open       | same
-  called      | not yet          | Unchanged                   | open       | same
-  called      | astray           | Unchanged                   | open       | same
-  called      | take             | Unchanged                   | open       | same
-  called      | take overdue     | Taken retry=0 attempts=0    | open       | 5
-  called      | park, n=0        | Parked                      | open       | same
-  called      | park, n=1        | Parked                      | open       | same
-  called      | call             | Called                      | open       | 1
-  called      | call, place      | Unchanged                   | open       | same
-  called      | receive, n=0     | Confirmed                   | open       | 31
-  called      | receive, n=1     | Confirmed                   | open       | 31
-  called      | begin A          | Begun attempt=1             | running A  | 31
-  called      | begin B          | Begun attempt=1             | running B  | 31
-  called      | begin B, n=1     | Begun attempt=1             | running B  | 31
-  called      | begin B, n=2     | Begun attempt=1             | running B  | 31
-  called      | renew A          | Stale                       | open       | same
-  called      | renew B          | Stale                       | open       | same
-  called      | hand over A      | Stale                       | open       | same
-  called      | hand over A, n=2 | Stale                       | open       | same
-  called      | hand over B      | Stale                       | open       | same
-  called      | finish A         | Stale                       | open       | same
-  called      | finish B         | Stale                       | open       | same
-  called      | finish A, again  | Stale                       | open       | same
-  called      | revoke A         | Stale                       | open       | same
-  called      | expired, n=0     | Closed outcome=expired      | closed     | -
-  called      | expired, n=1     | Unchanged                   | open       | same
-  called      | unknown, n=0     | Confirmed                   | open       | 1
-  called      | unknown, n=1     | Unchanged                   | open       | same
-  called      | done by result   | Closed outcome=done         | closed     | -
-  called      | backfill         | Open                        | open       | same
-  called      | abandon          | Finished                    | closed     | -
-  called      | abandon running  | Finished                    | closed     | -
+  its turn    | claim            | Moved                       | open       | same
+  its turn    | claim, beat-2    | Moved                       | open       | same
+  its turn    | confirm          | Unchanged                   | open       | same
+  its turn    | unconfirm        | Unchanged                   | open       | same
+  its turn    | not yet          | Unchanged                   | open       | same
+  its turn    | astray           | Unchanged                   | open       | same
+  its turn    | take             | Taken retry=0 attempts=0    | open       | 5
+  its turn    | take overdue     | Taken retry=0 attempts=0    | open       | 5
+  its turn    | receive, n=0     | Unchanged                   | open       | same
+  its turn    | receive, n=1     | Unchanged                   | open       | same
+  its turn    | begin A          | Begun attempt=1             | running A  | 31
+  its turn    | begin B          | Begun attempt=1             | running B  | 31
+  its turn    | begin B, n=1     | Begun attempt=1             | running B  | 31
+  its turn    | begin B, n=2     | Begun attempt=1             | running B  | 31
+  its turn    | renew A          | Stale                       | open       | same
+  its turn    | renew B          | Stale                       | open       | same
+  its turn    | hand over A      | Stale                       | open       | same
+  its turn    | hand over A, n=2 | Stale                       | open       | same
+  its turn    | hand over B      | Stale                       | open       | same
+  its turn    | finish A         | Stale                       | open       | same
+  its turn    | finish B         | Stale                       | open       | same
+  its turn    | finish A, again  | Stale                       | open       | same
+  its turn    | revoke A         | Stale                       | open       | same
+  its turn    | expired, n=0     | Closed outcome=expired      | closed     | -
+  its turn    | expired, n=1     | Unchanged                   | open       | same
+  its turn    | unknown, n=0     | Unchanged                   | open       | same
+  its turn    | unknown, n=1     | Unchanged                   | open       | same
+  its turn    | done by result   | Closed outcome=done         | closed     | -
+  its turn    | backfill         | Open                        | open       | same
+  its turn    | abandon          | Finished                    | closed     | -
+  its turn    | abandon running  | Finished                    | closed     | -
 
-  no place    | claim            | Moved                       | open       | same
-  no place    | claim, beat-2    | Moved                       | open       | same
-  no place    | confirm          | Unchanged                   | open       | same
-  no place    | unconfirm        | Unchanged                   | open       | same
-  no place    | not yet          | Unchanged                   | open       | same
-  no place    | astray           | Unchanged                   | open       | same
-  no place    | take             | Unchanged                   | open       | same
-  no place    | take overdue     | Taken retry=0 attempts=0    | open       | 5
-  no place    | park, n=0        | Parked                      | open       | same
-  no place    | park, n=1        | Parked                      | open       | same
-  no place    | call             | Unchanged                   | open       | same
-  no place    | call, place      | Called                      | open       | 1
-  no place    | receive, n=0     | Confirmed                   | open       | 31
-  no place    | receive, n=1     | Confirmed                   | open       | 31
-  no place    | begin A          | Begun attempt=1             | running A  | 31
-  no place    | begin B          | Begun attempt=1             | running B  | 31
-  no place    | begin B, n=1     | Begun attempt=1             | running B  | 31
-  no place    | begin B, n=2     | Begun attempt=1             | running B  | 31
-  no place    | renew A          | Stale                       | open       | same
-  no place    | renew B          | Stale                       | open       | same
-  no place    | hand over A      | Stale                       | open       | same
-  no place    | hand over A, n=2 | Stale                       | open       | same
-  no place    | hand over B      | Stale                       | open       | same
-  no place    | finish A         | Stale                       | open       | same
-  no place    | finish B         | Stale                       | open       | same
-  no place    | finish A, again  | Stale                       | open       | same
-  no place    | revoke A         | Stale                       | open       | same
-  no place    | expired, n=0     | Closed outcome=expired      | closed     | -
-  no place    | expired, n=1     | Unchanged                   | open       | same
-  no place    | unknown, n=0     | Confirmed                   | open       | 1
-  no place    | unknown, n=1     | Unchanged                   | open       | same
-  no place    | done by result   | Closed outcome=done         | closed     | -
-  no place    | backfill         | Open                        | open       | same
-  no place    | abandon          | Finished                    | closed     | -
-  no place    | abandon running  | Finished                    | closed     | -
+  waits slot  | claim            | Moved                       | open       | same
+  waits slot  | claim, beat-2    | Moved                       | open       | same
+  waits slot  | confirm          | Unchanged                   | open       | same
+  waits slot  | unconfirm        | Unchanged                   | open       | same
+  waits slot  | not yet          | Unchanged                   | open       | same
+  waits slot  | astray           | Unchanged                   | open       | same
+  waits slot  | take             | Unchanged                   | open       | same
+  waits slot  | take overdue     | Taken retry=0 attempts=0    | open       | 5
+  waits slot  | receive, n=0     | Unchanged                   | open       | same
+  waits slot  | receive, n=1     | Unchanged                   | open       | same
+  waits slot  | begin A          | Begun attempt=1             | running A  | 31
+  waits slot  | begin B          | Begun attempt=1             | running B  | 31
+  waits slot  | begin B, n=1     | Begun attempt=1             | running B  | 31
+  waits slot  | begin B, n=2     | Begun attempt=1             | running B  | 31
+  waits slot  | renew A          | Stale                       | open       | same
+  waits slot  | renew B          | Stale                       | open       | same
+  waits slot  | hand over A      | Stale                       | open       | same
+  waits slot  | hand over A, n=2 | Stale                       | open       | same
+  waits slot  | hand over B      | Stale                       | open       | same
+  waits slot  | finish A         | Stale                       | open       | same
+  waits slot  | finish B         | Stale                       | open       | same
+  waits slot  | finish A, again  | Stale                       | open       | same
+  waits slot  | revoke A         | Stale                       | open       | same
+  waits slot  | expired, n=0     | Closed outcome=expired      | closed     | -
+  waits slot  | expired, n=1     | Unchanged                   | open       | same
+  waits slot  | unknown, n=0     | Unchanged                   | open       | same
+  waits slot  | unknown, n=1     | Unchanged                   | open       | same
+  waits slot  | done by result   | Closed outcome=done         | closed     | -
+  waits slot  | backfill         | Open                        | open       | same
+  waits slot  | abandon          | Finished                    | closed     | -
+  waits slot  | abandon running  | Finished                    | closed     | -
 """
 ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
 
@@ -1799,22 +1787,8 @@ def test_a_worker_whose_window_has_to_wait_consumes_the_queue(stage: Stage) -> N
 
     before = may_be_tried()
     stage.start = nth(2)
-    assert isinstance(stage.begin("B"), Buffered)
+    assert isinstance(stage.begin("B"), Waits)
     assert may_be_tried() > before
-
-
-def test_what_died_and_begins_again_is_waited_for_no_longer(stage: Stage) -> None:
-    """Once it has begun nothing says any more that it is to go first, whatever the overlap."""
-    stage.load(overlap="buffer_all")
-    stage.claim()
-    stage.confirm()
-    stage.begin("A")
-    stage.lapse()
-    stage.overdue()
-    assert isinstance(stage.take(), Taken)
-    assert stage.raw.hget(stage.entry_key, "waiting").startswith(format_instant(stage.start))
-    assert isinstance(stage.begin("B"), Begun)
-    assert not stage.raw.hexists(stage.entry_key, "waiting")
 
 
 def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) -> None:

@@ -332,6 +332,8 @@ class Model:
         w.taken = SENT if a.published == PUBLISHED else 0
         if a.published == PUBLISHED:
             wait = min(a.start_timeout * doubled, max(DAY, a.start_timeout))
+            if w.state in {WAITS_TURN, AGAIN_DUE}:  # others wait for it
+                wait = min(wait, 60 * SECOND * doubled)
         else:
             wait = min(SECOND * doubled, a.publish_timeout)
         self._deadline(w, "a confirm keeps a deadline", self.after(wait))
@@ -374,7 +376,7 @@ class Model:
 
     def _wait(self, w: Window) -> None:
         """It waits for its turn: whatever frees that makes it overdue, see ``take``."""
-        w.turn, w.taken, w.state = w.turn + 1, 0, WAITS_TURN
+        w.turn, w.taken, w.publishes, w.state = w.turn + 1, 0, 0, WAITS_TURN
 
     def some_time(self) -> Any:
         """A time that the model doesn't know."""

@@ -42,7 +42,9 @@ def past(start: datetime = START, **more: Any) -> WindowSeen:
 
 
 def running(start: datetime = START, state: str = "running", begun: datetime | None = START) -> WindowSeen:
-    return WindowSeen(start, state, open=OpenWindow(start, begun, 1, 0, False, False, "host-a:17:x", "host-b:1:d/1"))
+    return WindowSeen(
+        start, state, open=OpenWindow(start, begun, 1, 0, False, False, "held", "host-a:17:x", "host-b:1:d/1")
+    )
 
 
 def by(seconds: float) -> datetime:
@@ -152,14 +154,14 @@ def test_a_story_of_each_kind() -> None:
     assert (waits["Begun"], waits["Late"]) == ("-", "-")
     buffered = told(replace(running(state="buffered", begun=None), waits_for=START - timedelta(hours=1)), timezone.utc)
     assert buffered["Waits for"] == "the window of 21 November 2026 00:00:00 UTC"
-    assert buffered["Published"] == "yes, and its message is kept until it is called"
+    assert buffered["Published"] == "yes, and again once it is its turn"
     assert not {"Took", "Running for"} & waits.keys()
     for_that = replace(running(state="buffered", begun=None), waits_for=START - timedelta(hours=1))
     assert told(for_that)["Waits for"] == "the window of 21 November 2026 01:00:00 CET (2026-11-21 00:00:00 UTC)"
     assert words.label("a", WindowStatus.of(for_that), BERLIN).endswith(", waits its turn, for that of 01:00")
-    for_place = replace(running(state="buffered", begun=None), limit="reports")
-    assert told(for_place)["Waits for"] == "a place of the limit reports"
-    assert words.label("a", WindowStatus.of(for_place), BERLIN).endswith(", waits its turn, for a place of reports")
+    for_slot = replace(running(state="buffered", begun=None), limit="reports")
+    assert told(for_slot)["Waits for"] == "a slot of the limit reports"
+    assert words.label("a", WindowStatus.of(for_slot), BERLIN).endswith(", waits its turn, for a slot of reports")
     missed = told(past(outcome="missed", begun=None, attempts=0, missed=3, worker=""))
     assert missed["Missed with it"] == "2 windows before it"
     assert missed["Published"] == "-"

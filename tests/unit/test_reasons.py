@@ -21,7 +21,16 @@ LATER = "2026-01-01T12:01:00Z"
 def an_open(**given: Any) -> OpenWindow:
     """A window that was claimed two minutes ago; ``begun=True``: and begun then."""
     begun = NOW - 2 * MINUTE if given.pop("begun", False) else None
-    said = {"attempts": 1, "retry": 0, "backfill": False, "given_back": False, "beat": "host:1:b", "owner": "", **given}
+    said = {
+        "attempts": 1,
+        "retry": 0,
+        "backfill": False,
+        "taken": False,
+        "state": "held",
+        "beat": "host:1:b",
+        "owner": "",
+        **given,
+    }
     return OpenWindow(claimed=NOW - 2 * MINUTE, begun=begun, **said)
 
 
@@ -41,8 +50,8 @@ def a_past(outcome: str, failure: str) -> WindowSeen:
 
 BEGUN = an_open(begun=True)
 OWNED = an_open(begun=True, owner="celery@host-7:4:abc", attempts=2)
-BACK = an_open(begun=True, given_back=True)
-RETRY = an_open(begun=True, given_back=True, retry=2)
+BACK = an_open(begun=True, state="again")
+RETRY = an_open(begun=True, state="retry", retry=2)
 NEW = an_open()
 ACCOUNT = an_account()
 UNCONSUMED = an_account(unconsumed=True)
@@ -72,40 +81,40 @@ REASONS = [
     (a_past("failed", "Boom"), ACCOUNT, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (a_past("failed", "Boom"), None, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (
-        seen("buffered", an_open(waits="turn"), waits_for=NOW - 2 * MINUTE),
+        seen("buffered", an_open(state="waits_turn"), waits_for=NOW - 2 * MINUTE),
         ACCOUNT,
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        seen("overdue", an_open(begun=True, waits="turn"), waits_for=NOW - 2 * MINUTE),
+        seen("overdue", an_open(begun=True, state="waits_turn"), waits_for=NOW - 2 * MINUTE),
         ACCOUNT,
         "buffered",
         f"waits for the window of {AT}",
     ),
     (
-        seen("buffered", an_open(waits="turn")),
+        seen("buffered", an_open(state="waits_turn")),
         ACCOUNT,
         "buffered",
         "it is its turn, and no worker has begun it",
     ),
     (
-        seen("buffered", an_open(waits="turn")),
+        seen("buffered", an_open(state="waits_turn")),
         UNCONSUMED,
         "buffered",
         "it is its turn, and no worker has begun it: no worker consumes the queue 'night'",
     ),
     (
-        seen("buffered", an_open(waits="place"), limit="reports"),
+        seen("buffered", an_open(state="waits_slot"), limit="reports"),
         ACCOUNT,
         "buffered",
-        "waits for a place of the limit 'reports'",
+        "waits for a slot of the limit 'reports'",
     ),
     (
-        seen("buffered", an_open(waits="place"), limit="reports"),
+        seen("buffered", an_open(state="waits_slot"), limit="reports"),
         an_account(paused=True, paused_by="ann", paused_for="no\nthanks"),
         "buffered",
-        "waits for a place of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
+        "waits for a slot of the limit 'reports'; the entry is paused by ann: 'no\\nthanks'",
     ),
 ]
 

@@ -90,7 +90,7 @@ def test_the_table_names_every_setting() -> None:
 
 
 def test_limits() -> None:
-    """Names with numbers of places; app.conf shows an empty dict where none are set."""
+    """Names with numbers of slots; app.conf shows an empty dict where none are set."""
     assert read(once_beat_limits={"reports": 3, "a.b-c_9": 1}).limits == {"reports": 3, "a.b-c_9": 1}
     assert read().limits == {}
     assert app_with().conf.once_beat_limits == {}
@@ -99,7 +99,7 @@ def test_limits() -> None:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        ([("reports", 3)], "once_beat_limits: found .*, expected a dict of names and numbers of places"),
+        ([("reports", 3)], "once_beat_limits: found .*, expected a dict of names and numbers of slots"),
         ({"reports": 0}, r"once_beat_limits\['reports'\]: found 0, expected a whole number, at least 1"),
         ({"reports": True}, r"once_beat_limits\['reports'\]: found True"),
         ({"reports": "3"}, r"once_beat_limits\['reports'\]: found '3'"),

@@ -13,7 +13,8 @@
 local FEWEST_FOR = 60000
 
 forget_dead()
-redis.call('DEL', CALLED)
+local asked = redis.call('ZSCORE', CALLED, WINDOW)
+redis.call('ZREM', CALLED, WINDOW)
 local slot, owner = slot_of(WINDOW)
 local answer
 if slot then
@@ -24,7 +25,7 @@ elseif redis.call('ZCARD', SLOTS) < MOST then
   redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
   answer = 'acquired'
 else
-  redis.call('ZADD', WAITING, 'NX', TIME[1] * 1000000 + TIME[2], WINDOW)
+  redis.call('ZADD', WAITING, 'NX', asked or TIME[1] * 1000000 + TIME[2], WINDOW)
   redis.call('SET', FEWEST, int(MOST), 'PX', FEWEST_FOR)
   answer = 'full'
 end

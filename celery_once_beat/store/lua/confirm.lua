@@ -11,7 +11,7 @@
 --                         that it is published again; near, if it has to be published again; or the claim is renewed
 --         {'unchanged'}   it was begun, taken or closed since
 
--- include: ends, entry, window
+-- include: ends, entry, line, window
 
 local NOT_YET = 3
 
@@ -42,6 +42,9 @@ local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
 local delay
 if PUBLISHED == 1 then
   delay = math.min(START_TIMEOUT * doubled, math.max(DAY, START_TIMEOUT))
+  if in_line(window) then
+    delay = math.min(delay, PATIENCE * doubled) -- others wait for it
+  end
 else
   delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
 end

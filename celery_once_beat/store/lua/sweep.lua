@@ -7,8 +7,8 @@
 -- alone still sees, after a few sweeps, that the others are gone.
 --
 -- returns {new, windows, alerts, lines}   new 1: the beat wasn't known. It is new, was away for too long, or the store lost its
---                                   data. alerts 1: there is something to tell. lines: of how many entries windows wait in
---                                   line, see line.lua
+--                                   data. alerts 1: there is something to tell. lines 1: windows of some entry wait in line,
+--                                   see line.lua
 
 -- include: now, values
 
@@ -32,6 +32,6 @@ if redis.call('PTTL', BEATS) < 29 * DAY then
 end
 local overdue = redis.call('ZRANGEBYSCORE', OPEN, '-inf', UNTIL, 'LIMIT', SKIP, MOST)
 -- pcall: a foreign key in their place is told by who takes alerts.
-local late, alerts = redis.pcall('ZCOUNT', LATE, '-inf', UNTIL), redis.pcall('XLEN', ALERTS)
-local to_tell = late ~= 0 or alerts ~= 0
-return {new, overdue, to_tell and 1 or 0, redis.call('ZCOUNT', LINES, NOW, '+inf')}
+local late = redis.pcall('ZRANGEBYSCORE', LATE, '-inf', UNTIL, 'LIMIT', 0, 1)
+local to_tell = late.err or late[1] or redis.pcall('XLEN', ALERTS) ~= 0
+return {new, overdue, to_tell and 1 or 0, #redis.call('ZRANGEBYSCORE', LINES, NOW, '+inf', 'LIMIT', 0, 1)}

@@ -2,7 +2,8 @@
 --
 --   SLOTS     '<owner> <window>' → the end of its lease, server ms. A window is <entry>@<start>
 --   WAITING   <window> that found no slot → when it asked, server us: no two asked at once
---   CALLED    is there for a moment after windows were called, until one of them comes
+--   CALLED    <window> that was called a moment ago and is yet to come → when it asked: if it finds no slot, it is in line where
+--             it was
 --   FEWEST    how many slots there are by the settings of a worker that found none free; for a minute
 --
 -- A slot is a lease: it is acquired before begin, renewed with the window's lease, and released after the end. A beat's sweep

@@ -108,10 +108,10 @@ local function end_of_wait(window)
   return math.max(at, NOW + MARGIN)
 end
 
--- This window waits from now on: a beat that confirms its message late changes nothing. `...` are fields of the entry hash and
--- their values.
+-- This window waits from now on, without a message: a beat that confirms one late changes nothing. `...` are fields of the entry
+-- hash and their values.
 local function start_waiting(window, state, ...)
-  window.turn, window.taken, window.state = window.turn + 1, 0, state
+  window.turn, window.taken, window.publishes, window.state = window.turn + 1, 0, 0, state
   write_window(window, end_of_wait(window), ...)
   if state == 'waits_turn' then
     redis.call('ZADD', LINES, NOW + LONGEST_WAIT, ENTRY)
