@@ -873,16 +873,68 @@ def test_after_an_outage_only_what_isnt_known_is_loaded(
     server.kill()
     tick_until(scheduler, lambda: scheduler._store_down_since is not None, "the store is away")
     server.restart()
-    forgotten = False
-
-    def back() -> bool:
-        nonlocal forgotten
-        forgotten |= scheduler._recovery.forgotten
-        return scheduler._store_down_since is None
-
-    tick_until(scheduler, back, "the store is back")
+    tick_until(scheduler, lambda: scheduler._store_down_since is None, "the store is back")
     scheduler.tick()
     tick_until(scheduler, lambda: not scheduler.entries.unloaded(), "what isn't known is loaded")
     with server.client() as client:
-        calls = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
-    assert forgotten or calls < 100, "forgotten: the outage was longer than a beat may be silent"
+        loads = client.info("commandstats").get("cmdstat_hset", {}).get("calls", 0)
+    assert loads < 100
+
+
+@pytest.fixture
+def two_deploys(
+    app: Celery, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
+) -> tuple[RedisServer, OnceScheduler, OnceScheduler]:
+    """A server whose clock can be moved, and two beats that have another definition of ``tick`` each: older, newer."""
+    server = start_redis(faketime=0)
+    app.conf.update(once_beat_redis_url=server.url())
+    beats = []
+    for hours in (1, 2):
+        app.conf.beat_schedule = {"tick": {"task": "tests.tick", "schedule": timedelta(hours=hours)}}
+        beats.append(schedulers())
+        tick_until(beats[-1], lambda: beats[-1].entries.all_loaded, "it has loaded")
+    beats[0].entries.reload("tick")  # as a refused claim does
+    beats[0]._sweep()
+    assert in_force(beats[0]) == definition(beats[1])
+    return server, *beats
+
+
+def definition(scheduler: OnceScheduler) -> str:
+    row = scheduler.entries.get("tick")
+    assert row is not None
+    return row.fingerprint
+
+
+def in_force(scheduler: OnceScheduler) -> str:
+    account = scheduler.store.account("tick")
+    assert account is not None
+    return account.fingerprint
+
+
+def test_a_beat_that_wakes_up_has_its_definition_again(two_deploys: Any) -> None:
+    """While it is frozen for longer than it may be silent the older one counts; then its own does, at once."""
+    server, older, newer = two_deploys
+    for seconds in (4, 8, 12, 16, 17):
+        server.set_clock_offset(seconds)
+        older._sweep()
+    assert in_force(older) == definition(older)
+    newer._sweep()
+    assert newer._recovery.forgotten
+    assert in_force(older) == definition(newer)
+    older.entries.reload("tick")
+    older._sweep()
+    assert in_force(older) == definition(newer), "that one loaded last"
+
+
+def test_after_an_outage_no_beat_takes_anothers_definition(two_deploys: Any) -> None:
+    """The store is away from both for long. The first that is back knows that the other one may still come."""
+    server, older, newer = two_deploys
+    for hours in (1, 2):
+        server.set_clock_offset(hours * 3600)
+        older._sweep()
+        older.entries.reload("tick")
+        older._sweep()
+        assert in_force(older) == definition(newer)
+        newer._sweep()
+        assert not newer._recovery.forgotten
+        assert newer.entries.get("tick").cursor is not None
