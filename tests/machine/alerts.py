@@ -105,9 +105,9 @@ class NoticeRules(BeatRules):
     def tell_all(self) -> None:
         """One beat lives: all is said that is owed, and nothing is left of it."""
         world = self.world
-        while left := self.left():
+        while untold := self.untold():
             now = world.time.timestamp()
-            world.pass_time(max(max(left) - now, world.store.settings.publish_timeout))
+            world.pass_time(max(max(untold) - now, world.store.settings.publish_timeout))
             self.tell()
             self.say_all([*self.telling])
         if world.lossy or not self.told:
@@ -116,7 +116,7 @@ class NoticeRules(BeatRules):
         owed = {window for window in world.owed if window.entry == "tracked"}
         assert owed <= told, f"nobody was told of {owed - told}"
 
-    def left(self) -> list[float]:
+    def untold(self) -> list[float]:
         """When what is left to be said is due, server seconds."""
         store, client, due = self.world.store, self.world.client, []
         for shard in {store.shard_of(entry) for entry in ENTRIES}:

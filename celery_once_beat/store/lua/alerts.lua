@@ -8,8 +8,8 @@
 redis.call('XLEN', ALERTS) -- before anything is written, it raises where the key holds something else
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', LATE, '-inf', NOW, 'LIMIT', 0, MOST)) do
   local what = redis.call('ZSCORE', OPEN, member) or redis.call('HGET', ENDS, member)
+  redis.call('HDEL', ENDS, member) -- first, since it raises where the key holds something else
   redis.call('ZREM', LATE, member)
-  redis.call('HDEL', ENDS, member)
   if what then -- else it is done, or how it ended is lost
     add_alert('late', member, what)
   end

@@ -1,6 +1,6 @@
 -- What people are to be told of windows. ALERTS is a stream of a shard: each step that decides something of that kind adds
--- an event. A beat takes events (alerts), sends them, and says so of each (alerted). All beats are one consumer of one
--- group: what was taken and isn't sent after a while is taken again by any of them.
+-- an event. A beat takes events (alerts), sends them, and says so of each (alerted). What was taken and isn't sent after a
+-- while is taken again by any beat. All beats are one consumer of one group: a name of each beat's own would stay in it.
 --
 -- An event has four fields, in this order:
 --

@@ -1,0 +1,272 @@
+"""What one beat does with the alerts that it takes, on a real store: which it sends, which it leaves, what they say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from stage import EVERY_MINUTE, MARK, Stage, nth
+
+from celery_once_beat import OnceTask, signals
+from celery_once_beat.beat.alerts import Alerts
+from celery_once_beat.beat.entries import Entries
+from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.errors import UncertainWriteError
+from celery_once_beat.store import Ending, Published
+from celery_once_beat.store.keys import SHARDS
+from celery_once_beat.windows import format_instant
+
+TASK = "proj.tell"
+ONCE = {"deadline": 900.0, "on_failure": TASK}
+LOGGER = "celery_once_beat.beat.alerts"
+
+
+def work() -> None:
+    """A task that nobody runs here."""
+
+
+class Beat:
+    """What a beat has to send alerts of a stage's entry. ``answers`` are its broker's; where none is left, SENT."""
+
+    def __init__(self, stage: Stage, **once: Any) -> None:
+        self.store = stage.store
+        app = Celery("tests", set_as_current=False, task_cls=OnceTask)
+        for name in ("proj.task", TASK):
+            app.task(work, name=name, shared=False)
+        self.entries = Entries("beat-1", stage.store.settings, app.tasks)
+        entry = ScheduleEntry(
+            name="nightly", task="proj.task", schedule=EVERY_MINUTE, options={"once": once or ONCE}, app=app
+        )
+        self.entries.refresh({"nightly": entry}, nth(0))
+        self.sent: list[dict[str, Any]] = []
+        self.answers: list[tuple[Published, str]] = []
+        self.takes = 0.0
+        self.unread = False
+        self.alerts = Alerts(stage.store, "beat-1", ServerClock(), self.entries, self, self.send)
+
+    def send(self, task: str, kwargs: Any, _id: str) -> tuple[Published, str]:
+        assert task == TASK
+        self.sent.append(dict(kwargs))
+        time.sleep(self.takes)
+        return self.answers.pop(0) if self.answers else (Published.SENT, "")
+
+    def look(self) -> list[str]:
+        """Look once; returns the starts of which the task was sent."""
+        before = len(self.sent)
+        self.alerts.send_due(
+            range(SHARDS),
+            lambda windows: {} if self.unread else {each: self.entries.get(each.entry) for each in windows},
+        )
+        return [each["start"] for each in self.sent[before:]]
+
+
+@pytest.fixture
+def stage(redis_url: str) -> Iterator[Stage]:
+    stage = Stage(redis_url)
+    stage.load(**ONCE)
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def late() -> Iterator[list[tuple[str, str]]]:
+    found: list[tuple[str, str]] = []
+
+    def note(state: str, why: str, **_: Any) -> None:
+        found.append((state, why))
+
+    signals.window_late.connect(note)
+    yield found
+    signals.window_late.disconnect(note)
+
+
+def key(stage: Stage, what: str) -> str:
+    return stage.store.keys.of_shard(what, stage.store.shard_of("nightly"))
+
+
+def fail(stage: Stage, *numbers: int) -> list[str]:
+    """These windows fail, and aren't late; returns their starts."""
+    for number in numbers:
+        stage.start = nth(number)
+        stage.claim(since=nth(number - 1))
+        stage.raw.delete(key(stage, "late"))
+        stage.confirm()
+        fence = stage.begin("A").fence
+        stage.store.finish(Ending(stage.window, "A", fence, "failed", failure=f"number {number}"))
+    return [format_instant(nth(number)) for number in numbers]
+
+
+def left(stage: Stage) -> int:
+    return int(stage.raw.xlen(key(stage, "alerts")))
+
+
+def test_an_end_is_sent_once(stage: Stage) -> None:
+    """With what its failure said, by the beat that looks first."""
+    starts = fail(stage, 1, 2)
+    beat, other = Beat(stage), Beat(stage)
+    assert (beat.look(), other.look()) == (starts, [])
+    assert beat.sent[0] == {"entry": "nightly", "start": starts[0], "outcome": "failed", "error": "number 1"}
+    assert left(stage) == 0
+
+
+def test_a_broker_that_is_away(stage: Stage) -> None:
+    """Another beat sends what this one can't, at its next look."""
+    starts = fail(stage, 1)
+    beat, other = Beat(stage), Beat(stage)
+    beat.answers = [(Published.UNSURE, "")]
+    assert beat.look() == starts
+    assert other.look() == starts
+    assert left(stage) == 0
+
+
+def test_a_task_that_the_broker_refuses(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """It isn't tried again for a while, which is said once; another beat may have a broker that takes it."""
+    starts = fail(stage, 1, 2)
+    beat, other = Beat(stage), Beat(stage)
+    beat.answers = [(Published.UNSURE, "no such exchange")]
+    with caplog.at_level(logging.ERROR, LOGGER):
+        assert beat.look() == starts[:1]
+        assert beat.look() == []
+    assert [record.action for record in caplog.records] == ["on_failure_unsendable"]  # type: ignore[attr-defined]
+    assert sorted(other.look()) == starts
+
+
+def test_a_task_that_cannot_be_sent(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """That is said once, and the alert is gone."""
+    fail(stage, 1, 2)
+    beat = Beat(stage)
+    beat.answers = [(Published.IMPOSSIBLE, "no arguments")] * 2
+    with caplog.at_level(logging.ERROR, LOGGER):
+        beat.look()
+    assert len(caplog.records) == 1
+    assert left(stage) == 0
+
+
+@pytest.mark.parametrize("lacks", ["the task", "the entry", "to read it"])
+def test_a_beat_that_does_not_know_it(stage: Stage, lacks: str) -> None:
+    """As in a rolling deploy: it leaves the alert to a beat that does."""
+    starts = fail(stage, 1)
+    beat, other = Beat(stage, deadline=900.0) if lacks == "the task" else Beat(stage), Beat(stage)
+    if lacks == "the entry":
+        beat.entries.refresh({}, nth(0))
+    beat.unread = lacks == "to read it"
+    for _ in range(3):
+        assert beat.look() == []
+    assert other.look() == starts
+
+
+def test_there_is_no_time_for_all(redis_url: str) -> None:
+    """What a beat hasn't come to, any beat takes after publish_timeout."""
+    stage = Stage(redis_url, publish_timeout=1.0)
+    stage.load(**ONCE)
+    starts = fail(stage, 1, 2)
+    beat = Beat(stage)
+    beat.takes = 0.6
+    assert beat.look() == starts[:1]
+    (pending,) = stage.raw.xpending_range(key(stage, "alerts"), "beats", "-", "+", 10)
+    stage.raw.xclaim(key(stage, "alerts"), "beats", "beat", 0, [pending["message_id"]], idle=1500)
+    assert Beat(stage).look() == starts[1:]
+    stage.close()
+
+
+def test_no_replica_has_it(stage: Stage) -> None:
+    """With once_beat_wait_replicas a failover could undo the end of which people are told: nobody is."""
+    fail(stage, 1)
+    careful = Stage(stage.url, wait_replicas=1)
+    beat = Beat(careful)
+    with pytest.raises(UncertainWriteError):
+        beat.look()
+    assert (beat.sent, left(stage)) == ([], 1)
+    careful.close()
+
+
+def test_what_is_not_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """A foreign event is dropped, and a foreign key in the place of another shard's stream is named; each once."""
+    starts = fail(stage, 1)
+    others = stage.store.keys.of_shard("alerts", (stage.store.shard_of("nightly") + 1) % SHARDS)
+    stage.raw.set(others, "garbage", ex=600)
+    stage.raw.xadd(key(stage, "alerts"), {"garbage": "1"})
+    beat = Beat(stage)
+    with caplog.at_level(logging.ERROR, LOGGER):
+        assert (beat.look(), beat.look()) == (starts, [])
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert len(said) == 2, said
+    assert f"{others!r} holds a string, expected a stream" in said[0]
+    assert "what isn't ours is dropped" in said[1]
+    assert left(stage) == 0
+
+
+def test_why_it_is_late(stage: Stage, late: list[tuple[str, str]]) -> None:
+    """As it is when a beat looks: it waits, it runs again, it ended since, or it is done and nothing is said."""
+    beat = Beat(stage)
+    stage.claim()
+    stage.confirm()
+    beat.look()
+    fence = stage.begin("A").fence
+    for again, begins in ((60.0, True), (None, False)):
+        stage.store.finish(Ending(stage.window, "A", fence, "failed", again, failure="Boom"))
+        stage.raw.zadd(key(stage, "late"), {stage.member: stage.now() - 1})
+        beat.look()
+        if begins:
+            stage.raw.zadd(stage.open_key, {stage.member: stage.now() - 1})
+            stage.raw.zadd(key(stage, "late"), {stage.member: stage.now() - 1})
+            beat.look()
+            stage.take("beat-1", MARK)
+            fence = stage.begin("A").fence
+    assert [state for state, _ in late] == ["published", "waiting", "overdue"]
+    assert "no worker has begun it" in late[0][1]
+    assert late[1][1].startswith("runs again by ")
+    assert late[2][1].startswith("is to run again, began ")
+    assert late[2][1].endswith(", after Boom")
+
+
+@pytest.mark.parametrize(("outcome", "says"), [("failed", "failed"), ("done", None), ("lost", "published")])
+def test_it_ended_when_it_was_late_already(
+    stage: Stage, late: list[tuple[str, str]], outcome: str, says: str | None
+) -> None:
+    """Between the deadline and a beat's look; of a window that is done nothing is said any more."""
+    stage.claim()
+    (alerts,) = stage.take_alerts()
+    assert [alert.kind for alert in alerts.found] == ["late"]
+    stage.store.alerted(alerts.found[0], "left")
+    stage.confirm()
+    fence = stage.begin("A").fence
+    if outcome == "lost":
+        stage.raw.delete(stage.entry_key)
+    else:
+        stage.store.finish(Ending(stage.window, "A", fence, outcome))
+    Beat(stage).look()
+    assert [state for state, _ in late] == ([says] if says else [])
+    assert left(stage) == 0
+
+
+def test_it_was_ordered_to_run_again(stage: Stage, late: list[tuple[str, str]]) -> None:
+    """How it ended before doesn't count: it is open."""
+    (start,) = fail(stage, 1)
+    stage.backfill()
+    stage.raw.zadd(key(stage, "late"), {stage.member: stage.now() - 1})
+    beat = Beat(stage)
+    assert beat.look() == [start]
+    assert [state for state, _ in late] == ["published"]
+
+
+def test_it_failed_before_it_was_late(stage: Stage, late: list[tuple[str, str]]) -> None:
+    """It is late all the same, when its deadline comes."""
+    stage.claim()
+    stage.raw.zadd(key(stage, "late"), {stage.member: stage.now() + 60_000})
+    stage.confirm()
+    fence = stage.begin("A").fence
+    stage.store.finish(Ending(stage.window, "A", fence, "failed", failure="Boom"))
+    beat = Beat(stage)
+    beat.look()
+    assert late == []
+    stage.raw.zadd(key(stage, "late"), {stage.member: stage.now() - 1})
+    beat.look()
+    ((state, why),) = late
+    assert state == "failed"
+    assert why.endswith(": Boom")
