@@ -35,6 +35,7 @@ def test_two_beats_that_poll(system: System, tmp_path: Path) -> None:
     assert min((b - a).total_seconds() for a, b in pairwise(instants)) >= 5.0
 
 
+@pytest.mark.long
 def test_an_is_due_that_raises_is_seen(system: System, tmp_path: Path) -> None:
     """By ping, status, doctor and the metrics, with its reason, though only beats ask it."""
     work = tmp_path / "work"
