@@ -251,9 +251,11 @@ def _write_solar(sun: Any, _zone: tzinfo | None) -> Fields:
 
 def _read_solar(fields: Fields) -> BaseSchedule:
     lat, lon = number_of(fields, "lat", -90, 90), number_of(fields, "lon", -180, 180)
-    event = typed(fields, "event", str, "one like 'sunrise'")
+    event = fields.get("event")
+    fits = isinstance(event, str) and event.isprintable() and len(event) <= _MOST_FIELD
+    expect("event", event, fits, "one like 'sunrise'")
     try:
-        return solar(event, lat, lon)
+        return solar(event, lat, lon)  # type: ignore[arg-type]  # it refuses what is no event
     except ImproperlyConfigured as exc:  # without ephem
         raise ValueError(f"solar: {exc}") from exc
 

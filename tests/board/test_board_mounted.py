@@ -207,14 +207,8 @@ def test_an_example_runs_as_it_stands(system: System, mounted: Mounted) -> None:
         given = {**mounted.headers[user], "content-type": "application/x-www-form-urlencoded"}
         given |= {"origin": mounted.board.url, **headers}
         given["cookie"] = "; ".join(filter(None, [given.get("cookie"), cookie]))
-        parts = mounted.board.connect()
         form = urlencode({"csrf": csrf[1], "by": "forged", "note": "why"})
-        parts.request("POST", f"{PATH}/orders/{lines[0]}/pause", form, given)
-        answer = parts.getresponse()
-        told = {header.lower(): value for header, value in answer.getheaders()}
-        done = Answer(answer.status, told, answer.read().decode())
-        parts.close()
-        return done
+        return mounted.board.ask(f"{PATH}/orders/{lines[0]}/pause", "POST", given, form)
 
     assert send("bob").status == 403
     assert send("anna", origin="http://evil.example").status == 403
