@@ -30,7 +30,6 @@ LONG = "anamethatnobrowserbreaksbyitselfandnophoneisaswideas" * 3
 @pytest.fixture
 def varied(system: System) -> System:
     """Entries in several states."""
-    system.check_law = False
     system.entries = {
         "nightly-report": {"task": WORK, "every": 600.0},
         "failing": {"task": WORK, "every": 600.0},
@@ -59,8 +58,7 @@ def varied(system: System) -> System:
 @pytest.mark.long
 def test_the_rules_of_accessibility(varied: System, board: Start, visit: Visit, scheme: str, width: int) -> None:
     """axe-core finds nothing: the page, filtered, a story in it and by itself, an error; light, dark, on a phone."""
-    page = visit(board().url, color_scheme=scheme, viewport={"width": width, "height": 800})
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(board().url, color_scheme=scheme, viewport={"width": width, "height": 800}, live=True)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
     assert check_page(page) == set()
@@ -142,8 +140,9 @@ def test_without_colours_of_its_own(varied: System, board: Start, visit: Visit) 
 @pytest.mark.long
 def test_on_a_phone(varied: System, board: Start, visit: Visit) -> None:
     """At 360 pixels nothing is wider than the screen, every window is there, and a finger hits what it means."""
-    page = visit(f"{board().url}/?zoom=6h", viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(
+        f"{board().url}/?zoom=6h", viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True, live=True
+    )
     width = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
     assert page.evaluate(width) == 360
     heads = page.locator("[role=rowheader]")
@@ -229,12 +228,10 @@ def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
 @pytest.mark.long
 def test_thirty_rows_a_screen(system: System, board: Start, visit: Visit) -> None:
     """At 1080 pixels, and what happened at one time stands in one column, whatever an entry's name and schedule."""
-    system.check_law = False
     system.entries = {f"entry-{n:02}{'-long-name' * (n % 4)}": {"task": WORK, "every": 3600.0} for n in range(40)}
     filled.fill(system.store, loaded_of(system), 2, timedelta(hours=2, minutes=1))
     filled.beat_lives(system.store)
-    page = visit(board().url, viewport={"width": 1920, "height": 1080})
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(board().url, viewport={"width": 1920, "height": 1080}, live=True)
     tops = page.locator("[role=rowheader]").evaluate_all(
         "heads => heads.map(head => head.getBoundingClientRect().bottom)"
     )
@@ -251,13 +248,11 @@ def test_thirty_rows_a_screen(system: System, board: Start, visit: Visit) -> Non
 @pytest.mark.long
 def test_a_thousand_entries(system: System, board: Start, visit: Visit) -> None:
     """All can be found, in parts of a hundred rows; what changes costs what changed."""
-    system.check_law = False
     # Weeks: when the time of a next window comes, all rows change.
     system.entries = {f"entry-{n:04}": {"task": WORK, "every": 7 * 86_400.0} for n in range(1000)}
     loaded = loaded_of(system)
     filled.fill(system.store, loaded, 3, timedelta(days=30))
-    page = visit(f"{board().url}/?zoom=month&sort=name")
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(f"{board().url}/?zoom=month&sort=name", live=True)
     assert page.locator(".cells a").count() == 300
     painted = page.evaluate(
         """[...document.querySelectorAll('[role=row]')]

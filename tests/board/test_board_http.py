@@ -50,11 +50,6 @@ ALWAYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_law(system: System) -> None:
-    system.check_law = False
-
-
 def dashboard(system: System, *arguments: str, **env: Any) -> Proc:
     return system.celery("once", "dashboard", *arguments, name="dashboard", **env)
 
@@ -483,7 +478,6 @@ def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[
 
 def test_the_token_is_given_in_a_form(system: System, board: Start) -> None:
     """A browser without it is shown the form; a wrong one, and another site's form, don't get in."""
-    system.check_law = False
     started = board("--token", TOKEN)
     asked = started.ask("/entry/x", headers={"Accept": "text/html"})
     assert (asked.status, 'action="../token"' in asked.text) == (401, True)
@@ -507,7 +501,6 @@ def test_the_token_is_given_in_a_form(system: System, board: Start) -> None:
 @pytest.mark.long
 def test_half_sent_requests_keep_nobody_out(system: System, board: Start) -> None:
     """A head has so much time as a whole; so has a body that nobody waits for, and the next request's head."""
-    system.check_law = False
     started = board("--token", TOKEN)
     half = [b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
     half.append(b"GET /static/board.css HTTP/1.1\r\nHost: x\r\n\r\n" + half[0])

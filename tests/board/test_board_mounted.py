@@ -123,7 +123,6 @@ server.serve_forever()
 @pytest.fixture
 def mounted(request: pytest.FixtureRequest, procs: Processes, system: System, tmp_path: Path) -> Mounted:
     """Run the page's example of this name."""
-    system.check_law = False
     system.entries = {"hourly": {"task": "apps.once_app.work", "every": 3600.0}}
     filled.fill(system.store, loaded_of(system), 3, timedelta(hours=3, minutes=1))
     folder, port, name = tmp_path / "mounted", free_port(), request.param
@@ -266,8 +265,9 @@ def proxied(mounted: Mounted) -> Iterator[str]:
 @pytest.mark.long
 def test_behind_a_proxy_in_a_browser(system: System, mounted: Mounted, proxied: str, visit: Visit) -> None:
     """Mounted, and below a path that the application doesn't know of: live, a story, and from it to an order."""
-    page = visit(proxied, http_credentials={"username": "anna", "password": PASSWORDS["anna"], "send": "always"})
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(
+        proxied, http_credentials={"username": "anna", "password": PASSWORDS["anna"], "send": "always"}, live=True
+    )
     page.locator(".cells .done").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("link", name="Run, pause, abandon").focus()

@@ -15,7 +15,6 @@ WORK = "apps.once_app.work"
 @pytest.mark.long
 def test_the_board_shows_what_the_beats_run(system: System) -> None:
     """Also where its own code is another one, which it says in a line; and a story has the words of a failure."""
-    system.check_law = False
     system.entries = {
         "there": {"task": WORK, "every": 3600.0},
         "fails": {"task": "apps.once_app.ending", "args": ["fails"], **once_soon()},
