@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -107,17 +106,6 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     assert [line.split()[0] for line in run("changes", "report").output.splitlines()] == [
         *("VERSION", "5", "4", "3", "2", "1")
     ]
-
-
-def test_each_command_has_its_help(run: Run) -> None:
-    """In words alone: no mark of click's is left in the text."""
-    names = re.findall(r"^  (\w+) {2,}\S", run("--help").output.partition("Commands:")[2], re.MULTILINE)
-    assert {*names} == {*("list", "show", "set", "delete", "pause", "resume", "changes", "export", "apply", "import")}
-    for name in names:
-        shown = run(name, "--help").output
-        assert name in shown
-        assert "\b" not in shown
-        assert "\\b" not in shown
 
 
 def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules) -> None:
