@@ -72,73 +72,15 @@ def serve(system: System, *arguments: str, name: str = "metrics") -> tuple[Proc,
     return proc, proc.wait_log(r"the metrics are at http://(127\.0\.0\.\d:\d+)/metrics")[1]
 
 
-@pytest.mark.long
-def test_what_a_pair_did(system: System) -> None:
-    """Outcomes, lateness, duration, what is open, which beats live: as the store has them."""
-    system.entries = {
-        "tick": {"task": WORK, "every": 1.0},
-        "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
-        "wrong": {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}},
-        "later": {"task": WORK, "cron": "30 2 29 2 *"},
-    }
-    beats, workers = system.pair(pool="solo")
-    system.wait_done(3)
-    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 60)
-    with system.client() as client:
-        wait_until(lambda: client.zcard("once:beats") == 2, "both beats are heard of", 60)
-    alive = metrics(system)
-    assert alive.wait() == 0
-    assert value(read(alive.log), "beats_alive") == 2
-    for proc in (beats[1], workers[1]):
-        proc.stop()  # of two the window that ends last needn't be the newest
-    failed = system.outcomes("failing")["failed"]
-    system.wait_done(3)
-    wait_until(lambda: system.outcomes("failing")["failed"] >= failed + 3, "more have failed", 60)
-    for entry in ("tick", "failing"):
-        system.store.pause(entry)
-    wait_until(lambda: not (system.account("tick").open or system.account("failing").open), "all have ended", 60)
-    for proc in (*beats, *workers):
-        proc.stop()
-
-    there = metrics(system, name="again")
-    assert there.wait() == 0
-    told = read(there.log)
-    assert value(told, "store_up") == 1
-    assert 0 < value(told, "store_latency_seconds") < 2
-    assert value(told, "beats_alive") == 0
-    for entry, outcome in (("tick", "done"), ("failing", "failed")):
-        account = system.account(entry)
-        assert value(told, "windows_total", entry=entry, outcome=outcome) == account.counts[outcome]
-        assert value(told, "windows_total", entry=entry, outcome="missed") == 0
-        assert value(told, "open_windows", entry=entry) == 0
-        assert value(told, "overdue_windows", entry=entry) == 0
-        assert value(told, "refused_copies_total", entry=entry) == account.refused
-        assert value(told, "paused", entry=entry) == 1
-        last = system.store.account(entry)
-        assert last
-        newest = value(told, "last_window_start_timestamp_seconds", entry=entry)
-        assert newest == last.cursor.timestamp()
-        assert 0 <= value(told, "last_window_lateness_seconds", entry=entry) < 60
-        for name in ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds"):
-            assert value(told, f"{name}_count", entry=entry) == account.counts[outcome]
-            assert value(told, f"{name}_bucket", entry=entry, le="+Inf") == account.counts[outcome]
-    assert 0.05 <= value(told, "last_window_duration_seconds", entry="tick") < 60
-    assert value(told, "window_duration_seconds_sum", entry="tick") >= 0.05 * system.account("tick").counts["done"]
-    assert "later" not in entries(told, "last_window_lateness_seconds")
-    assert value(told, "next_window_start_timestamp_seconds", entry="later") > newest
-    assert value(told, "attention", entry="failing") == value(told, "attention", entry="wrong") == 1
-    assert {kind: value(told, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")} == {
-        "scheduled": 3,
-        "left out": 1,
-        "stranger": 0,
-    }
-
-
 def test_one_look_is_told_alike_everywhere(system: System) -> None:
-    """The command, its server and the board say the same; in Prometheus's text and as OpenMetrics."""
+    """The command, its server and the board say what the store has; in Prometheus's text and as OpenMetrics."""
     # Weeks: no window's time comes between two looks.
     system.entries = {name: {"task": WORK, "every": 7 * 86_400.0} for name in ("a", "b")}
     filled.fill(system.store, loaded_of(system), 3, timedelta(days=22), ["done", "failed"])
+    system.store.pause("b")
+    filled.beat_lives(system.store)
+    system.entries["wrong"] = {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}}
+    system.entries["later"] = {"task": WORK, "cron": "30 2 29 2 *"}
     alone, url = serve(system, name="alone")
     board = start_board(system)
     once = metrics(system, name="once")
@@ -148,7 +90,25 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
         return {key: number for key, number in read(text).items() if "latency" not in key[0]}
 
     said = steady(once.log)
-    assert value(said, "windows_total", entry="a", outcome="done") == 2
+    assert value(said, "store_up") == value(said, "beats_alive") == 1
+    histograms = ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds")
+    for entry in ("a", "b"):
+        for name in ("open_windows", "overdue_windows", "refused_copies_total"):
+            assert value(said, name, entry=entry) == 0
+        for outcome, number in {"done": 2, "failed": 1, "missed": 0}.items():
+            assert value(said, "windows_total", entry=entry, outcome=outcome) == number
+        for name in histograms:
+            assert value(said, f"{name}_count", entry=entry) == 3
+        newest = value(said, "last_window_start_timestamp_seconds", entry=entry)
+        assert newest == system.account(entry).cursor.timestamp()
+        assert value(said, "last_window_lateness_seconds", entry=entry) > 86_400
+        assert value(said, "last_window_duration_seconds", entry=entry) < 60
+    assert [value(said, "paused", entry=entry) for entry in ("a", "b")] == [0, 1]
+    assert "later" not in entries(said, "last_window_lateness_seconds")
+    assert value(said, "next_window_start_timestamp_seconds", entry="later") > newest
+    assert value(said, "attention", entry="wrong") == 1
+    kinds = {kind: value(said, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")}
+    assert kinds == {"scheduled": 3, "left out": 1, "stranger": 0}
     assert steady(ask(url, "/metrics")[1]) == said
     answer = board.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
