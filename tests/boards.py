@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,12 @@ from celery_once_beat.beat.schedule import LoadedSchedule, load_schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import parse_instant
 
-__all__ = ("Answer", "Board", "check_page", "loaded_of", "start_board")
+__all__ = ("WORK", "Answer", "Board", "Start", "Visit", "check_page", "loaded_of", "start_board")
+
+#: Starts a board, and opens a page: the fixtures ``board`` and ``visit``.
+Start = Callable[..., "Board"]
+Visit = Callable[..., Any]
+WORK = "apps.once_app.work"
 
 #: All rules, the best practices and those that come with WCAG 2.2 too.
 RULES = {

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import filled
 import pytest
-from boards import Answer, Board, check_page, loaded_of
+from boards import WORK, Answer, Board, Start, Visit, check_page, loaded_of
 from playwright.sync_api import Page, expect
 from processes import wait_until
 from system import System
@@ -25,10 +25,7 @@ from celery_once_beat.windows import WindowKey, format_instant
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
-Start = Callable[..., Board]
-Visit = Callable[..., Page]
 
-WORK = "apps.once_app.work"
 TOKEN = "a-token-of-the-tests-0123456789"
 
 

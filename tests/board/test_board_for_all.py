@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from importlib.resources import files
 from typing import Any
 
 import filled
 import pytest
-from boards import Board, check_page, loaded_of
+from boards import WORK, Start, Visit, check_page, loaded_of
 from jinja2 import Environment, PackageLoader
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 from system import System
 
 from celery_once_beat.web.board.axis import ZOOMS, columns_css, make_axis
@@ -20,10 +19,7 @@ from celery_once_beat.web.board.words import STATES
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
-Start = Callable[..., Board]
-Visit = Callable[..., Page]
 
-WORK = "apps.once_app.work"
 LONG = "anamethatnobrowserbreaksbyitselfandnophoneisaswideas" * 3
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import filled
 import pytest
-from boards import Board, loaded_of
-from playwright.sync_api import Browser, Page, expect
+from boards import WORK, Start, Visit, loaded_of
+from playwright.sync_api import Browser, expect
 from system import System
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
-Start = Callable[..., Board]
-Visit = Callable[..., Page]
 
-WORK = "apps.once_app.work"
 #: A name, and how the page writes it.
 NAMES = {
     "<script>alert(1)</script>": "<script>alert(1)</script>",

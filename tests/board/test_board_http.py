@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import filled
 import pytest
-from boards import Answer, Board, loaded_of, start_board
+from boards import WORK, Answer, Board, Start, loaded_of, start_board
 from preloaded import Preloaded
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
@@ -25,9 +25,6 @@ from system import System
 
 from celery_once_beat.web.board.site import MOST_VIEWERS
 
-Start = Callable[..., Board]
-
-WORK = "apps.once_app.work"
 TOKEN = "a-token-of-the-tests-0123456789"
 POLICY = {
     "default-src 'none'",

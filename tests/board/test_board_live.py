@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import filled
 import pytest
-from boards import Board, loaded_of
+from boards import WORK, Start, Visit, loaded_of
 from playwright.sync_api import Browser, Locator, Page, expect
 from processes import wait_until
 from servers import RedisServer, free_port
@@ -20,10 +20,7 @@ from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.xdist_group("chromium")  # one browser is enough for all of them
 
-Start = Callable[..., Board]
-Visit = Callable[..., Page]
 
-WORK = "apps.once_app.work"
 #: Nothing is published or executed again since the machine is busy.
 PATIENT = {
     "once_beat_claim_lease": 10.0,

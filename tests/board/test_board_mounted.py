@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 
 import filled
 import pytest
-from boards import Answer, Board, loaded_of
-from playwright.sync_api import Page, expect
+from boards import Answer, Board, Visit, loaded_of
+from playwright.sync_api import expect
 from processes import Proc, Processes, environ, wait_until
 from servers import free_port
 from system import System
@@ -31,8 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "board.md").read_text()
 PATH = "/ops/board"
 PASSWORDS = {"anna": "her password", "bob": "his password"}
-
-Visit = Callable[..., Page]
 
 
 def example(name: str) -> str:

@@ -140,8 +140,7 @@ row("<b>hostile</b>", interval=every(3600))
 def test_each_row_says_how_it_stands(admin: Shop) -> None:
     """In the list and in its form: the next start, the last windows with their outcome, why it is left out."""
     admin.orm(ROWS)
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_loaded("quick", "daily")
     admin.wait_ran("quick", 4)
     page = see(admin)
@@ -179,8 +178,7 @@ def test_the_newest_window_runs_by_order(admin: Shop) -> None:
     """As a window, also one that ran before, and by a beat; who ordered it stands in the row's history."""
     admin.orm(ROWS)
     admin.orm("row('hourly', interval=every(3600))")
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_loaded("hourly")
     assert admin.ran("hourly") == []
     status, said = act(admin, "once_run", "hourly", "off", "wrong")
@@ -203,8 +201,7 @@ def test_the_newest_window_runs_by_order(admin: Shop) -> None:
 def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     """Who paused it and why is shown wherever people look, until it is resumed."""
     admin.orm("row('quick', interval=every(1))")
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_ran("quick", 2)
     assert '"quick": paused by anna: too many <mails>' in act(admin, "once_pause", "quick", note="too many <mails>")[1]
     account = admin.account("quick")
@@ -319,8 +316,7 @@ def test_a_link_to_the_board(new_admin: Callable[..., Shop]) -> None:
 def test_disabled_rows_stay_visible(admin: Shop) -> None:
     """In status, with what they ran; they aren't what somebody should look at."""
     admin.orm("row('quick', interval=every(1)); row('never', interval=every(1), enabled=False)")
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_ran("quick", 2)
     admin.orm("edit('quick', enabled=False)")
     admin.wait_left("quick")

@@ -43,8 +43,7 @@ def test_rows_that_are_edited(any_shop: Shop) -> None:
     """Both beats see each change; nothing runs early, twice or late for it, and all accounts balance."""
     shop = any_shop
     shop.orm("row('tick', interval=every(1), kwargs='{\"what\": 1}'); row('other', interval=every(1))")
-    shop.worker().wait_ready()
-    shop.beats()
+    shop.start()
     shop.wait_ran("tick", 2)
     shop.wait_loaded("tick", "other")
 
@@ -159,11 +158,42 @@ def test_rows_of_all_kinds(any_shop: Shop) -> None:
     shop.wait_ran("wrong once")
 
 
+def test_edits_between_two_looks(any_shop: Shop) -> None:
+    """A row that is renamed right after a window runs each by one name; a one-off that is enabled again runs again.
+
+    Also where both beats die as soon as it is disabled.
+    """
+    shop = any_shop
+    shop.orm("row('old', interval=every(2)); row('one-off', interval=every(1), one_off=True)")
+    beats = shop.start()
+    said = "row 'one-off' has had its one window"
+    wait_until(lambda: any(said in beat.log for beat in beats), "it is disabled", 60)
+    for beat in beats:
+        beat.kill()
+    shop.orm("edit('one-off', enabled=True)")
+    shop.beats()
+    shop.wait_ran("one-off", 2)
+    shop.wait_ran("old", len(shop.ran("old")) + 2)
+    for beat in beats:
+        shop.count_as_gone(beat)
+    shop.orm("edit('old', name='new')")
+    shop.wait_ran("new", 3)
+    shop.wait_left("old")
+    shop.wait_disabled("one-off")
+    shop.store.pause("new")
+    shop.wait_even()
+    shop.wait_recorded("old")
+    assert len(shop.ran("one-off")) == 2
+    starts = [parse_instant(start) for start in sorted(shop.ran("old") + shop.ran("new"))]
+    after = [start for start in starts if start >= parse_instant(shop.ran("old")[-1])]
+    assert after == [after[0] + 2 * n * SECOND for n in range(len(after))], "none twice, none lost"
+    shop.check_each_ran_once("old", "new", "one-off")
+
+
 def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     """When a row ran last and how often is written, by both beats together; nothing depends on it."""
     shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 4)
     shop.orm("PeriodicTask.objects.update(last_run_at=None)")
     changed = shop.orm.row("tick", "date_changed")
@@ -221,8 +251,7 @@ def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> N
     """A row of the same name goes first; edits of rows, and one-offs, leave those that were set alone."""
     shop = any_shop
     shop.orm("row('tick', interval=every(1))")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     schedules = Schedules(url=shop.store_url)
     schedules.set("set", task="apps.dj_shop.celery.work", schedule=1.0)
     shop.wait_ran("set", 2)
@@ -243,8 +272,7 @@ def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
     once = '{"once": {"deadline": 1, "pause_after_failures": 2, "on_failure": "apps.dj_shop.celery.tell"}}'
     shop.orm(f"row('tick', task='apps.dj_shop.celery.failing', interval=every(1), headers={once!r})")
     shop.orm("""row('wrong', interval=every(1), headers='{"once": {"pause_after_failures": 0}}')""")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     wait_until(lambda: (account := shop.store.account("tick")) and account.paused, "it is paused", 60)
     told = wait_until(lambda: len(found := shop.ledger.read("told")) >= 2 and found, "its ends are told", 60)
     assert {(each["entry"], each["outcome"], each["error"]) for each in told} == {
