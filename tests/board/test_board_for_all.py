@@ -154,7 +154,6 @@ def test_on_a_phone(varied: System, board: Start, visit: Visit) -> None:
     story = page.get_by_role("dialog")
     expect(story).to_contain_text("failed: ")
     box = story.bounding_box()
-    assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 360
     page.get_by_role("button", name="Close").tap()

@@ -367,7 +367,6 @@ def test_the_news_go_on_where_they_stopped(system: System, board: Start) -> None
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
     there = board()
     position = re.search(r'data-position="(\S+?)"', there.ask().text)
-    assert position
     with follow(there, position[1]) as news:
         first = next(news)
     filled.fill(system.store, loaded_of(system), 1, timedelta(minutes=61))

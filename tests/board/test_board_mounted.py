@@ -197,7 +197,6 @@ def test_an_example_runs_as_it_stands(system: System, mounted: Mounted) -> None:
     assert shown.status == 200
     assert "You are anna." in shown.text
     csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
-    assert csrf
     cookie = shown.headers["set-cookie"].partition(";")[0]
 
     def send(user: str, **headers: str) -> Answer:

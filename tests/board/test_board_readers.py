@@ -25,7 +25,6 @@ def test_the_board_shows_what_the_beats_run(system: System) -> None:
     board = start_board(system, entries={"here": {"task": WORK, "every": 60.0}})
     page = wait_until(lambda: "no beat runs" in (text := board.ask("/").text) and text, "the beat has loaded all", 60)
     line = re.search(r'<p id="code">(.*)</p>', page)
-    assert line
     assert "no beat runs &#39;here&#39;; not in this code: &#39;fails&#39;, &#39;there&#39;" in line[1]
     assert page.count('role="rowheader"') == 2
     assert "last window failed: ValueError: this task fails" in page

@@ -384,7 +384,6 @@ def test_a_window_missed_in_an_outage_runs_once(make: Any, rows: Any, monkeypatc
     row = row_of(entry)
     row.move(ran)
     step = row.step(back)
-    assert step is not None
     assert (step.start, step.run, step.missed_count) == (missed, True, 0)
     row.move(missed)
     assert row.step(missed + 23 * HOUR) is None

@@ -239,7 +239,6 @@ def test_windows_since_another_scheduler_stopped_belong_to_the_definition_that_s
     reader.set("a", 5, counts_from=stopped)
     reader.look()
     entry = reader.entries.get("a")
-    assert entry is not None
     starts = list(entry.starts(stopped, stopped + timedelta(seconds=100)))
     assert len(starts) == 20
     assert {entry.by(start) for start in starts} == {entry}

@@ -70,11 +70,9 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     assert conflict.value.current is None
     known = schedules.pause("tenant-42/report", by="bob", note="too loud")
     assert known == schedules.get("tenant-42/report")
-    assert known is not None
     assert (known.paused, known.changed_by, known.version) == (True, "bob", 3)
     assert schedules.pause("tenant-42/report", by="carl") == known, "it is paused already"
     resumed = schedules.resume("tenant-42/report")
-    assert resumed is not None
     assert (resumed.paused, resumed.version) == (False, 4)
     with pytest.raises(VersionConflictError):
         schedules.delete("tenant-42/report", if_version=3)
@@ -267,7 +265,6 @@ def test_the_async_twin(redis_url: str) -> None:
             await schedules.set("user-000", task="t", schedule=30, if_version=0)
         await schedules.pause("user-000", by="anna")
         known = await schedules.get("user-000")
-        assert known is not None
         assert known.paused
         assert (await schedules.changes("user-000"))[0].by == "anna"
         assert len(await schedules.next("user-000", 2)) == 2

@@ -65,7 +65,6 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     )
     assert said.output.startswith("report: version 1, next 20")
     found = schedules.get("report")
-    assert found is not None
     assert (found.task, found.args, found.changed_by, found.note) == ("proj.work", (42,), "anna", "x")
     assert found.schedule == crontab(minute=0, hour=6, day_of_week="mon-fri")
     assert "0 6 * * mon-fri Europe/Berlin" in run("show", "report").output
