@@ -21,7 +21,7 @@ from boards import WORK, Answer, Board, Start, loaded_of, start_board
 from preloaded import Preloaded
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
-from system import System
+from system import System, once_soon
 
 from celery_once_beat.web.board.site import MOST_VIEWERS
 
@@ -438,6 +438,30 @@ def test_who_takes_nothing_holds_nobody_up(system: System, board: Start) -> None
         assert next(news)["event"] == "anew"
         for _ in range(3):
             assert next(news)["event"] == "news"
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_the_board_shows_what_the_beats_run(system: System, board: Start) -> None:
+    """Also where its own code is another one, which it says in a line; and a story has the words of a failure."""
+    system.entries = {
+        "there": {"task": WORK, "every": 3600.0},
+        "fails": {"task": "apps.once_app.ending", "args": ["fails"], **once_soon()},
+    }
+    system.worker(concurrency=1).wait_ready()
+    system.beat()
+    wait_until(lambda: system.outcomes("fails").get("failed"), "one has failed", 60)
+    there = board(entries={"here": {"task": WORK, "every": 60.0}})
+    page = wait_until(lambda: "no beat runs" in (text := there.ask("/").text) and text, "the beat has loaded all", 60)
+    line = re.search(r'<p id="code">(.*)</p>', page)
+    assert "no beat runs &#39;here&#39;; not in this code: &#39;fails&#39;, &#39;there&#39;" in line[1]
+    assert page.count('role="rowheader"') == 2
+    assert "last window failed: ValueError: this task fails" in page
+    (window,) = re.findall(r'class="failed" href="(window/[^"]+)"', page)
+    story = there.ask(f"/{window}").text
+    assert "<dt>Failure</dt><dd>ValueError: this task fails</dd>" in story
 
 
 # -- secrets --------------------------------------------------------------------------------------------------------

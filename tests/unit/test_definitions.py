@@ -178,6 +178,12 @@ def test_args_come_back_as_a_task_gets_them() -> None:
     assert Definition.from_json(json.loads(json.dumps(one.as_json()))) == one
 
 
+#: What of a message isn't a schedule's to say.
+_FOR_THE_APP = (
+    "exchange", "exchange_type", "producer", "connection", "link", "link_error", "chain", "task_id", "args",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -199,20 +205,7 @@ def test_args_come_back_as_a_task_gets_them() -> None:
         ({"args": json.loads("[" * 64 + "]" * 64)}, "nested too deeply"),
         ({"kwargs": [1]}, "kwargs"),
         ({"options": {"once": {}}}, "beside options"),
-        *(
-            ({"options": {name: "x"}}, f"options: found '{name}', expected compression, ")
-            for name in (
-                "exchange",
-                "exchange_type",
-                "producer",
-                "connection",
-                "link",
-                "link_error",
-                "chain",
-                "task_id",
-                "args",
-            )
-        ),
+        *(({"options": {name: "x"}}, f"options: found '{name}', expected compression, ") for name in _FOR_THE_APP),
         ({"options": {"queue": {"exchange": "x"}}}, "expected the name of a queue"),
         ({"once": 5}, "once"),
     ],
